@@ -1,0 +1,1 @@
+"""Setsquare: models that provably ignore what they must not use."""

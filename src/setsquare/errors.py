@@ -1,0 +1,67 @@
+"""One exception tree, and the warnings.
+
+Every error that a user can cause is an :class:`InputError` with one sentence that names the column and says what to
+do. A guarantee that could not be met is a :class:`NotOrthogonalError`: no model that still leaks is ever returned.
+"""
+
+from __future__ import annotations
+
+
+class SetsquareError(Exception):
+    """Base class of everything that Setsquare raises."""
+
+
+class InputError(SetsquareError, ValueError):
+    """The input cannot be used as it is; the message says what to change."""
+
+
+class MissingValuesError(InputError):
+    """A column has missing or non-finite values."""
+
+
+class UnseenLevelError(InputError):
+    """New data hold a categorical level that the training data did not have."""
+
+
+class OutcomeRangeError(InputError):
+    """The outcome has values that the family cannot produce."""
+
+
+class NotOrthogonalError(SetsquareError, RuntimeError):
+    """The predictions could not be made orthogonal to the protected columns."""
+
+
+class MissingDependencyError(SetsquareError, ImportError):
+    """An optional package is needed for what was asked."""
+
+
+class DataNotFoundError(SetsquareError, FileNotFoundError):
+    """A data set is neither on this machine nor to be downloaded."""
+
+
+class SetsquareWarning(UserWarning):
+    """Base class of all warnings."""
+
+
+class DroppedColumnWarning(SetsquareWarning):
+    """A protected column was constant or collinear with others and needs no constraint of its own."""
+
+
+class PooledLevelWarning(SetsquareWarning):
+    """Rows with an unseen level were pooled into the reference level."""
+
+
+class SolverWarning(SetsquareWarning):
+    """The constraint is met, but the optimum was not reached to full accuracy."""
+
+
+class SeparationWarning(SetsquareWarning):
+    """Some coefficients are not determined by the data: they drift to infinity while the loss stands still."""
+
+
+class LabelSignalWarning(SetsquareWarning):
+    """The protected columns carry much of the outcome itself, which the correction removes with them."""
+
+
+class BoundaryWarning(SetsquareWarning):
+    """Predictions on the boundary of their range were moved inside before the correction."""
