@@ -1,0 +1,139 @@
+"""The record that every loader returns: a table and the roles of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from setsquare.datasets.registry import DatasetInfo, Family
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.typing import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Dataset:
+    """A table with the roles of its columns, its source and its licence.
+
+    Attributes
+    ----------
+    name : str
+        The name in the registry.
+    table : pandas.DataFrame, n rows
+        Everything: outcome, features and protected columns. The first level of a categorical column is its
+        reference; levels that no row has are kept as published.
+    outcome : str
+        The column to predict.
+    protected : tuple of str
+        The columns that predictions must not use.
+    features : tuple of str
+        The columns that the paper's models are fitted on; as a rule all but the outcome, protected ones included.
+    family : {"gaussian", "binomial", "poisson"}
+        The family of the outcome.
+    source, licence : str
+        Where the data come from, and on what terms.
+    arrays : mapping of str to array of shape (n, ...)
+        Images or embeddings that run over the rows of the table; empty for plain tables.
+
+    Examples
+    --------
+    >>> from setsquare.datasets import load_diabetes
+    >>> data = load_diabetes()
+    >>> data
+    <Dataset diabetes: 442 rows, progression (gaussian) from 10 features, protected age, sex>
+    >>> data.protected_table().shape, data.y[:3]
+    ((442, 2), array([151.,  75., 141.]))
+    """
+
+    name: str
+    table: pd.DataFrame
+    outcome: str
+    protected: tuple[str, ...]
+    features: tuple[str, ...]
+    family: Family
+    source: str
+    licence: str
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for column in dict.fromkeys((self.outcome, *self.protected, *self.features)):
+            if column not in self.table.columns:
+                raise InputError(f"The table of the data set {self.name} has no column {column}.")
+        for key, array in self.arrays.items():
+            if len(array) != self.n_rows:
+                raise InputError(
+                    f"The array {key} of the data set {self.name} has {len(array)} rows, the table {self.n_rows}."
+                )
+
+    @property
+    def n_rows(self) -> int:
+        """The number of rows."""
+        return len(self.table)
+
+    @property
+    def y(self) -> Array:
+        """The outcome as float64, shape (n,): 1 for the second of two levels, a count or a measurement."""
+        column = self.table[self.outcome]
+        if column.isna().any():
+            raise MissingValuesError(f"The outcome {self.outcome} has {int(column.isna().sum())} missing values.")
+        if column.dtype.name != "category":
+            return np.asarray(column, dtype=np.float64)
+        if len(column.cat.categories) != 2:
+            raise InputError(
+                f"The outcome {self.outcome} has {len(column.cat.categories)} levels; two are needed for 0 and 1."
+            )
+        return np.asarray(column.cat.codes, dtype=np.float64)
+
+    def features_table(self) -> pd.DataFrame:
+        """Return the feature columns, n rows."""
+        return self.table[list(self.features)]
+
+    def protected_table(self) -> pd.DataFrame:
+        """Return the protected columns, n rows, in the order of `protected`."""
+        return self.table[list(self.protected)]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Dataset {self.name}: {self.n_rows} rows, {self.outcome} ({self.family}) "
+            f"from {len(self.features)} features, protected {', '.join(self.protected)}>"
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name}: {self.n_rows} rows",
+            f"  outcome    {self.outcome} ({self.family})",
+            f"  protected  {', '.join(self.protected)}",
+            f"  features   {', '.join(self.features)}",
+        ]
+        lines += [f"  array      {key}, shape {array.shape}" for key, array in self.arrays.items()]
+        return "\n".join([*lines, f"  source     {self.source}", f"  licence    {self.licence}"])
+
+
+def assemble(
+    info: DatasetInfo,
+    table: pd.DataFrame,
+    *,
+    protected: tuple[str, ...] | None = None,
+    features: tuple[str, ...] | None = None,
+    arrays: Mapping[str, NDArray[Any]] | None = None,
+) -> Dataset:
+    """Join what the registry knows with what the loader read; features default to all columns but the outcome."""
+    if features is None:
+        features = tuple(str(column) for column in table.columns if column != info.outcome)
+    return Dataset(
+        name=info.name,
+        table=table,
+        outcome=info.outcome,
+        protected=info.protected if protected is None else protected,
+        features=features,
+        family=info.family,
+        source=info.source,
+        licence=info.licence,
+        arrays=dict(arrays or {}),
+    )

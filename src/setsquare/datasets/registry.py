@@ -1,0 +1,191 @@
+"""What is known of every data set: files with checksums, source, licence, outcome and protected columns.
+
+A new data set is one entry in :data:`REGISTRY`, one loader in a file of its own, and one line in ``catalogue.py``.
+A data set may need several files (a table and arrays that run over the same rows): list them all in ``files``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+Family: TypeAlias = Literal["gaussian", "binomial", "poisson"]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file of a data set.
+
+    Attributes
+    ----------
+    path : str
+        Where the file is, relative to ``$SETSQUARE_DATA`` and to the user's cache, with forward slashes.
+    sha256 : str
+        The checksum of the file.
+    origin : str
+        How to come by the file, as the end of a sentence.
+    urls : tuple of str
+        Public addresses of exactly this file, the first one tried first; empty where none is known.
+    alternatives : tuple of DataFile
+        Files that hold the same data in another format; any of them will do.
+    """
+
+    path: str
+    sha256: str
+    origin: str
+    urls: tuple[str, ...] = ()
+    alternatives: tuple[DataFile, ...] = ()
+
+    @property
+    def candidates(self) -> tuple[DataFile, ...]:
+        """The file itself, then its alternatives."""
+        return (self, *self.alternatives)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """What is known of a data set without reading it; ``print`` shows it in a readable form.
+
+    Attributes
+    ----------
+    name, title : str
+        The name that :func:`setsquare.datasets.load` takes, and one line on what the data are.
+    outcome : str
+        The column to predict.
+    protected : tuple of str
+        The protected columns, in the order of the paper's tables.
+    family : {"gaussian", "binomial", "poisson"}
+        The family of the outcome.
+    n_rows : int
+        Rows that the loader returns by default.
+    source, licence : str
+        Where the data come from, and on what terms.
+    files : tuple of DataFile
+        All files that are needed; empty where the data ship inside a dependency.
+    """
+
+    name: str
+    title: str
+    outcome: str
+    protected: tuple[str, ...]
+    family: Family
+    n_rows: int
+    source: str
+    licence: str
+    files: tuple[DataFile, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the checksums as a plain dict of strings, numbers and lists."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "outcome": self.outcome,
+            "protected": list(self.protected),
+            "family": self.family,
+            "n_rows": self.n_rows,
+            "source": self.source,
+            "licence": self.licence,
+            "files": [file.path for file in self.files],
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.title}"]
+        lines += [f"  outcome    {self.outcome} ({self.family}), {self.n_rows} rows"]
+        lines += [f"  protected  {', '.join(self.protected)}"]
+        lines += [f"  source     {self.source}", f"  licence    {self.licence}"]
+        return "\n".join(lines)
+
+
+def _fairml(table: str, sha256: str) -> DataFile:
+    """Describe a table of the R package fairml, saved as Parquet."""
+    return DataFile(
+        path=f"fairml/{table}.parquet",
+        sha256=sha256,
+        origin=f'in R, data("{table}", package = "fairml"); '
+        f'arrow::write_parquet({table}, "{table}.parquet") makes it from fairml 0.8 (load it with verify=False)',
+    )
+
+
+_ADULT_RAW = DataFile(
+    path="adult_uci/adult.data",
+    sha256="5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+    origin="it is the training file adult.data of the UCI archive",
+    urls=("https://archive.ics.uci.edu/ml/machine-learning-databases/adult/adult.data",),
+)
+_ADULT_PARQUET = DataFile(
+    path="adult_uci/adult_uci_train.parquet",
+    sha256="0e2bb1ad187bf9035b1f224c4e11f28df92e05b0f10ac76ad16ff211caf327ab",
+    origin="it is the training file adult.data of the UCI archive, saved as Parquet",
+    alternatives=(_ADULT_RAW,),
+)
+
+_ENTRIES = (
+    DatasetInfo(
+        name="adult",
+        title="income above 50k in the US census of 1994, education levels collapsed, complete rows",
+        outcome="income",
+        protected=("race", "sex"),
+        family="binomial",
+        n_rows=30162,
+        source="R package fairml 0.8; UCI Adult",
+        licence="fairml is under MIT; UCI Adult under CC BY 4.0",
+        files=(_fairml("adult", "5bf78568c514fab605d986470aade3a05b5af094ad6b04e783531151fdd3f04e"),),
+    ),
+    DatasetInfo(
+        name="adult_uci",
+        title='income above 50k in the US census of 1994, the raw training file with "?" as a level',
+        outcome="income",
+        protected=("race", "sex"),
+        family="binomial",
+        n_rows=32561,
+        source="UCI Machine Learning Repository, Adult, https://doi.org/10.24432/C5XW20",
+        licence="CC BY 4.0",
+        files=(_ADULT_PARQUET,),
+    ),
+    DatasetInfo(
+        name="bank",
+        title="subscription to a term deposit after calls of a Portuguese bank",
+        outcome="subscribed",
+        protected=("age",),
+        family="binomial",
+        n_rows=40195,
+        source="R package fairml 0.8; UCI Bank Marketing",
+        licence="fairml is under MIT; the data under the terms of the UCI repository",
+        files=(_fairml("bank", "f71ade7f8ae15e5f2b6c958b79b429009e3272466b303d8ee127894514141d6a"),),
+    ),
+    DatasetInfo(
+        name="compas",
+        title="recidivism within two years in Broward County, Florida",
+        outcome="two_year_recid",
+        protected=("sex", "race"),
+        family="binomial",
+        n_rows=5855,
+        source="R package fairml 0.8; ProPublica",
+        licence="fairml is under MIT; the data were published by ProPublica",
+        files=(_fairml("compas", "ab7ce4cf2097043254f11cf41a95ec659e28471ca1e4d08899146a4058b7d6f9"),),
+    ),
+    DatasetInfo(
+        name="diabetes",
+        title="disease progression one year after baseline in 442 patients",
+        outcome="progression",
+        protected=("age", "sex"),
+        family="gaussian",
+        n_rows=442,
+        source="Efron et al. (2004), Least Angle Regression; ships inside scikit-learn",
+        licence="scikit-learn is under BSD-3-Clause; the authors state no terms for the data",
+    ),
+    DatasetInfo(
+        name="health_retirement",
+        title="number of dependencies in daily activities in the Health and Retirement Study, complete rows",
+        outcome="score",
+        protected=("age", "gender", "marriage", "race"),
+        family="poisson",
+        n_rows=12766,
+        source="R package fairml 0.8; Health and Retirement Study, University of Michigan",
+        licence="own terms of the Health and Retirement Study: never pass the data on",
+        files=(_fairml("health.retirement", "3cc9b4a5129b3bb3864fa0cc4d4cfe3d2f50b4ef31beaa41a4c9505332a15451"),),
+    ),
+)
+
+#: Every data set by name.
+REGISTRY: dict[str, DatasetInfo] = {entry.name: entry for entry in _ENTRIES}

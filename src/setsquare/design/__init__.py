@@ -1,0 +1,31 @@
+"""Any dataframe or array → named float64 matrices.
+
+A table is read once by :func:`learn`, which returns a :class:`Design`: an immutable record of levels, references and
+fills. :meth:`Design.apply` then turns that table, or any later one with the same columns, into an :class:`Encoded`
+matrix whose columns have a name (``race[Black]``) and a source (``race``). Replacing the protected columns by a
+richer basis (all cells, splines) is what extends every guarantee beyond a linear evaluation model (THEORY §9).
+"""
+
+from __future__ import annotations
+
+from .coders import Categorical, Cells, Coder, Numeric
+from .encoding import Design, Encoded
+from .formula import Formula
+from .table import column_names, drop, filter_rows, n_rows, select
+from .training import learn
+
+__all__ = [
+    "Categorical",
+    "Cells",
+    "Coder",
+    "Design",
+    "Encoded",
+    "Formula",
+    "Numeric",
+    "column_names",
+    "drop",
+    "filter_rows",
+    "learn",
+    "n_rows",
+    "select",
+]

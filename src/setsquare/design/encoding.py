@@ -1,0 +1,187 @@
+"""Design and Encoded: what was learned from a table, and what it makes of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.typing import BoolArray, Matrix, Table
+
+from .coders import Categorical, Cells, Coder, Numeric, Unseen
+from .column import Missing, open_rows
+from .table import Frame, is_sparse, open_table, require_filled
+
+_KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
+    "numeric": Numeric,
+    "categorical": Categorical,
+    "cells": Cells,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A table as a matrix.
+
+    Attributes
+    ----------
+    values : (n_kept, k) float64 C-contiguous array, or CSR matrix of sparse input
+        A view of the input where that is such an array already.
+    names : tuple of k str
+    sources : tuple of k str
+        The input column(s) behind each output column: the dummies of ``race`` share the source ``race``.
+    keep : (n,) bool array or None
+        Rows of the input that are in `values`; None when all are.
+    n_pooled : mapping of str to int
+        Rows pooled into the reference (or filled with the mean), by source; sources without any are left out.
+    """
+
+    values: Matrix
+    names: tuple[str, ...]
+    sources: tuple[str, ...]
+    keep: BoolArray | None
+    n_pooled: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """What was learned from a training table: a coder for each column or group of columns.
+
+    Attributes
+    ----------
+    coders : tuple of Coder
+    missing : {"error", "drop", "level"}
+    unseen : {"error", "pool"}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> design = Design((Categorical("x0", ("a", "b")),), "error", "error")
+    >>> design.apply(np.array(["a", "b"])).values
+    array([[0.],
+           [1.]])
+    >>> Design.from_dict(design.to_dict()) == design
+    True
+    """
+
+    coders: tuple[Coder, ...]
+    missing: Missing = "error"
+    unseen: Unseen = "error"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Input columns needed."""
+        return tuple(name for coder in self.coders for name in coder.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        return tuple(name for coder in self.coders for name in coder.names)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The input column(s) behind each output column."""
+        return tuple(source for coder in self.coders for source in coder.sources)
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Sources that give no output column, for they did not vary in training."""
+        return tuple(source for coder in self.coders for source in coder.constant)
+
+    def apply(self, table: Table) -> Encoded:
+        """Encode a table that has the columns of the training table, in any order and among others.
+
+        Parameters
+        ----------
+        table : dataframe, array or sparse matrix
+
+        Returns
+        -------
+        Encoded
+        """
+        frame = open_table(table)
+        require_filled(frame)
+        names = self.names
+        matrix = read_matrix(frame, self.columns) if all(map(_is_plain, self.coders)) else None
+        if matrix is not None:
+            return Encoded(matrix, names, self.sources, None, {})
+        rows = open_rows(frame, self.columns, self.missing)
+        values = np.zeros((rows.n, len(names)))
+        pooled: dict[str, int] = {}
+        start = 0
+        for coder in self.coders:
+            stop = start + len(coder.names)
+            pooled |= coder.encode(rows, values[:, start:stop], self.unseen)
+            start = stop
+        return Encoded(values, names, self.sources, rows.keep, pooled)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON; a design from a formula has none.
+
+        Returns
+        -------
+        dict
+        """
+        kinds = {kind: name for name, kind in _KINDS.items()}
+        if not all(type(coder) in kinds for coder in self.coders):
+            raise InputError("A design learned from a formula cannot be written as plain data; pickle it.")
+        coders = [{"kind": kinds[type(coder)], **asdict(coder)} for coder in self.coders]  # type: ignore[index, call-overload]
+        return {"missing": self.missing, "unseen": self.unseen, "coders": coders}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Design:
+        """Undo :meth:`to_dict`, also after a way through JSON.
+
+        Parameters
+        ----------
+        data : mapping
+
+        Returns
+        -------
+        Design
+        """
+        coders = []
+        for entry in data["coders"]:
+            fields = {key: _as_tuple(value) for key, value in entry.items() if key != "kind"}
+            coders.append(_KINDS[entry["kind"]](**fields))
+        return cls(tuple(coders), data["missing"], data["unseen"])
+
+
+def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
+    """Take numeric columns of an array or sparse matrix in one go; None where they go one by one.
+
+    Array columns that are not finite go one by one, where they are counted, filled or dropped.
+    """
+    source = frame.source
+    numeric = "fiub" if is_sparse(source) else "fiu"
+    if isinstance(source, nw.DataFrame) or source.dtype.kind not in numeric:
+        return None
+    if columns != frame.names:
+        position = {name: j for j, name in enumerate(frame.names)}
+        source = frame.take([position[name] if name in position else frame.position(name) for name in columns])
+    if is_sparse(frame.source):
+        values = source.astype(np.float64, copy=False)
+        _require_finite(values, columns)
+        return values
+    values = np.ascontiguousarray(source, dtype=np.float64)
+    return values if np.isfinite(values).all() else None
+
+
+def _require_finite(matrix: Any, columns: tuple[str, ...]) -> None:
+    bad = ~np.isfinite(matrix.data)
+    if bad.any():
+        counts = np.bincount(matrix.indices[bad], minlength=len(columns))
+        listed = ", ".join(f"{columns[j]!r} ({counts[j]})" for j in np.flatnonzero(counts))
+        raise MissingValuesError(f"The sparse matrix is not finite in {listed}; replace those values.")
+
+
+def _is_plain(coder: Coder) -> bool:
+    return isinstance(coder, Numeric) and not coder.indicator
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value

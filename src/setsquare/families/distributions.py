@@ -1,0 +1,262 @@
+"""Families: a loss and an activation, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from setsquare.errors import InputError, OutcomeRangeError
+from setsquare.families import losses
+from setsquare.families.activations import (
+    ACTIVATIONS,
+    EXP,
+    EXP_BELOW_ONE,
+    IDENTITY,
+    SIGMOID,
+    SOFTMAX,
+    Activation,
+    Three,
+    negative_binomial_activation,
+    power_activation,
+)
+from setsquare.families.softmax import RowTerms, softmax_terms, softmax_values
+from setsquare.typing import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A distribution with its link.
+
+    Attributes
+    ----------
+    name : str
+    link : str
+        "canonical" or "log" (for gaussian, the canonical link is the identity; for binomial, the logit).
+    activation : Activation
+        The mean function ``h``.
+    unit_deviance : callable
+        ``(y, mu) -> deviance of each row``.
+    outcome_range : tuple of float
+        Smallest and largest possible outcome.
+    open_below : bool
+        Whether the smallest value itself is excluded (gamma: y > 0).
+    log_loss : callable or None
+        ``(y, eta) -> (loss, slope, curvature)`` where the link is not canonical.
+    parameter : float or None
+        Power of the Tweedie family, theta of the negative binomial one.
+    """
+
+    name: str
+    link: str
+    activation: Activation
+    unit_deviance: Callable[[Array, Array], Array]
+    outcome_range: tuple[float, float] = (-np.inf, np.inf)
+    open_below: bool = False
+    log_loss: Callable[[Array, Array], Three] | None = None
+    parameter: float | None = None
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether a row has several linear predictors (softmax)."""
+        return self.name == "multinomial"
+
+    def row_losses(self, y: Array, eta: Array) -> Three:
+        """Negative log-likelihood of each row without constants, with two derivatives in ``eta``."""
+        if self.log_loss is not None:
+            return self.log_loss(y, eta)
+        h, dh, _ = self.activation.derivatives(eta)
+        return self._canonical_loss(y, eta), h - y, dh
+
+    def _canonical_loss(self, y: Array, eta: Array) -> Array:
+        with np.errstate(invalid="ignore"):
+            loss = self.activation.antiderivative(eta) - y * eta
+        return loss if self.activation.domain[1] == np.inf else np.where(np.isnan(loss), np.inf, loss)
+
+    def terms(self, y: Array, eta: Array, v: Array) -> RowTerms:
+        """Everything a row adds to the objective; ``v`` = Q lambda is the multiplier that the row sees.
+
+        Parameters
+        ----------
+        y, eta, v : ndarray of shape (n, k)
+        """
+        if self.is_vector:
+            return softmax_terms(y, eta, v)
+        y, eta, v = y[:, 0], eta[:, 0], v[:, 0]
+        h, dh, d2h = self.activation.derivatives(eta)
+        if self.log_loss is None:
+            loss, slope, curvature = self._canonical_loss(y, eta), h - y, dh
+        else:
+            loss, slope, curvature = self.log_loss(y, eta)
+        with np.errstate(invalid="ignore", over="ignore"):
+            curvature = curvature + d2h * v
+        return RowTerms(loss, slope[:, None], curvature[:, None, None], h[:, None], dh[:, None, None])
+
+    def value_terms(self, y: Array, eta: Array) -> tuple[Array, Array]:
+        """Loss (n,) and mean (n, k) alone: what a line search needs."""
+        if self.is_vector:
+            return softmax_values(y, eta)
+        loss = self._canonical_loss if self.log_loss is None else (lambda y, eta: self.row_losses(y, eta)[0])
+        return loss(y[:, 0], eta[:, 0]), self.activation(eta)
+
+    def deviance(self, y: Array, mu: Array, weight: Array | None = None) -> float:
+        """Deviance, summed over the rows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> round(family("poisson").deviance(np.array([0.0, 2.0]), np.array([1.0, 1.0])), 4)
+        2.7726
+        """
+        units = self.unit_deviance(np.asarray(y, dtype=np.float64), np.asarray(mu, dtype=np.float64))
+        return float(np.sum(units if weight is None else units * weight))
+
+    def check_outcome(self, y: Array, name: str = "the outcome") -> None:
+        """Raise one clear sentence if ``y`` holds a value that this family cannot produce."""
+        low, high = self.outcome_range
+        outside = (y <= low) if self.open_below else (y < low)
+        outside |= y > high
+        if count := int(np.count_nonzero(outside)):
+            wanted = {
+                (0.0, 1.0): "values between 0 and 1",
+                (0.0, np.inf): "positive values" if self.open_below else "values of 0 or more",
+            }[self.outcome_range]
+            example = float(y[outside][0])
+            raise OutcomeRangeError(
+                f"{name[0].upper()}{name[1:]} has {count} value(s) that the {self.name} family cannot produce "
+                f"(such as {example:g}): it takes {wanted}; recode the outcome or choose another family."
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restore_family, (self.name, self.link, self.parameter))
+
+    def __str__(self) -> str:
+        parameter = "" if self.parameter is None else f"({self.parameter:g})"
+        return f"{self.name}{parameter}" + ("" if self.link == "canonical" else f", {self.link} link")
+
+
+_COUNT, _SHARE = (0.0, np.inf), (0.0, 1.0)
+gaussian = Family("gaussian", "canonical", IDENTITY, losses.gaussian_deviance)
+binomial = Family("binomial", "canonical", SIGMOID, losses.binomial_deviance, _SHARE)
+poisson = Family("poisson", "canonical", EXP, losses.poisson_deviance, _COUNT)
+multinomial = Family("multinomial", "canonical", SOFTMAX, losses.multinomial_deviance, _SHARE)
+gaussian_log = Family("gaussian", "log", EXP, losses.gaussian_deviance, log_loss=losses.gaussian_log_loss)
+binomial_log = Family(
+    "binomial", "log", EXP_BELOW_ONE, losses.binomial_deviance, _SHARE, log_loss=losses.binomial_log_loss
+)
+
+
+def tweedie(power: float = 1.5, link: str = "log") -> Family:
+    """Tweedie family with variance ``mu^power``, power > 1: compound Poisson below 2, gamma at 2, positive above.
+
+    Examples
+    --------
+    >>> print(tweedie(1.5))
+    tweedie(1.5), log link
+    """
+    if not power > 1.0 or not np.isfinite(power):
+        raise InputError(f"The Tweedie power must be above 1, not {power}: use gaussian for 0 and poisson for 1.")
+    _check_link(link)
+    deviance = losses.gamma_deviance if power == 2.0 else partial(losses.tweedie_deviance, power=power)
+    loss = partial(losses.tweedie_log_loss, power=power) if link == "log" else None
+    h = EXP if link == "log" else power_activation(power)
+    name, parameter = ("gamma", None) if power == 2.0 else ("tweedie", float(power))
+    return Family(name, link, h, deviance, _COUNT, power >= 2.0, loss, parameter)
+
+
+def gamma(link: str = "log") -> Family:
+    """Gamma family: the Tweedie family of power 2.
+
+    Examples
+    --------
+    >>> print(gamma("canonical"))
+    gamma
+    """
+    return tweedie(2.0, link)
+
+
+def negative_binomial(theta: float = 1.0, link: str = "log") -> Family:
+    """Negative binomial family with variance ``mu + mu^2/theta`` for a given ``theta``.
+
+    Examples
+    --------
+    >>> print(negative_binomial(2.0))
+    negative_binomial(2), log link
+    """
+    if not theta > 0.0 or not np.isfinite(theta):
+        raise InputError(f"theta of the negative binomial family must be a positive number, not {theta}.")
+    _check_link(link)
+    deviance = partial(losses.negative_binomial_deviance, theta=theta)
+    loss = partial(losses.negative_binomial_log_loss, theta=theta) if link == "log" else None
+    h = EXP if link == "log" else negative_binomial_activation(theta)
+    return Family("negative_binomial", link, h, deviance, _COUNT, False, loss, float(theta))
+
+
+FAMILIES: dict[str, Callable[..., Family]] = {
+    "gaussian": lambda link="canonical": gaussian_log if link == "log" else gaussian,
+    "binomial": lambda link="canonical": binomial_log if link == "log" else binomial,
+    "multinomial": lambda link="canonical": multinomial,
+    "poisson": lambda link="canonical": poisson,  # log is the canonical link
+    "gamma": gamma,
+    "tweedie": tweedie,
+    "negative_binomial": negative_binomial,
+}
+
+
+def _check_link(link: str) -> None:
+    if link not in ("canonical", "log"):
+        raise InputError(f"Unknown link {link!r}: choose 'canonical' or 'log'.")
+
+
+def family(name: str | Family, link: str | None = None, parameter: float | None = None) -> Family:
+    """Look a family up by name; a :class:`Family` passes through.
+
+    Parameters
+    ----------
+    name : str or Family
+        "gaussian", "binomial", "multinomial", "poisson", "gamma", "tweedie" or "negative_binomial".
+    link : {"canonical", "log"}, optional
+        By default the canonical link for the first four, log for the others.
+    parameter : float, optional
+        Power of the Tweedie family (1.5), theta of the negative binomial one (1.0).
+
+    Examples
+    --------
+    >>> family("gamma").activation.name
+    'exp'
+    """
+    if isinstance(name, Family):
+        return name
+    if name not in FAMILIES:
+        raise InputError(f"Unknown family {name!r}: choose one of {', '.join(FAMILIES)}.")
+    if link is not None:
+        _check_link(link)
+    arguments = [] if parameter is None else [parameter]
+    return FAMILIES[name](*arguments, **({} if link is None else {"link": link}))
+
+
+def _restore_family(name: str, link: str, parameter: float | None) -> Family:
+    return family(name, link, parameter)
+
+
+def activation(name: str | Activation | Family) -> Activation:
+    """Look an activation up: "identity", "sigmoid", "exp", "relu", "tanh", or the mean function of a family.
+
+    Examples
+    --------
+    >>> activation("relu").range
+    (0.0, inf)
+    >>> activation("poisson").name
+    'exp'
+    """
+    if isinstance(name, Activation):
+        return name
+    if isinstance(name, str) and name in ACTIVATIONS:
+        return ACTIVATIONS[name]
+    if isinstance(name, Family) or name in FAMILIES:
+        return family(name).activation
+    known = ", ".join(sorted({*ACTIVATIONS, *FAMILIES}))
+    raise InputError(f"Unknown activation {name!r}: choose one of {known}.")

@@ -1,0 +1,346 @@
+"""What is to be solved: features, outcome, protected columns and a family, checked and prepared once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.families import Family, contrasts, family
+from setsquare.moments import Moments
+from setsquare.objective import Objective
+from setsquare.projection import Basis, protected_basis
+from setsquare.rows import ArrayRows, as_double, is_sparse
+from setsquare.typing import Array, Matrix
+
+#: A feature of which less than this share of the variance lies outside the span of those before it is aliased.
+ALIASED = 1e-10
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Fit a generalised linear model whose predictions are orthogonal to the protected columns.
+
+    Parameters
+    ----------
+    features : ndarray or scipy.sparse matrix of shape (n, q)
+        ``Z``, without a column for the intercept, which is implied.
+    outcome : ndarray of shape (n,)
+        ``y``; for the multinomial family class numbers 0, 1, ..., K - 1.
+    protected : ndarray of shape (n, p) or None
+        ``X``; without it the fit is the ordinary one.
+    family : str or Family
+    weight : ndarray of shape (n,), optional
+        Sample weights, of any scale.
+    offset : ndarray of shape (n,) or (n, K), optional
+        Added to the linear predictor (the log of an exposure).
+    l2 : float
+        Ridge: ``l2/2 |gamma|^2`` is added to the mean loss; the intercept is free.
+    feature_names, protected_names : sequence of str, optional
+        For messages and certificates.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(200, 1))
+    >>> Z = X + rng.normal(size=(200, 3))
+    >>> y = (rng.random(200) < 0.5 + 0.2 * np.tanh(Z[:, 0])).astype(float)
+    >>> Problem(Z, y, X, family="binomial").family.name
+    'binomial'
+    """
+
+    features: Matrix
+    outcome: Array
+    protected: Array | None = None
+    family: Family = field(default_factory=lambda: family("gaussian"))
+    weight: Array | None = None
+    offset: Array | None = None
+    l2: float = 0.0
+    feature_names: Sequence[str] = ()
+    protected_names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        Z = self.features.tocsr() if is_sparse(self.features) else _array(self.features, "feature")
+        if Z.ndim != 2 or 0 in Z.shape:
+            raise InputError(f"The features need at least one row and one column, not the shape {Z.shape}.")
+        X = None if self.protected is None else _array(self.protected, "protected column")
+        X = X[:, None] if X is not None and X.ndim == 1 else X
+        names = tuple(self.feature_names) or tuple(f"z{j}" for j in range(Z.shape[1]))
+        protected_names = tuple(self.protected_names) or tuple(f"x{j}" for j in range(0 if X is None else X.shape[1]))
+        values = {"features": Z, "outcome": _array(self.outcome, "outcome"), "protected": X}
+        values |= {"feature_names": names, "protected_names": protected_names, "family": family(self.family)}
+        for key in ("weight", "offset"):
+            given = getattr(self, key)
+            values[key] = None if given is None else _array(given, key)
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+        _check(self)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.outcome.shape[0])
+
+    @property
+    def n_predictors(self) -> int:
+        """Linear predictors a row: 1, or classes minus one."""
+        return int(self.outcome.max()) if self.family.is_vector else 1
+
+    def mean_weight(self) -> Array:
+        """Weights that sum to one."""
+        n = self.n_rows
+        return np.full(n, 1.0 / n) if self.weight is None else self.weight / self.weight.sum()
+
+    def coded_outcome(self) -> Array:
+        """Outcome of shape (n, k): as it is, or the class in contrasts."""
+        if not self.family.is_vector:
+            return self.outcome[:, None]
+        C = contrasts(self.n_predictors + 1)
+        return np.asarray(C[self.outcome.astype(int)])
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A problem ready for a solver.
+
+    Attributes
+    ----------
+    problem : Problem
+    objective : Objective
+    basis : Basis or None
+        Of the protected columns.
+    mean, scale : ndarray of shape (q,)
+        What was subtracted from the features in the objective's rows, and what they were divided by.
+    gram : ndarray of shape (q, q)
+        Covariance of those features.
+    aliased : tuple of str
+        Features that are linear combinations of earlier ones; without a ridge their coefficient is 0.
+    label_share : float
+        Share of the outcome's variance that the protected columns explain.
+    """
+
+    problem: Problem
+    objective: Objective
+    basis: Basis | None
+    mean: Array
+    scale: Array
+    gram: Array
+    aliased: tuple[str, ...]
+    label_share: float
+
+    @property
+    def rank_features(self) -> int:
+        """Number of linearly independent features, the intercept not counted."""
+        return len(self.mean) - len(self.aliased)
+
+    def coefficients(self, theta: Array) -> tuple[Array, Array]:
+        """Intercepts (k,) and coefficients (k, q) on the scale of the features as they were given."""
+        raw = self.objective.raw(theta)
+        coef = raw[1:].T / self.scale
+        return raw[0] - coef @ self.mean, coef
+
+    def theta(self, intercept: Array, coef: Array) -> Array:
+        """Inverse of :meth:`coefficients`, up to aliased features: the point with the same linear predictor."""
+        ridge = self.problem.l2 / self.scale**2
+        scaled = (coef * self.scale).T
+        T = self.objective.to_raw[1:, 1:]
+        whitened = T.T @ (self.gram @ scaled + ridge[:, None] * scaled)
+        centred = np.atleast_1d(intercept) + coef @ self.mean - self.objective.to_raw[0, 1:] @ whitened
+        return np.column_stack([centred, whitened.T]).ravel()
+
+
+def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
+    """Whiten the features (or only standardise them), take a basis of the protected columns, set the objective up."""
+    w = problem.mean_weight()
+    basis = None if problem.protected is None else protected_basis(problem.protected, w, tuple(problem.protected_names))
+    Q = np.zeros((problem.n_rows, 0)) if basis is None else basis.apply(problem.protected)  # type: ignore[arg-type]
+    Z, mean, scale = _standardise(problem.features, w)
+    moments = Moments.of(Z, weight=w)
+    gram, ridge = moments.cross, problem.l2 / scale**2
+    kept = _independent(gram)
+    _check_freedom(problem, basis, len(kept))
+    columns = np.arange(len(gram)) if problem.l2 > 0.0 else kept
+    T = _whitening(gram + np.diag(ridge), columns) if whiten else np.eye(len(gram))
+    to_raw = np.zeros((1 + T.shape[0], 1 + T.shape[1]))
+    to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -moments.mean_a @ T
+    penalty = np.zeros((to_raw.shape[1],) * 2)
+    penalty[1:, 1:] = (T * ridge[:, None]).T @ T
+    y = problem.coded_outcome()
+    start, slope_scale = _null_model(problem, y, w, to_raw.shape[1])
+    objective = Objective(
+        ArrayRows(Z, y, Q, w, _coded_offset(problem), problem.protected),
+        problem.family,
+        to_raw,
+        penalty,
+        problem.n_predictors,
+        Q.shape[1],
+        start,
+        slope_scale,
+    )
+    names = np.asarray(problem.feature_names, dtype=object)
+    aliased = tuple(np.delete(names, kept))
+    return Prepared(problem, objective, basis, mean, scale, gram, aliased, _label_share(y, Q, w))
+
+
+def _standardise(Z: Matrix, w: Array) -> tuple[Matrix, Array, Array]:
+    """Features with mean 0 and standard deviation 1; a sparse matrix is only scaled, to stay sparse."""
+    if is_sparse(Z):
+        Z = as_double(Z)
+        mean = np.asarray(w @ Z)
+        spread = np.sqrt(np.maximum(np.asarray(w @ Z.multiply(Z)) - mean**2, 0.0))
+        scale = np.where(spread > 0.0, spread, 1.0)
+        return Z.multiply(1.0 / scale).tocsr(), np.zeros_like(mean), scale
+    mean = np.asarray(w @ Z, dtype=np.float64)
+    centred = np.subtract(Z, mean, dtype=np.float64)
+    spread = np.sqrt(np.einsum("nq,nq,n->q", centred, centred, w))
+    scale = np.where(spread > 1e-13 * np.abs(mean), spread, np.inf)  # rounding is not variation
+    centred /= scale
+    return centred, mean, np.where(np.isinf(scale), 1.0, scale)
+
+
+def _independent(gram: Array) -> NDArray[np.intp]:
+    """Indices of the features that are not combinations of earlier ones; those that vary have unit variance."""
+    try:
+        if np.min(np.diag(cholesky(gram))) ** 2 > ALIASED:
+            return np.arange(len(gram))
+    except LinAlgError:
+        pass
+    rest, kept = gram.copy(), []
+    for j in range(len(gram)):  # eliminate column by column: what is left on the diagonal is unexplained variance
+        if rest[j, j] > ALIASED:
+            kept.append(j)
+            rest[j + 1 :, j + 1 :] -= np.outer(rest[j + 1 :, j], rest[j, j + 1 :] / rest[j, j])
+    return np.asarray(kept, dtype=np.intp)
+
+
+def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
+    """``T`` with ``T' gram T = I``, rows of other columns zero."""
+    T = np.zeros((len(gram), len(columns)))
+    if len(columns):
+        upper = cholesky(gram[np.ix_(columns, columns)])
+        T[columns] = solve_triangular(upper, np.eye(len(columns)))
+    return T
+
+
+def _null_model(problem: Problem, y: Array, w: Array, m: int) -> tuple[Array, float]:
+    """Whitened coordinates of the intercept-only model, and the size of the rows' slopes there."""
+    theta = np.zeros((problem.n_predictors, m))
+    offset = _coded_offset(problem)
+    if problem.family.is_vector:
+        shares = np.bincount(problem.outcome.astype(int), weights=w)
+        theta[:, 0] = contrasts(len(shares)).T @ np.log(shares)
+    else:
+        inverse = problem.family.activation.inverse
+        assert inverse is not None  # every family has a link
+        theta[0, 0] = inverse(np.asarray(w @ y[:, 0]))
+    if offset is not None:
+        theta[:, 0] -= w @ offset
+        top = float(offset.max()) + theta[0, 0]
+        if top >= problem.family.activation.domain[1]:
+            theta[:, 0] -= top - problem.family.activation.domain[1] + 1.0
+    eta = np.broadcast_to(theta[:, 0], y.shape) + (0.0 if offset is None else offset)
+    slope = problem.family.terms(y, eta, np.zeros_like(eta)).slope
+    return theta.ravel(), float(np.sqrt(w @ np.einsum("nk,nk->n", slope, slope)))
+
+
+def _coded_offset(problem: Problem) -> Array | None:
+    if problem.offset is None:
+        return None
+    if not problem.family.is_vector:
+        return problem.offset.reshape(problem.n_rows, 1)
+    return problem.offset @ contrasts(problem.n_predictors + 1)
+
+
+def _label_share(y: Array, Q: Array, w: Array) -> float:
+    """R² of the least-squares fit of the outcome on the protected columns."""
+    centred = y - w @ y
+    total = float(np.sum(w @ centred**2))
+    return float(np.sum((Q.T @ (w[:, None] * centred)) ** 2)) / total if total > 0.0 else 0.0
+
+
+# --------------------------------------------------------------------------- checks
+def _array(values: object, what: str) -> Array:
+    try:
+        array = np.asarray(values)
+        return array if array.dtype in (np.float64, np.float32) else array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"The {what} values must be numbers ({error}); encode text as dummy columns first.") from None
+
+
+def _check(problem: Problem) -> None:
+    n = problem.features.shape[0]
+    if problem.outcome.ndim != 1:
+        raise InputError(f"The outcome must be one column, not the shape {problem.outcome.shape}.")
+    for what in ("outcome", "protected", "weight", "offset"):
+        values = getattr(problem, what)
+        if values is not None and len(values) != n:
+            raise InputError(
+                f"The {what} has {len(values)} rows but the features have {n}: give the same rows in both."
+            )
+    check_finite(problem.features, problem.feature_names, "feature")
+    check_finite(problem.outcome[:, None], ("the outcome",), "")
+    if problem.protected is not None:
+        check_finite(problem.protected, problem.protected_names, "protected column")
+        if n <= problem.protected.shape[1]:
+            raise InputError(
+                f"There are {n} rows for {problem.protected.shape[1]} protected columns: "
+                "give more rows than protected columns."
+            )
+    if problem.weight is not None and (not np.isfinite(problem.weight).all() or problem.weight.min() < 0.0):
+        raise InputError("Sample weights must be finite and not negative; remove or repair the rows that break this.")
+    if problem.weight is not None and not problem.weight.any():
+        raise InputError("All sample weights are zero: give at least two rows a positive weight.")
+    if problem.offset is not None and not np.isfinite(problem.offset).all():
+        raise InputError("The offset has missing or infinite values; note that an exposure of 0 has no logarithm.")
+    if not (np.isfinite(problem.l2) and problem.l2 >= 0.0):
+        raise InputError(f"l2 must be a number of 0 or more, not {problem.l2}.")
+    _check_outcome(problem)
+
+
+def _check_outcome(problem: Problem) -> None:
+    y = problem.outcome if problem.weight is None else problem.outcome[problem.weight > 0.0]
+    if problem.family.is_vector:
+        missing = np.flatnonzero(np.bincount(y.astype(int)) == 0)
+        if len(missing) or y.max() < 1:
+            raise InputError(
+                "Every class from 0 to the largest must occur with positive weight, and at least two of them."
+            )
+        return
+    problem.family.check_outcome(y)
+    mean = float(np.average(problem.outcome, weights=problem.weight))
+    low, high = problem.family.activation.range
+    if not low < mean < high:
+        raise InputError(
+            f"Every outcome is {mean:g}, so there is nothing to predict; the {problem.family.name} family needs "
+            "an outcome that varies."
+        )
+
+
+def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:
+    """Raise one sentence that names the columns with missing or infinite values, and how many there are."""
+    data = values.data if is_sparse(values) else values
+    if np.isfinite(data).all():
+        return
+    dense = values.tocsc() if is_sparse(values) else None
+    for j, name in enumerate(names):
+        column = values[:, j] if dense is None else dense[:, [j]].data
+        for count, kind in ((np.isnan(column).sum(), "NaN (missing)"), (np.isinf(column).sum(), "infinite")):
+            if count:
+                label = f"{what} {name}".strip()
+                raise MissingValuesError(
+                    f"{label[0].upper()}{label[1:]} has {count} {kind} value(s): "
+                    'remove or fill them, or pass missing="drop" to an estimator.'
+                )
+
+
+def _check_freedom(problem: Problem, basis: Basis | None, n_free: int) -> None:
+    if basis is not None and basis.rank >= n_free:
+        raise InputError(
+            f"The {basis.rank} independent protected column(s) leave no freedom to {n_free} independent feature(s): "
+            "only a constant prediction is orthogonal to them; give more features than protected columns."
+        )

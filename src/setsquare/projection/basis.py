@@ -1,0 +1,125 @@
+"""A rank-revealing, orthonormal basis of the protected columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from setsquare.errors import InputError
+from setsquare.rows import row_slices
+from setsquare.typing import Array
+
+#: A column whose part outside the span of the columns before it is smaller than this share of it is collinear.
+COLLINEAR = 1e-9
+#: A column that varies by less than this share of its largest value is constant.
+CONSTANT = 1e-13
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """``Q = (X - mean) @ transform`` has mean zero and ``Q' diag(w) Q = I`` on the rows that it was fitted on.
+
+    Each column is judged relative to its own spread, so a group of 0.1 % of the rows or a column measured in
+    millionths counts like any other.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (p,)
+    transform : ndarray of shape (p, r)
+    names : tuple of str
+        Names of the p columns.
+    constant, collinear : tuple of str
+        Columns that needed no direction of their own: without variation, or a linear combination of earlier ones.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([0.0, 1.0, 2.0, 5.0])
+    >>> basis = protected_basis(np.column_stack([x, 1e-6 * x**2, 3 * x]), names=("a", "b", "c"))
+    >>> basis.rank, basis.collinear
+    (2, ('c',))
+    """
+
+    mean: Array
+    transform: Array
+    names: tuple[str, ...]
+    constant: tuple[str, ...] = ()
+    collinear: tuple[str, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """Number of directions that are removed."""
+        return int(self.transform.shape[1])
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Columns without a direction of their own."""
+        return self.constant + self.collinear
+
+    def apply(self, X: Array) -> Array:
+        """Coordinates of the rows of ``X`` (n, p) in the basis, (n, r)."""
+        return (np.asarray(X, dtype=np.float64) - self.mean) @ self.transform
+
+
+def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None) -> Basis:
+    """Fit a :class:`Basis` of the columns of ``X`` (n, p).
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, p)
+    weight : ndarray of shape (n,), optional
+        Any scale; equal by default.
+    names : tuple of str, optional
+        For messages; x0, x1, ... by default.
+    """
+    n, p = X.shape
+    names = names or tuple(f"x{j}" for j in range(p))
+    w = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
+    mean = np.asarray(w @ X, dtype=np.float64)
+    R = _triangular_factor(X, mean, w)
+    spread = np.linalg.norm(R, axis=0)
+    largest = np.abs(X).max(axis=0)
+    varies = spread > CONSTANT * largest
+    scaled = R / np.where(varies, spread, 1.0)
+    kept = _independent(scaled, np.flatnonzero(varies))
+    if not kept:
+        raise InputError(
+            f"Every protected column is constant ({', '.join(names[:5])}): there is nothing to protect; "
+            "name a column that varies."
+        )
+    upper = np.linalg.qr(scaled[:, kept], mode="r")
+    transform = np.zeros((p, len(kept)))
+    transform[kept] = solve_triangular(upper, np.eye(len(kept))) / spread[kept, None]
+    collinear = tuple(names[j] for j in range(p) if varies[j] and j not in kept)
+    return Basis(mean, transform, names, tuple(names[j] for j in np.flatnonzero(~varies)), collinear)
+
+
+def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
+    """R of the QR factorisation of ``sqrt(w) * (X - mean)``, one block of rows after the other.
+
+    A QR keeps twice the digits of a Gram matrix, which is what tells a nearly collinear column from a collinear one.
+    """
+    p = X.shape[1]
+    R: Array = np.zeros((p, p))
+    for rows in row_slices(X.shape[0], p):
+        block = (np.asarray(X[rows], dtype=np.float64) - mean) * np.sqrt(w[rows])[:, None]
+        R = np.asarray(np.linalg.qr(np.vstack([R, block]), mode="r"))
+    return R
+
+
+def _independent(R: Array, candidates: NDArray[np.intp]) -> list[int]:
+    """Of the columns of ``R``, those that are not a combination of the ones kept before them."""
+    kept: list[int] = []
+    V = np.zeros((R.shape[0], 0))
+    for j in candidates:
+        v = R[:, j]
+        for _ in range(2):  # once more removes what rounding left
+            v = v - V @ (V.T @ v)
+        size = np.linalg.norm(v)
+        if size > COLLINEAR:
+            kept.append(int(j))
+            V = np.column_stack([V, v / size])
+    return kept

@@ -1,0 +1,270 @@
+"""Generalised projection: orthogonal predictions that stay in the range of their activation.
+
+For an increasing ``h`` with antiderivative ``H`` (convex), let
+
+    (a, b) = argmin  sum_i w_i H(eta_i - a - q_i'b)  +  m a,      m = sum_i w_i h(eta_i).
+
+The first-order condition *is* ``sum_i w_i q_i h(eta_i - a - q_i'b) = 0`` together with an unchanged mean. So
+``h(eta - a - Qb)`` is exactly orthogonal to the protected columns, stays in the range of ``h`` and keeps its mean. The
+problem is convex, has ``r + 1`` unknowns a unit and always a solution. With ``h`` the identity it is the ordinary
+projection; with ReLU it is asymmetric least squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from setsquare.errors import InputError
+from setsquare.families import Activation, activation, contrasts
+from setsquare.families.softmax import softmax_terms
+from setsquare.projection.basis import Basis, protected_basis
+from setsquare.rows import row_slices, weighted_product
+from setsquare.typing import Array, BoolArray, IntArray
+
+Index: TypeAlias = "IntArray | slice"
+
+#: Largest association that is left, as a correlation; and the share of the prediction's size that rounding may leave.
+TOLERANCE, ROUNDING = 1e-10, 1e-14
+
+
+@dataclass(frozen=True, slots=True)
+class GeneralizedProjector:
+    """A fitted generalised projection: ``eta -> eta - [1, Q] @ coefficients``, unit by unit.
+
+    It needs the protected columns of every row that it corrects.
+
+    Attributes
+    ----------
+    basis : Basis
+    activation : Activation
+    coefficients : ndarray of shape (1 + r, d)
+        First row: the shift ``a`` of each unit; below: ``b`` in the basis.
+    residual : ndarray of shape (d,)
+        Largest ``|corr|`` between the corrected output and the basis, a unit.
+    converged : ndarray of bool of shape (d,)
+    n_iter : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.array([[0.0], [0.0], [1.0], [1.0]])
+    >>> projector = GeneralizedProjector.fit(np.array([-1.0, 1.0, 0.0, 3.0]), X, "relu")
+    >>> projector.predict(np.array([-1.0, 1.0, 0.0, 3.0]), X)
+    array([0., 2., 0., 2.])
+    """
+
+    basis: Basis
+    activation: Activation
+    coefficients: Array
+    residual: Array
+    converged: BoolArray
+    n_iter: int
+
+    @classmethod
+    def fit(
+        cls,
+        eta: Array,
+        X: Array,
+        h: str | Activation,
+        weight: Array | None = None,
+        *,
+        target: Array | float | None = None,
+        names: tuple[str, ...] | None = None,
+        max_iter: int = 100,
+    ) -> GeneralizedProjector:
+        """Fit the correction of the pre-activations ``eta`` (n, ...) by ``X`` (n, p).
+
+        Parameters
+        ----------
+        eta : ndarray of shape (n,) or (n, ...)
+            Each column is a unit of its own; for the softmax the columns are the classes.
+        X : ndarray of shape (n, p)
+        h : str or Activation
+            "identity", "sigmoid", "exp", "relu", "tanh", "softmax" or any family's name.
+        weight : ndarray of shape (n,), optional
+        target : float or ndarray of shape (d,), optional
+            Mean to reach; by default the mean of ``h(eta)``.
+        names : tuple of str, optional
+            Names of the protected columns.
+        max_iter : int
+        """
+        h = activation(h)
+        if eta.shape[0] != X.shape[0]:
+            raise InputError(
+                f"The protected columns have {X.shape[0]} rows, the predictions have {eta.shape[0]}: "
+                "give both for the same rows."
+            )
+        basis = protected_basis(X, weight, names)
+        w = np.full(len(X), 1.0 / len(X)) if weight is None else weight / weight.sum()
+        units = np.asarray(eta, dtype=np.float64).reshape(len(eta), -1)
+        mean = np.asarray(w @ h(units) if target is None else np.broadcast_to(target, units.shape[1]))
+        Q, d = basis.apply(X), units.shape[1]
+        with np.errstate(invalid="ignore", over="ignore"):  # an overflow is a step that the line search takes back
+            if h.name == "softmax":  # its d columns are one problem, in contrasts because only differences matter
+                C = contrasts(d)
+                found = _minimise(
+                    partial(_softmax_sums, units @ C, Q, w, mean @ C), (1 + basis.rank) * (d - 1), 1, max_iter
+                )
+                B = found.B.reshape(1 + basis.rank, d - 1) @ C.T
+                return cls(basis, h, B, np.repeat(found.residual, d), np.repeat(found.converged, d), found.n_iter)
+            found = _minimise(partial(_unit_sums, units, Q, w, h, mean), 1 + basis.rank, d, max_iter)
+        return cls(basis, h, *found)
+
+    def apply(self, eta: Array, X: Array) -> Array:
+        """Corrected pre-activations, in the shape of ``eta`` (n, ...)."""
+        a, b = self.coefficients[0], self.coefficients[1:]
+        shift: Array = a + self.basis.apply(X) @ b
+        return np.asarray(eta, dtype=np.float64) - shift.reshape(eta.shape)
+
+    def predict(self, eta: Array, X: Array) -> Array:
+        """Corrected output ``h(eta - a - Qb)``, in the shape of ``eta``."""
+        return self.activation(self.apply(eta, X))
+
+
+class _Minimum(NamedTuple):
+    B: Array
+    residual: Array
+    converged: BoolArray
+    n_iter: int
+
+
+class _Sums(NamedTuple):
+    """For d convex problems in m unknowns each: value (d,), gradient (m, d), Hessian (d, m, m), and three sizes (d,).
+
+    ``magnitude`` is that of the terms of the value, ``spread`` the standard deviation of the output, ``reach`` that of
+    the pre-activations.
+    """
+
+    value: Array
+    gradient: Array
+    hessian: Array
+    magnitude: Array
+    spread: Array
+    size: Array
+    reach: Array
+
+    @property
+    def gap(self) -> Array:
+        """Largest covariance with the basis, and distance from the mean, (d,)."""
+        largest: Array = np.abs(self.gradient).max(axis=0)
+        return largest
+
+    @property
+    def left(self) -> Array:
+        """The same as a correlation; of an output without spread, relative to its size."""
+        flat = self.spread <= 100.0 * ROUNDING * self.size
+        return self.gap / np.where(flat, np.maximum(self.size, np.finfo(float).tiny), self.spread)
+
+    def take(self, chosen: BoolArray) -> _Sums:
+        """Pick some of the problems."""
+        return _Sums(*(part[chosen] if part.ndim == 3 else part[..., chosen] for part in self))
+
+
+def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Array, units: Index) -> _Sums:
+    """Sum over row blocks for many units at once: products of basis columns meet the slopes of the units."""
+    m, d = B.shape
+    mean = mean[units]
+    i, j = np.triu_indices(m)
+    total, spread, reach = np.zeros(d), np.zeros(d), np.zeros(d)
+    gradient, upper = np.zeros((m, d)), np.zeros((len(i), d))
+    gradient[0] = mean
+    for rows in row_slices(len(eta), d + len(i)):
+        D = np.column_stack([np.ones(len(w[rows])), Q[rows]])
+        u = eta[rows, units] - D @ B
+        out, slope, _ = h.derivatives(u)
+        total += w[rows] @ h.antiderivative(u)
+        gradient -= D.T @ (w[rows, None] * out)
+        upper += (D[:, i] * D[:, j]).T @ (w[rows, None] * slope)
+        spread += w[rows] @ (out - mean) ** 2
+        reach += w[rows] @ u**2
+    hessian = np.empty((d, m, m))
+    hessian[:, i, j] = hessian[:, j, i] = upper.T
+    pull = mean * B[0]
+    sizes = np.sqrt(spread), np.sqrt(spread + mean**2), np.sqrt(reach)
+    return _Sums(total + pull, gradient, hessian, np.abs(total) + np.abs(pull), *sizes)
+
+
+def _softmax_sums(scores: Array, Q: Array, w: Array, mean: Array, B: Array, _: Index) -> _Sums:
+    """Sum up the one problem of the softmax, whose (1 + r) x (classes - 1) unknowns ``B`` has as its only column."""
+    k, m = scores.shape[1], 1 + Q.shape[1]
+    total, spread, reach = np.zeros(1), np.zeros(1), np.zeros(1)
+    gradient, hessian = np.zeros((m, k)), np.zeros((m, k, m, k))
+    gradient[0] = mean
+    nothing = np.zeros((1, k))
+    for rows in row_slices(len(scores), k * k + m):
+        D = np.column_stack([np.ones(len(w[rows])), Q[rows]])
+        u = scores[rows] - D @ B.reshape(m, k)
+        terms = softmax_terms(nothing, u, nothing)
+        total += w[rows] @ terms.loss
+        gradient -= weighted_product(D, w[rows], terms.mean)
+        for a in range(k):
+            for b in range(k):
+                hessian[:, a, :, b] += weighted_product(D, w[rows] * terms.mean_slope[:, a, b], D)
+        spread += (w[rows] @ (terms.mean - mean) ** 2).sum()
+        reach += (w[rows] @ u**2).sum()
+    pull = mean @ B.reshape(m, k)[:1].T
+    sizes = np.sqrt(spread), np.ones(1), np.sqrt(reach)
+    hessian = hessian.reshape(1, m * k, m * k)
+    return _Sums(total + pull, gradient.reshape(-1, 1), hessian, np.abs(total) + np.abs(pull), *sizes)
+
+
+def _minimise(sums: Callable[[Array, Index], _Sums], m: int, d: int, max_iter: int) -> _Minimum:
+    """Minimise d convex functions by Newton steps, damped as Levenberg and Marquardt do where one fails.
+
+    Each problem has its own damping; those that are done are left out of the work.
+    """
+    B, damping = np.zeros((m, d)), np.zeros(d)
+    residual, converged = np.full(d, np.inf), np.zeros(d, dtype=bool)
+    active: Index = slice(None)
+    state = sums(B, active)
+    for n_iter in range(max_iter + 1):
+        reached = (state.left <= TOLERANCE) | (state.gap <= ROUNDING * state.size)
+        # A step past the tolerance is nearly free and squares the error, so go on until it no longer does.
+        idle = (damping[active] == 0.0) & (state.left >= 0.5 * residual[active])
+        finished = reached & (idle | (state.gap <= ROUNDING * state.size))
+        residual[active], converged[active] = state.left, reached
+        if finished.all() or n_iter == max_iter:
+            break
+        left_over = np.arange(d)[active][~finished]
+        state = state.take(~finished)
+        active = slice(None) if len(left_over) == d else left_over  # a slice is a view where an index would copy
+        step, slope = _damped_step(state, damping[active])
+        trial = sums(B[:, active] + step, active)
+        better = _is_better(state, trial, slope)
+        B[:, active] += np.where(better, step, 0.0)
+        damping[active] = _next_damping(state, damping[active], step, better)
+        state = _Sums(*(_choose(better, new, old) for new, old in zip(trial, state, strict=True)))
+    return _Minimum(B, residual, converged, n_iter)
+
+
+def _damped_step(state: _Sums, damping: Array) -> tuple[Array, Array]:
+    m = len(state.gradient)
+    # Without the ridge a ReLU unit with fewer active rows than unknowns would have no step.
+    ridge = 1e-14 * np.einsum("dii->d", state.hessian) + np.finfo(float).tiny + damping
+    H = state.hessian + ridge[:, None, None] * np.eye(m)
+    step = -np.linalg.solve(H, state.gradient.T[:, :, None])[:, :, 0].T
+    return step, np.einsum("md,md->d", state.gradient, step)
+
+
+def _is_better(state: _Sums, trial: _Sums, slope: Array) -> BoolArray:
+    """Whether a step was worth taking: the value fell or, where rounding hides that, the gradient did."""
+    fell = trial.value <= state.value + 1e-4 * slope  # False for NaN: outside the domain
+    hidden = np.abs(trial.value - state.value) <= 1e-13 * state.magnitude
+    return fell | (hidden & (trial.gap <= np.maximum(0.9 * state.gap, ROUNDING * state.size)))
+
+
+def _next_damping(state: _Sums, damping: Array, step: Array, better: BoolArray) -> Array:
+    """Damp a step that failed, at first so that it stays within the spread of the pre-activations; ease off later."""
+    length = np.minimum(np.linalg.norm(step, axis=0), state.reach + np.finfo(float).tiny)
+    first = np.linalg.norm(state.gradient, axis=0) / length
+    eased = np.where(damping > 1e-3 * first, damping / 8.0, 0.0)
+    return np.where(better, eased, np.maximum(4.0 * damping, first))
+
+
+def _choose(better: BoolArray, new: Array, old: Array) -> Array:
+    return np.where(better[:, None, None] if new.ndim == 3 else better, new, old)

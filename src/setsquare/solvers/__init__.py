@@ -1,0 +1,82 @@
+"""Solvers: a problem in, a solution with a certificate out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from setsquare.errors import InputError
+from setsquare.problem import Problem, prepare
+from setsquare.solvers.certify import certify, class_coefficients
+from setsquare.solvers.mdmm import solve_mdmm
+from setsquare.solvers.solution import Certificate, Solution, Status, Step
+from setsquare.solvers.sqp import Iterate, Settings, solve_sqp
+from setsquare.typing import Array
+
+SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
+
+
+def solve(
+    problem: Problem,
+    solver: str = "auto",
+    *,
+    max_iter: int | None = None,
+    tol: float = 1e-8,
+    start: tuple[Array, Array] | None = None,
+    n_restarts: int = 0,
+    rng: np.random.Generator | None = None,
+) -> Solution:
+    """Solve a :class:`Problem`.
+
+    Parameters
+    ----------
+    problem : Problem
+    solver : {"auto", "sqp", "mdmm"}
+        "sqp" is exact and the default; "mdmm" is the method of the paper, kept for comparison.
+    max_iter : int, optional
+        100 for sqp, 10000 for mdmm.
+    tol : float
+        Relative gradient of the Lagrangian at which a solution counts as optimal.
+    start : (intercept, coef), optional
+        Warm start, on the scale of the features.
+    n_restarts : int
+        Further starts at random points; the best solution is kept. The problem is not convex.
+    rng : numpy.random.Generator, optional
+        For the restarts.
+
+    Returns
+    -------
+    Solution
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(500, 2))
+    >>> Z = X @ rng.normal(size=(2, 4)) + rng.normal(size=(500, 4))
+    >>> y = rng.poisson(np.exp(0.3 * Z[:, 0])).astype(float)
+    >>> solution = solve(Problem(Z, y, X, family="poisson"))
+    >>> solution.certificate.is_orthogonal, solution.certificate.is_optimal
+    (True, True)
+    """
+    name = "sqp" if solver == "auto" else solver
+    if name not in SOLVERS:
+        raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(SOLVERS)}.")
+    prepared = prepare(problem, whiten=name != "mdmm")
+    objective = prepared.objective
+    settings = Settings(kkt=tol, max_iter=max_iter or {"sqp": 100, "mdmm": 10_000}[name])
+    theta = objective.start if start is None else prepared.theta(*class_coefficients(problem, *start))
+    best = SOLVERS[name](objective, theta, settings)
+    for _ in range(n_restarts):
+        generator = rng or np.random.default_rng()
+        random = objective.start + generator.normal(size=len(objective.start)) / np.sqrt(len(objective.start))
+        other = SOLVERS[name](objective, random, settings)
+        best = min(best, other, key=lambda end: _rank(end, settings))
+    return certify(prepared, best, name)
+
+
+def _rank(end: Iterate, settings: Settings) -> tuple[bool, float]:
+    gap = float(np.abs(end.model.c).max(initial=0.0))
+    return gap > 100.0 * settings.correlation * max(end.model.spread, 1e-300), end.model.loss
+
+
+__all__ = ["Certificate", "Problem", "Settings", "Solution", "Status", "Step", "solve"]

@@ -1,0 +1,108 @@
+"""From where a solver ended to a solution with a certificate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from setsquare.families import contrasts
+from setsquare.objective import linear_predictor
+from setsquare.problem import Prepared, Problem
+from setsquare.rows import Block, Sums
+from setsquare.solvers.solution import Certificate, Solution, Status
+from setsquare.solvers.sqp import Iterate, Settings, kkt_residual, reduced_hessian, solve_sqp
+from setsquare.typing import Array
+
+#: Curvature, relative to that of the intercept-only model, under which a direction counts as left open by the data.
+FLAT = 1e-6
+
+
+def certify(prepared: Prepared, end: Iterate, solver: str) -> Solution:
+    """Measure what a solver found."""
+    problem, objective, basis = prepared.problem, prepared.objective, prepared.basis
+    intercept, coef = prepared.coefficients(end.theta)
+    if problem.family.is_vector:
+        C = contrasts(problem.n_predictors + 1)
+        intercept, coef = C @ intercept, C @ coef
+    curvature, flat = _curvature(prepared, end)
+    found = end.status in (Status.CONVERGED, Status.FLAT)
+    status = (Status.FLAT if flat else Status.CONVERGED) if found else end.status
+    certificate = Certificate(
+        constraint_residual=float(np.abs(end.model.c).max(initial=0.0)),
+        max_correlation=_max_correlation(prepared, end),
+        kkt_residual=kkt_residual(objective, end.model, end.lam),
+        min_curvature=curvature,
+        loss=end.model.loss,
+        loss_unconstrained=end.model.loss if basis is None else _unconstrained_loss(prepared, end.theta),
+        loss_null=objective.values(objective.start).loss,
+        rank_protected=0 if basis is None else basis.rank,
+        rank_features=prepared.rank_features,
+        n_protected=len(problem.protected_names),
+        n_features=len(problem.feature_names),
+        constant_protected=() if basis is None else basis.constant,
+        collinear_protected=() if basis is None else basis.collinear,
+        aliased_features=prepared.aliased,
+        flat_features=flat,
+        label_share=prepared.label_share,
+    )
+    multipliers = end.lam.reshape(objective.n_predictors, -1).T
+    return Solution(intercept, coef, multipliers, status, len(end.trace) - 1, end.trace, certificate, solver)
+
+
+def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple[Array, Array]:
+    """Coefficients as a user has them, in the contrasts that the objective works in."""
+    intercept, coef = np.atleast_1d(intercept), np.atleast_2d(coef)
+    if not problem.family.is_vector:
+        return intercept, coef
+    C = contrasts(problem.n_predictors + 1)
+    return C.T @ intercept, C.T @ coef
+
+
+def _curvature(prepared: Prepared, end: Iterate) -> tuple[float, tuple[str, ...]]:
+    """Smallest curvature on the tangent space, and the features along which there is none."""
+    reduced, null = reduced_hessian(end.model)
+    if not len(reduced):
+        return np.inf, ()
+    values, vectors = np.linalg.eigh(reduced)
+    open_directions = null @ vectors[:, np.abs(values) <= FLAT * np.abs(values).max()]
+    if not open_directions.shape[1]:
+        return float(values[0]), ()
+    # A feature takes part where it moves the linear predictor of its own rows along an open direction.
+    k = prepared.objective.n_predictors
+    T = prepared.objective.to_raw[1:]
+    moved = np.max([np.abs(T @ d.reshape(k, -1).T).max(axis=1) for d in open_directions.T], axis=0)
+    names = np.asarray(prepared.problem.feature_names, dtype=object)
+    return float(values[0]), tuple(names[moved > 0.3 * moved.max()])
+
+
+def _max_correlation(prepared: Prepared, end: Iterate) -> float:
+    """Largest |corr| of a protected column with a prediction, from the columns themselves and not from their basis."""
+    problem, objective, raw = prepared.problem, prepared.objective, prepared.objective.raw(end.theta)
+    if prepared.basis is None:
+        return 0.0
+    mean_x = prepared.basis.mean
+
+    def kernel(block: Block) -> Sums:
+        mean = _class_means(problem, linear_predictor(block, raw))
+        weighted = block.weight[:, None] * mean
+        centred = np.asarray(block.X) - mean_x
+        variance = np.einsum("np,np,n->p", centred, centred, block.weight)
+        return centred.T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, mean), variance
+
+    cov, total, square, variance = objective.rows.reduce(kernel)
+    spread, spread_x = np.sqrt(np.maximum(square - total**2, 0.0)), np.sqrt(variance)
+    varies = [name not in prepared.basis.constant for name in problem.protected_names]
+    floor = 1e-6 * np.sqrt(square)  # a constant prediction has no correlation
+    correlation = np.abs(cov[varies]) / spread_x[varies, None] / np.maximum(spread, floor)
+    return float(np.max(correlation, initial=0.0))
+
+
+def _class_means(problem: Problem, eta: Array) -> Array:
+    if not problem.family.is_vector:
+        return problem.family.activation(eta)
+    return problem.family.activation(eta @ contrasts(problem.n_predictors + 1).T)
+
+
+def _unconstrained_loss(prepared: Prepared, theta: Array) -> float:
+    """Loss of the fit without the constraint, starting from the solution; a few Newton steps give eight digits."""
+    end = solve_sqp(prepared.objective.unconstrained(), theta, Settings(max_iter=50, kkt=1e-5, loss=1e-8))
+    return min(end.model.loss, prepared.objective.values(theta).loss)

@@ -1,0 +1,59 @@
+"""The paper's optimiser: the modified differential multiplier method (Platt and Barr 1987), for fidelity.
+
+    min over theta, max over lambda   loss + lambda A + zeta/2 A^2,       A = |c|^2,  zeta = 1
+
+by simultaneous gradient descent and ascent on standardised features. The constraint is squared to need one multiplier
+only; its gradient ``2 J'c`` then vanishes on the feasible set, so the multiplier is undefined there and progress stalls
+at a residual that depends on patience. Use ``sqp``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from setsquare.objective import Model, Objective
+from setsquare.solvers.solution import Status, Step
+from setsquare.solvers.sqp import Iterate, Settings, kkt_residual
+from setsquare.typing import Array
+
+DAMPING = 1.0
+#: One row of the trace for so many gradient steps.
+TRACE_EVERY = 100
+
+
+def solve_mdmm(objective: Objective, theta: Array, settings: Settings) -> Iterate:
+    """Run gradient descent-ascent from ``theta``; the rate is halved when the loss explodes."""
+    nothing = np.zeros(objective.n_constraints)
+    model = objective.model(theta, nothing)
+    rate = 1.0 / float(np.linalg.eigvalsh(model.H)[-1])
+    multiplier, start_loss = 0.0, model.loss
+    trace: list[Step] = []
+    status = Status.MAX_ITER
+    for iteration in range(settings.max_iter):
+        if iteration % TRACE_EVERY == 0:
+            kkt, gap = _residuals(objective, model)
+            trace.append(Step(iteration, model.loss, gap, kkt, rate, False))
+            if kkt <= settings.kkt and gap <= settings.correlation * model.spread:
+                status = Status.CONVERGED
+                break
+        A = float(model.c @ model.c)
+        gradient = model.g + (multiplier + DAMPING * A) * 2.0 * (model.J.T @ model.c)
+        trial = objective.model(theta - rate * gradient, None)
+        if not np.isfinite(trial.loss) or trial.loss > 10.0 * abs(start_loss):
+            rate *= 0.5
+            continue
+        theta, model = theta - rate * gradient, trial
+        multiplier += rate * float(model.c @ model.c)
+    lam = _multipliers(model)
+    kkt, gap = _residuals(objective, model)
+    trace.append(Step(iteration + 1, model.loss, gap, kkt, rate, False))
+    return Iterate(theta, lam, objective.model(theta, lam), status, tuple(trace))
+
+
+def _multipliers(model: Model) -> Array:
+    return np.asarray(np.linalg.lstsq(model.J.T, -model.g, rcond=None)[0], dtype=np.float64)
+
+
+def _residuals(objective: Objective, model: Model) -> tuple[float, float]:
+    lam = _multipliers(model)
+    return kkt_residual(objective, model, lam), float(np.abs(model.c).max(initial=0.0))

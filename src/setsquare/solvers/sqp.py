@@ -1,0 +1,237 @@
+"""Sequential quadratic programming with the exact Hessian of the Lagrangian (the default).
+
+At each point the step is ``d = normal + tangent``: the normal part solves ``J d = -c``, the tangent part minimises the
+quadratic model on the null space of ``J``. Where the Hessian is not positive there, its eigenvalues on that null space
+are turned positive; row weights are never touched. A line search on ``loss + nu |c|`` with a second-order correction
+makes it converge from anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from setsquare.objective import Model, Objective, Values
+from setsquare.solvers.solution import MIN_CURVATURE, Status, Step
+from setsquare.typing import Array
+
+#: Singular values of the Jacobian below this share of the largest are directions that the features cannot reach.
+UNREACHABLE = 1e-10
+#: Eigenvalues of the reduced Hessian below this share of the largest belong to directions that the data leave open.
+OPEN = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """When to stop.
+
+    Attributes
+    ----------
+    max_iter : int
+    kkt : float
+        Relative gradient of the Lagrangian.
+    correlation : float
+        Largest correlation left between basis and predictions.
+    loss : float
+        Predicted reduction of the loss, as a share of the loss, under which an open direction is no longer followed.
+    """
+
+    max_iter: int = 100
+    kkt: float = 1e-8
+    correlation: float = 1e-11
+    loss: float = 1e-10
+
+
+class Iterate(NamedTuple):
+    """Where a solver ended."""
+
+    theta: Array
+    lam: Array
+    model: Model
+    status: Status
+    trace: tuple[Step, ...]
+
+
+class _Frame(NamedTuple):
+    """Range and null space of ``J'``: ``J = (pinv)^+``, columns of ``null`` span the tangent space."""
+
+    pinv: Array
+    null: Array
+
+
+class _Direction(NamedTuple):
+    step: Array
+    lam: Array
+    reduction: float
+    corrected: bool
+
+
+def solve_sqp(objective: Objective, theta: Array, settings: Settings) -> Iterate:
+    """Run the method from ``theta``."""
+    lam = np.zeros(objective.n_constraints)
+    model = objective.model(theta, lam)
+    trace: list[Step] = []
+    nu, length, corrected = 1.0, 0.0, False
+    status = Status.MAX_ITER
+    for iteration in range(settings.max_iter + 1):
+        frame = _frame(model.J)
+        kkt = kkt_residual(objective, model, -frame.pinv.T @ model.g)
+        gap = float(np.abs(model.c).max(initial=0.0))
+        trace.append(Step(iteration, model.loss, gap, kkt, length, corrected))
+        direction = _direction(model, frame)
+        feasible = gap <= settings.correlation * max(model.spread, 1e-6 * objective.slope_scale)
+        if feasible and kkt <= settings.kkt:
+            escape = _escape(objective, theta, model, frame)
+            if escape is None:
+                status = Status.CONVERGED
+                break
+            theta, model, lam = escape, objective.model(escape, lam), lam
+            continue
+        if kkt <= 100.0 * settings.kkt and abs(direction.reduction) <= settings.loss * abs(model.loss):
+            status = Status.FLAT
+            break
+        if iteration == settings.max_iter:
+            break
+        nu = _penalty(nu, model, direction)
+        taken = _line_search(objective, theta, lam, model, frame, direction, nu)
+        if taken is None:
+            status = Status.CONVERGED if feasible and kkt <= 1e3 * settings.kkt else Status.STALLED
+            break
+        length, corrected = taken.length, direction.corrected
+        theta, lam, model = taken.theta, taken.lam, taken.model
+    theta, model = _restore(objective, theta, lam, model, settings)
+    return Iterate(theta, -_frame(model.J).pinv.T @ model.g, model, status, tuple(trace))
+
+
+def kkt_residual(objective: Objective, model: Model, lam: Array) -> float:
+    """Gradient of the Lagrangian relative to the slopes of the intercept-only model."""
+    return float(np.abs(model.g + model.J.T @ lam).max()) / objective.slope_scale
+
+
+def reduced_hessian(model: Model) -> tuple[Array, Array]:
+    """Hessian of the Lagrangian on the tangent space, and the orthonormal basis of that space, (m, m - r)."""
+    null = _frame(model.J).null
+    return null.T @ model.H @ null, null
+
+
+def _frame(J: Array) -> _Frame:
+    r, m = J.shape
+    if r == 0:
+        return _Frame(np.zeros((m, 0)), np.eye(m))
+    U, s, _ = np.linalg.svd(J @ J.T)
+    reachable = s > UNREACHABLE**2 * s[0] if s[0] > 0.0 else np.zeros(r, dtype=bool)
+    span = J.T @ (U[:, reachable] / np.sqrt(s[reachable]))
+    complete = np.linalg.qr(span, mode="complete")
+    rank = int(reachable.sum())
+    Y, R = complete.Q[:, :rank], complete.R[:rank]
+    pinv = Y @ np.linalg.solve(R.T, (U[:, reachable] / np.sqrt(s[reachable])).T) if rank else np.zeros((m, r))
+    return _Frame(pinv, complete.Q[:, rank:])
+
+
+def _direction(model: Model, frame: _Frame) -> _Direction:
+    normal = -frame.pinv @ model.c
+    reduced = frame.null.T @ model.H @ frame.null
+    target = -frame.null.T @ (model.g + model.H @ normal)
+    tangent, corrected = _solve_reduced(reduced, target)
+    step = normal + frame.null @ tangent
+    lam = -frame.pinv.T @ (model.g + model.H @ step)
+    return _Direction(step, lam, 0.5 * float(target @ tangent), corrected)
+
+
+def _solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
+    """Minimise ``x'Ax/2 - target'x``; where A is not safely positive, with the size of its eigenvalues instead."""
+    if not len(target):
+        return target, False
+    try:
+        factor = cho_factor(reduced)
+        pivots = np.diag(factor[0]) ** 2
+        if pivots.min() > OPEN * pivots.max():
+            return cho_solve(factor, target), False
+    except LinAlgError:
+        pass
+    values, vectors = np.linalg.eigh(reduced)
+    size = np.maximum(np.abs(values), OPEN * np.abs(values).max() + np.finfo(float).tiny)
+    return vectors @ ((vectors.T @ target) / size), bool(values[0] < -size[0] * 0.5)
+
+
+def _penalty(nu: float, model: Model, direction: _Direction) -> float:
+    """Raise the penalty until the step is a direction of descent of ``loss + nu |c|``."""
+    violation = float(np.linalg.norm(model.c))
+    nu = max(nu, 1.5 * float(np.linalg.norm(direction.lam)))
+    if violation > 0.0:
+        curvature = max(float(direction.step @ model.H @ direction.step), 0.0)
+        needed = (float(model.g @ direction.step) + 0.5 * curvature) / (0.5 * violation)
+        nu = max(nu, needed)
+    return nu
+
+
+class _Taken(NamedTuple):
+    theta: Array
+    lam: Array
+    model: Model
+    length: float
+
+
+def _line_search(
+    objective: Objective, theta: Array, lam: Array, model: Model, frame: _Frame, direction: _Direction, nu: float
+) -> _Taken | None:
+    """Halve the step until ``loss + nu |c|`` falls enough; a full step that fails is bent back onto the constraint."""
+    step, violation = direction.step, float(np.linalg.norm(model.c))
+    slope = float(model.g @ step) - nu * violation
+    merit = model.loss + nu * violation
+
+    def accepts(point: Values | Model, length: float) -> bool:
+        rounding = 1e-14 * abs(model.loss)
+        return bool(point.loss + nu * np.linalg.norm(point.c) <= merit + 1e-4 * length * slope + rounding)
+
+    # The full step is nearly always taken, so it gets its derivatives at once; shorter ones are only looked at.
+    full = objective.model(theta + step, direction.lam)
+    if accepts(full, 1.0):
+        return _Taken(theta + step, direction.lam, full, 1.0)
+    if np.isfinite(full.loss) and len(model.c):
+        bent = theta + step - frame.pinv @ full.c
+        if accepts(objective.values(bent), 1.0):
+            return _Taken(bent, direction.lam, objective.model(bent, direction.lam), 1.0)
+    for halvings in range(1, 40):
+        length = 0.5**halvings
+        if accepts(objective.values(theta + length * step), length):
+            new_lam = lam + length * (direction.lam - lam)
+            return _Taken(theta + length * step, new_lam, objective.model(theta + length * step, new_lam), length)
+    return None
+
+
+def _escape(objective: Objective, theta: Array, model: Model, frame: _Frame) -> Array | None:
+    """From a stationary point that is no minimum, a point with a lower loss along its most negative curvature."""
+    if frame.null.shape[1] == 0:
+        return None
+    reduced = frame.null.T @ model.H @ frame.null
+    values, vectors = np.linalg.eigh(reduced)
+    if values[0] >= MIN_CURVATURE * max(1.0, float(np.abs(values).max())):
+        return None
+    direction = frame.null @ vectors[:, 0]
+    for halvings in range(30):
+        for sign in (1.0, -1.0):
+            trial: Array = theta + sign * 0.5**halvings * direction
+            trial = trial - frame.pinv @ objective.values(trial).c
+            point = objective.values(trial)
+            violation = float(np.linalg.norm(point.c)) * (1.0 + float(np.linalg.norm(frame.pinv.T @ model.g)))
+            if point.loss + violation < model.loss:
+                return trial
+    return None
+
+
+def _restore(objective: Objective, theta: Array, lam: Array, model: Model, settings: Settings) -> tuple[Array, Model]:
+    """Newton steps onto the constraint alone: open directions make the last digits of ``c`` come slowly otherwise."""
+    for _ in range(5):
+        gap = float(np.abs(model.c).max(initial=0.0))
+        if gap <= settings.correlation * model.spread:
+            break
+        trial = theta - _frame(model.J).pinv @ model.c
+        new = objective.model(trial, lam)
+        if not np.isfinite(new.loss) or float(np.abs(new.c).max()) >= gap:
+            break
+        theta, model = trial, new
+    return theta, model
