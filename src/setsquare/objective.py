@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from setsquare.families import Family
-from setsquare.rows import Block, Rows, Sums, weighted_product
+from setsquare.families import Family, RowTerms
+from setsquare.rows import Block, Rows, Sums, weighted_gram
 from setsquare.typing import Array
 
 
@@ -55,6 +55,27 @@ class Model(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """The model with nothing but an intercept: without an offset it is always feasible.
+
+    Attributes
+    ----------
+    theta : ndarray of shape (m,)
+    loss : float
+    slope : float
+        Size of the rows' slopes, to which gradients are compared.
+    hessian : ndarray of shape (m, m) or None
+        Known from the features' second moments alone where every row has the same curvature: with a canonical link and
+        without an offset.
+    """
+
+    theta: Array
+    loss: float
+    slope: float
+    hessian: Array | None
+
+
+@dataclass(frozen=True, slots=True)
 class Objective:
     """What a solver is given.
 
@@ -70,10 +91,7 @@ class Objective:
         Linear predictors a row: 1, or classes minus one.
     n_basis : int
         Rank of the protected columns.
-    start : ndarray of shape (m * n_predictors,)
-        The model with nothing but an intercept: without an offset it is always feasible.
-    slope_scale : float
-        Size of the rows' slopes at the start, to which gradients are compared.
+    start : Start
     """
 
     rows: Rows
@@ -82,8 +100,7 @@ class Objective:
     penalty: Array
     n_predictors: int
     n_basis: int
-    start: Array
-    slope_scale: float
+    start: Start
 
     @property
     def n_parameters(self) -> int:
@@ -116,19 +133,16 @@ class Objective:
 
     def model(self, theta: Array, lam: Array | None) -> Model:
         """Loss, constraint, gradient, Jacobian and (given multipliers) Hessian of the Lagrangian, in one reading."""
-        first_order = lam is None
-        lam = np.zeros(self.n_constraints) if lam is None else lam
-        raw, multipliers = self.raw(theta), lam.reshape(self.n_predictors, -1).T
+        raw = self.raw(theta)
+        second = lam is not None
+        multipliers = (lam if lam is not None else np.zeros(self.n_constraints)).reshape(self.n_predictors, -1).T
 
         def kernel(block: Block) -> Sums:
             terms = self.family.terms(block.y, linear_predictor(block, raw), self._basis(block) @ multipliers)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
-            if not np.isfinite(head[0]):
-                return *head, *self._nothing()
-            curvature = None if first_order else terms.curvature
-            return *head, *self._derivative_sums(block, terms.slope, terms.mean_slope, curvature)
+            return *head, *self._derivative_sums(block, terms, second)
 
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):  # outside the domain: the infinite loss says so
             loss, c, total, square, g, J, H = self.rows.reduce(kernel)
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
         gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
@@ -145,6 +159,12 @@ class Objective:
             hessian.transpose(0, 2, 1, 3).reshape(k * m, k * m),
         )
 
+    def start_model(self) -> Model:
+        """Model at the start, without multipliers."""
+        if self.start.hessian is None:
+            return self.model(self.start.theta, np.zeros(self.n_constraints))
+        return self.model(self.start.theta, None)._replace(H=self.start.hessian)
+
     def _basis(self, block: Block) -> Array:
         return block.Q[:, : self.n_basis]
 
@@ -158,34 +178,29 @@ class Objective:
         t = theta.reshape(self.n_predictors, -1)
         return 0.5 * float(np.sum((t @ self.penalty) * t))
 
-    def _nothing(self) -> Sums:
-        """Derivatives of a point outside the domain, which no solver uses."""
-        k, q1 = self.n_predictors, self.to_raw.shape[0]
-        return np.zeros((q1, k)), np.zeros((k, k, self.n_basis, q1)), np.zeros((k, k, q1, q1))
-
-    def _derivative_sums(self, block: Block, slope: Array, mean_slope: Array, curvature: Array | None) -> Sums:
-        """Gradient (1+q, k), Jacobian (k, k, r, 1+q), Hessian (k, k, 1+q, 1+q) of a block, with implicit intercept."""
-        k, r, q1 = self.n_predictors, self.n_basis, self.to_raw.shape[0]
-        w, Z = block.weight, block.Z
-        J, H = np.empty((k, k, r, q1)), np.empty((k, k, q1, q1))
-        g = np.empty((q1, k))
-        g[0], g[1:] = w @ slope, weighted_product(Z, w, slope)
-        for a in range(k):
-            for b in range(a + 1):
-                # Row-wise sums ride along in one product: r constraints and the intercept's column of the Hessian.
-                weight = w * (np.nan if curvature is None else curvature[:, a, b])
-                thin = np.column_stack([self._basis(block) * (w * mean_slope[:, a, b])[:, None], weight])
-                edge = np.asarray(thin.T @ Z)
-                J[a, b, :, 0], J[a, b, :, 1:] = thin[:, :r].sum(axis=0), edge[:r]
-                H[a, b, 0, 0], H[a, b, 0, 1:], H[a, b, 1:, 0] = weight.sum(), edge[r], edge[r]
-                H[a, b, 1:, 1:] = np.nan if curvature is None else weighted_product(Z, weight, Z)
-                J[b, a], H[b, a] = J[a, b], H[a, b]
-        return g, J, H
+    def _derivative_sums(self, block: Block, terms: RowTerms, second: bool) -> Sums:
+        """Gradient (1+q, k), Jacobian (k, k, r, 1+q) and Hessian (k, k, 1+q, 1+q) of a block."""
+        k, r, w = self.n_predictors, self.n_basis, block.weight[:, None]
+        pairs = [(a, b) for a in range(k) for b in range(a + 1)]
+        # All that is thin goes through one product with the features: slopes for the gradient, r columns a Jacobian.
+        thin = np.empty((len(w), k + r * len(pairs)))
+        np.multiply(w, terms.slope, out=thin[:, :k])
+        for i, (a, b) in enumerate(pairs):
+            columns = thin[:, k + r * i : k + r * (i + 1)]
+            np.multiply(self._basis(block), w * terms.mean_slope[:, a, [b]], out=columns)
+        product = np.asarray(thin.T @ block.Z)
+        q1 = product.shape[1]
+        J, H = np.empty((k, k, r, q1)), np.full((k, k, q1, q1), np.nan)
+        for i, (a, b) in enumerate(pairs):
+            J[a, b] = J[b, a] = product[k + r * i : k + r * (i + 1)]
+            if second:
+                H[a, b] = H[b, a] = weighted_gram(block.Z, block.weight * terms.curvature[:, a, b])
+        return product[:k].T, J, H
 
 
 def linear_predictor(block: Block, raw: Array) -> Array:
     """Linear predictors (b, k) of a block for intercept and coefficients ``raw`` (1 + q, k)."""
-    eta = np.asarray(block.Z @ raw[1:]) + raw[0]
+    eta = np.asarray(block.Z @ raw)
     return eta if block.offset is None else eta + block.offset
 
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, contrasts, family
-from setsquare.moments import Moments
-from setsquare.objective import Objective
+from setsquare.objective import Objective, Start
 from setsquare.projection import Basis, protected_basis
-from setsquare.rows import ArrayRows, as_double, is_sparse
+from setsquare.rows import ArrayRows, as_double, is_sparse, weighted_gram
 from setsquare.typing import Array, Matrix
 
 #: A feature of which less than this share of the variance lies outside the span of those before it is aliased.
@@ -114,10 +114,12 @@ class Prepared:
     objective : Objective
     basis : Basis or None
         Of the protected columns.
-    mean, scale : ndarray of shape (q,)
-        What was subtracted from the features in the objective's rows, and what they were divided by.
+    mean : ndarray of shape (q,)
+        What was subtracted from the features in the objective's rows.
+    scale : ndarray of shape (q,)
+        Standard deviations of the features (1 for a constant one).
     gram : ndarray of shape (q, q)
-        Covariance of those features.
+        Correlations of the features.
     aliased : tuple of str
         Features that are linear combinations of earlier ones; without a ridge their coefficient is 0.
     label_share : float
@@ -141,14 +143,14 @@ class Prepared:
     def coefficients(self, theta: Array) -> tuple[Array, Array]:
         """Intercepts (k,) and coefficients (k, q) on the scale of the features as they were given."""
         raw = self.objective.raw(theta)
-        coef = raw[1:].T / self.scale
+        coef = raw[1:].T
         return raw[0] - coef @ self.mean, coef
 
     def theta(self, intercept: Array, coef: Array) -> Array:
         """Inverse of :meth:`coefficients`, up to aliased features: the point with the same linear predictor."""
         ridge = self.problem.l2 / self.scale**2
         scaled = (coef * self.scale).T
-        T = self.objective.to_raw[1:, 1:]
+        T = self.objective.to_raw[1:, 1:] * self.scale[:, None]
         whitened = T.T @ (self.gram @ scaled + ridge[:, None] * scaled)
         centred = np.atleast_1d(intercept) + coef @ self.mean - self.objective.to_raw[0, 1:] @ whitened
         return np.column_stack([centred, whitened.T]).ravel()
@@ -158,49 +160,47 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten the features (or only standardise them), take a basis of the protected columns, set the objective up."""
     w = problem.mean_weight()
     basis = None if problem.protected is None else protected_basis(problem.protected, w, tuple(problem.protected_names))
-    Q = np.zeros((problem.n_rows, 0)) if basis is None else basis.apply(problem.protected)  # type: ignore[arg-type]
-    Z, mean, scale = _standardise(problem.features, w)
-    moments = Moments.of(Z, weight=w)
-    gram, ridge = moments.cross, problem.l2 / scale**2
+    Q = np.zeros((problem.n_rows, 0)) if basis is None else basis.apply(np.asarray(problem.protected))
+    y = problem.coded_outcome()
+    Z, mean = _centre(problem.features, w)
+    rows = ArrayRows(Z, y, Q, w, _coded_offset(problem), problem.protected)
+    second, gram, scale = _second_moments(rows, mean)
+    ridge = problem.l2 / scale**2
     kept = _independent(gram)
     _check_freedom(problem, basis, len(kept))
     columns = np.arange(len(gram)) if problem.l2 > 0.0 else kept
-    T = _whitening(gram + np.diag(ridge), columns) if whiten else np.eye(len(gram))
+    T = (_whitening(gram + np.diag(ridge), columns) if whiten else np.eye(len(gram))) / scale[:, None]
     to_raw = np.zeros((1 + T.shape[0], 1 + T.shape[1]))
-    to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -moments.mean_a @ T
+    to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -second[0, 1:] @ T
     penalty = np.zeros((to_raw.shape[1],) * 2)
-    penalty[1:, 1:] = (T * ridge[:, None]).T @ T
-    y = problem.coded_outcome()
-    start, slope_scale = _null_model(problem, y, w, to_raw.shape[1])
-    objective = Objective(
-        ArrayRows(Z, y, Q, w, _coded_offset(problem), problem.protected),
-        problem.family,
-        to_raw,
-        penalty,
-        problem.n_predictors,
-        Q.shape[1],
-        start,
-        slope_scale,
-    )
+    penalty[1:, 1:] = problem.l2 * T.T @ T
+    start = _null_model(problem, y, w, to_raw.T @ second @ to_raw, penalty)
+    objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, Q.shape[1], start)
     names = np.asarray(problem.feature_names, dtype=object)
     aliased = tuple(np.delete(names, kept))
     return Prepared(problem, objective, basis, mean, scale, gram, aliased, _label_share(y, Q, w))
 
 
-def _standardise(Z: Matrix, w: Array) -> tuple[Matrix, Array, Array]:
-    """Features with mean 0 and standard deviation 1; a sparse matrix is only scaled, to stay sparse."""
+def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
+    """A column of ones and the features less their mean; sparse features are left where they are, to stay sparse."""
     if is_sparse(Z):
-        Z = as_double(Z)
-        mean = np.asarray(w @ Z)
-        spread = np.sqrt(np.maximum(np.asarray(w @ Z.multiply(Z)) - mean**2, 0.0))
-        scale = np.where(spread > 0.0, spread, 1.0)
-        return Z.multiply(1.0 / scale).tocsr(), np.zeros_like(mean), scale
+        ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
+        return sparse.hstack([ones, sparse.csr_array(as_double(Z))], format="csr"), np.zeros(Z.shape[1])
     mean = np.asarray(w @ Z, dtype=np.float64)
-    centred = np.subtract(Z, mean, dtype=np.float64)
-    spread = np.sqrt(np.einsum("nq,nq,n->q", centred, centred, w))
-    scale = np.where(spread > 1e-13 * np.abs(mean), spread, np.inf)  # rounding is not variation
-    centred /= scale
-    return centred, mean, np.where(np.isinf(scale), 1.0, scale)
+    centred = np.empty((Z.shape[0], 1 + Z.shape[1]))
+    centred[:, 0] = 1.0
+    np.subtract(Z, mean, out=centred[:, 1:])
+    return centred, mean
+
+
+def _second_moments(rows: ArrayRows, mean: Array) -> tuple[Array, Array, Array]:
+    """Second moments of the rows' features, their correlations, and their standard deviations (1 for a constant)."""
+    (second,) = rows.reduce(lambda block: (weighted_gram(block.Z, block.weight),))
+    cross = second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])
+    spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
+    varies = spread > 1e-13 * (np.abs(mean) + np.abs(second[0, 1:]))  # rounding is not variation
+    divisors = np.where(varies, spread, np.inf)
+    return second, cross / np.outer(divisors, divisors), np.where(varies, spread, 1.0)
 
 
 def _independent(gram: Array) -> NDArray[np.intp]:
@@ -227,9 +227,9 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
     return T
 
 
-def _null_model(problem: Problem, y: Array, w: Array, m: int) -> tuple[Array, float]:
-    """Whitened coordinates of the intercept-only model, and the size of the rows' slopes there."""
-    theta = np.zeros((problem.n_predictors, m))
+def _null_model(problem: Problem, y: Array, w: Array, second: Array, penalty: Array) -> Start:
+    """The intercept-only model; ``second`` holds the second moments of the features in the objective's coordinates."""
+    theta = np.zeros((problem.n_predictors, len(second)))
     offset = _coded_offset(problem)
     if problem.family.is_vector:
         shares = np.bincount(problem.outcome.astype(int), weights=w)
@@ -244,8 +244,12 @@ def _null_model(problem: Problem, y: Array, w: Array, m: int) -> tuple[Array, fl
         if top >= problem.family.activation.domain[1]:
             theta[:, 0] -= top - problem.family.activation.domain[1] + 1.0
     eta = np.broadcast_to(theta[:, 0], y.shape) + (0.0 if offset is None else offset)
-    slope = problem.family.terms(y, eta, np.zeros_like(eta)).slope
-    return theta.ravel(), float(np.sqrt(w @ np.einsum("nk,nk->n", slope, slope)))
+    terms = problem.family.terms(y, eta, np.zeros_like(eta))
+    hessian = None
+    if offset is None and problem.family.log_loss is None:
+        hessian = np.kron(terms.curvature[0], second) + np.kron(np.eye(problem.n_predictors), penalty)
+    slope = float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
+    return Start(theta.ravel(), float(w @ terms.loss), slope, hessian)
 
 
 def _coded_offset(problem: Problem) -> Array | None:

@@ -1,23 +1,31 @@
 """Where the rows live, and how a sum over them is taken.
 
-Everything that grows with the number of rows is a sum over row blocks: ``rows.reduce(kernel)`` calls the kernel on one
-:class:`Block` after the other and adds up what it returns. No solver ever sees a row. A block is small enough to stay
-in the cache between the two or three times that a kernel reads it.
+Everything that grows with the number of rows is a sum over row blocks: ``rows.reduce(kernel)`` calls the kernel on each
+:class:`Block` and adds up what it returns. No solver ever sees a row. A block is small enough to stay in the cache
+between the two or three times that a kernel reads it, and the blocks are shared out among the cores.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cache
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
+from threadpoolctl import ThreadpoolController
 
 from setsquare.typing import Array, Matrix
 
 Sums = tuple[Array, ...]
-BLOCK_BYTES = 2**20
+#: A block is read from memory once and from the cache after that; smaller ones cost more calls than they save.
+BLOCK_BYTES = 2**22
+#: Less than this a core, and handing the work to another thread costs more than it gains.
+SHARE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +34,8 @@ class Block:
 
     Attributes
     ----------
-    Z : ndarray or CSR matrix of shape (b, q)
-        Features.
+    Z : ndarray or CSR matrix of shape (b, 1 + q)
+        Features behind a column of ones for the intercept.
     y : ndarray of shape (b, k)
         Outcome; for classes, in contrasts.
     Q : ndarray of shape (b, r)
@@ -85,14 +93,42 @@ class ArrayRows:
         return int(self.y.shape[0])
 
     def blocks(self) -> Iterator[Block]:
-        """Cut the rows into blocks."""
-        for rows in row_slices(self.n_rows, self.Z.shape[1]):
+        """Cut the rows into blocks of equal size, one a core at least where that pays."""
+        n_bytes = 8 * self.n_rows * self.Z.shape[1]
+        cores = _n_cores()
+        block_bytes = min(BLOCK_BYTES, -(-n_bytes // cores)) if n_bytes > cores * SHARE_BYTES else n_bytes
+        for rows in row_slices(self.n_rows, self.Z.shape[1], max(block_bytes, 1)):
             offset, X = (None if part is None else part[rows] for part in (self.offset, self.X))
             yield Block(as_double(self.Z[rows]), self.y[rows], self.Q[rows], self.weight[rows], offset, X)
 
     def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
-        """Add up what ``kernel`` returns for each block."""
-        return add_up(kernel(block) for block in self.blocks())
+        """Add up what ``kernel`` returns for each block; always in the same order, so always the same digits."""
+        first, *others = self.blocks()
+        pending = [_workers().submit(kernel, block) for block in others]
+        return add_up(iter([kernel(first), *(part.result() for part in pending)]))
+
+
+def _n_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_n_cores())
+
+
+@cache
+def _linear_algebra() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def single_threaded_blas() -> AbstractContextManager[Any]:
+    """Context in which BLAS uses one thread, because the row blocks already share out the cores.
+
+    numpy and scipy each bring a BLAS of their own, whose idle threads spin and take the cores from each other.
+    """
+    limit: AbstractContextManager[Any] = _linear_algebra().limit(limits=1, user_api="blas")
+    return limit
 
 
 def row_slices(n_rows: int, n_columns: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:
@@ -125,6 +161,27 @@ def is_sparse(A: Matrix) -> bool:
 def as_double(A: Matrix) -> Matrix:
     """Return ``A`` as float64, dense or CSR, without a copy where it is so already."""
     return A.astype(np.float64, copy=False) if is_sparse(A) else np.asarray(A, dtype=np.float64)
+
+
+def weighted_gram(A: Matrix, weight: Array) -> Array:
+    """Return ``A' diag(weight) A``; a weight may be negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weighted_gram(np.eye(2), np.array([1.0, -3.0]))
+    array([[ 1.,  0.],
+           [ 0., -3.]])
+    """
+    if is_sparse(A):
+        return weighted_product(A, weight, A)
+    scaled = A * np.sqrt(np.abs(weight))[:, None]
+    gram = scaled.T @ scaled  # numpy sees the symmetry and does half the work
+    negative = weight < 0.0
+    if negative.any():
+        rest = scaled[negative]
+        gram -= 2.0 * (rest.T @ rest)
+    return np.asarray(gram)
 
 
 def weighted_product(A: Matrix, weight: Array, B: Matrix) -> Array:

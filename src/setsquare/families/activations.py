@@ -18,6 +18,7 @@ from scipy.special import expit
 from setsquare.typing import Array
 
 Three = tuple[Array, Array, Array]
+Four = tuple[Array, Array, Array, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,8 @@ class Activation:
     Attributes
     ----------
     name : str
-    derivatives : callable
-        ``eta -> (h, h', h'')``, computed together because they share their exponentials.
-    antiderivative : callable
-        ``eta -> H`` with ``H' = h``.
+    evaluate : callable
+        ``eta -> (H, h, h', h'')`` with ``H' = h``, computed together because they share their exponentials.
     inverse : callable
         ``mu -> eta``; ``None`` where ``h`` is not invertible (ReLU).
     domain, range : tuple of float
@@ -38,8 +37,7 @@ class Activation:
     """
 
     name: str
-    derivatives: Callable[[Array], Three]
-    antiderivative: Callable[[Array], Array]
+    evaluate: Callable[[Array], Four]
     inverse: Callable[[Array], Array] | None
     domain: tuple[float, float] = (-np.inf, np.inf)
     range: tuple[float, float] = (-np.inf, np.inf)
@@ -53,29 +51,25 @@ class Activation:
         >>> SIGMOID(np.array([-800.0, 0.0, 800.0]))
         array([0. , 0.5, 1. ])
         """
-        return self.derivatives(np.asarray(eta, dtype=np.float64))[0]
+        return self.evaluate(np.asarray(eta, dtype=np.float64))[1]
 
     def __reduce__(self) -> tuple[Any, ...]:
         name, _, parameter = self.name.partition(":")
         return (_restore_activation, (name, float(parameter) if parameter else None))
 
 
-def _identity(eta: Array) -> Three:
-    return eta, np.ones_like(eta), np.zeros_like(eta)
+def _identity(eta: Array) -> Four:
+    return 0.5 * eta * eta, eta, np.ones_like(eta), np.zeros_like(eta)
 
 
-def _half_square(eta: Array) -> Array:
-    return 0.5 * eta * eta
-
-
-def _sigmoid(eta: Array) -> Three:
-    # One exponential for all three, four times as fast as expit; neither mu nor 1 - mu loses a digit.
+def _sigmoid(eta: Array) -> Four:
+    # One exponential for all of them; neither mu nor 1 - mu loses a digit.
     e = np.exp(-np.abs(eta))
     large = 1.0 / (1.0 + e)
     small = e * large
     mu = np.where(eta >= 0.0, large, small)
     slope = large * small
-    return mu, slope, slope * (1.0 - 2.0 * mu)
+    return np.maximum(eta, 0.0) + np.log1p(e), mu, slope, slope * (1.0 - 2.0 * mu)
 
 
 def softplus(eta: Array) -> Array:
@@ -95,9 +89,9 @@ def exp(eta: Array) -> Array:
         return np.exp(eta)
 
 
-def _exp_three(eta: Array) -> Three:
+def _exp(eta: Array) -> Four:
     mu = exp(eta)
-    return mu, mu, mu
+    return mu, mu, mu, mu
 
 
 def _log(mu: Array) -> Array:
@@ -105,24 +99,16 @@ def _log(mu: Array) -> Array:
         return np.log(mu)
 
 
-def _relu(eta: Array) -> Three:
-    active = (eta > 0.0).astype(np.float64)
-    return np.maximum(eta, 0.0), active, np.zeros_like(eta)
+def _relu(eta: Array) -> Four:
+    positive: Array = np.maximum(eta, 0.0)
+    return 0.5 * positive * positive, positive, (eta > 0.0).astype(np.float64), np.zeros_like(eta)
 
 
-def _relu_antiderivative(eta: Array) -> Array:
-    return _half_square(np.maximum(eta, 0.0))
-
-
-def _tanh(eta: Array) -> Three:
+def _tanh(eta: Array) -> Four:
     t: Array = np.tanh(eta)
-    slope = 4.0 * expit(2.0 * eta) * expit(-2.0 * eta)
-    return t, slope, -2.0 * t * slope
-
-
-def _log_cosh(eta: Array) -> Array:
     size: Array = np.abs(eta)
-    return softplus(-2.0 * size) + size - math.log(2.0)
+    slope = 4.0 * expit(2.0 * eta) * expit(-2.0 * eta)
+    return softplus(-2.0 * size) + size - math.log(2.0), t, slope, -2.0 * t * slope
 
 
 def softmax(scores: Array) -> Array:
@@ -132,12 +118,6 @@ def softmax(scores: Array) -> Array:
     return p
 
 
-def _softmax_diagonals(eta: Array) -> Three:
-    p = softmax(eta)
-    slope = p * (1.0 - p)
-    return p, slope, slope * (1.0 - 2.0 * p)
-
-
 def log_sum_exp(scores: Array) -> Array:
     """Antiderivative of the softmax, one value a row."""
     top: Array = scores.max(axis=-1, keepdims=True)
@@ -145,18 +125,19 @@ def log_sum_exp(scores: Array) -> Array:
     return total
 
 
-def _power(eta: Array, power: float) -> Three:
+def _softmax(eta: Array) -> Four:
+    p = softmax(eta)
+    slope = p * (1.0 - p)
+    return log_sum_exp(eta), p, slope, slope * (1.0 - 2.0 * p)
+
+
+def _power(eta: Array, power: float) -> Four:
     """Canonical mean of a Tweedie family: ``mu = ((1-power) eta)^(1/(1-power))``; ``h' = V(mu) = mu^power``."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        mu = np.where(eta < 0.0, ((1.0 - power) * eta), np.nan) ** (1.0 / (1.0 - power))
-        return mu, mu**power, power * mu ** (2.0 * power - 1.0)
-
-
-def _power_antiderivative(eta: Array, power: float) -> Array:
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         base: Array = np.where(eta < 0.0, (1.0 - power) * eta, np.nan)
+        mu: Array = base ** (1.0 / (1.0 - power))
         H: Array = -np.log(base) if power == 2.0 else base ** ((2.0 - power) / (1.0 - power)) / (2.0 - power)
-    return H
+        return H, mu, mu**power, power * mu ** (2.0 * power - 1.0)
 
 
 def _power_link(mu: Array, power: float) -> Array:
@@ -165,16 +146,12 @@ def _power_link(mu: Array, power: float) -> Array:
     return eta
 
 
-def _negative_binomial(eta: Array, theta: float) -> Three:
+def _negative_binomial(eta: Array, theta: float) -> Four:
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        mu = np.where(eta < 0.0, theta / np.expm1(-eta), np.nan)
+        below: Array = np.where(eta < 0.0, eta, np.nan)
+        mu = theta / np.expm1(-below)
         variance = mu + mu * mu / theta
-        return mu, variance, (1.0 + 2.0 * mu / theta) * variance
-
-
-def _negative_binomial_antiderivative(eta: Array, theta: float) -> Array:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(eta < 0.0, -theta * np.log(-np.expm1(np.minimum(eta, 0.0))), np.nan)
+        return -theta * np.log(-np.expm1(below)), mu, variance, (1.0 + 2.0 * mu / theta) * variance
 
 
 def _negative_binomial_link(mu: Array, theta: float) -> Array:
@@ -182,15 +159,15 @@ def _negative_binomial_link(mu: Array, theta: float) -> Array:
         return -np.log1p(theta / mu)
 
 
-IDENTITY = Activation("identity", _identity, _half_square, inverse=np.positive)
-SIGMOID = Activation("sigmoid", _sigmoid, softplus, inverse=_logit, range=(0.0, 1.0))
-EXP = Activation("exp", _exp_three, exp, inverse=_log, range=(0.0, np.inf))
-RELU = Activation("relu", _relu, _relu_antiderivative, inverse=None, range=(0.0, np.inf))
-TANH = Activation("tanh", _tanh, _log_cosh, inverse=np.arctanh, range=(-1.0, 1.0))
-#: Vector-valued along the last axis; ``derivatives`` are the diagonals, ``antiderivative`` one value a row.
-SOFTMAX = Activation("softmax", _softmax_diagonals, log_sum_exp, inverse=_log, range=(0.0, 1.0))
+IDENTITY = Activation("identity", _identity, inverse=np.positive)
+SIGMOID = Activation("sigmoid", _sigmoid, inverse=_logit, range=(0.0, 1.0))
+EXP = Activation("exp", _exp, inverse=_log, range=(0.0, np.inf))
+RELU = Activation("relu", _relu, inverse=None, range=(0.0, np.inf))
+TANH = Activation("tanh", _tanh, inverse=np.arctanh, range=(-1.0, 1.0))
+#: Vector-valued along the last axis; the derivatives are the diagonals, ``H`` is one value a row.
+SOFTMAX = Activation("softmax", _softmax, inverse=_log, range=(0.0, 1.0))
 #: The mean of the log-binomial family: ``exp``, but only for negative ``eta``.
-EXP_BELOW_ONE = Activation("exp-below-one", _exp_three, exp, _log, domain=(-np.inf, 0.0), range=(0.0, 1.0))
+EXP_BELOW_ONE = Activation("exp-below-one", _exp, _log, domain=(-np.inf, 0.0), range=(0.0, 1.0))
 
 
 def power_activation(power: float) -> Activation:
@@ -198,7 +175,6 @@ def power_activation(power: float) -> Activation:
     return Activation(
         f"power:{power!r}",
         partial(_power, power=power),
-        partial(_power_antiderivative, power=power),
         partial(_power_link, power=power),
         domain=(-np.inf, 0.0),
         range=(0.0, np.inf),
@@ -210,7 +186,6 @@ def negative_binomial_activation(theta: float) -> Activation:
     return Activation(
         f"negative-binomial:{theta!r}",
         partial(_negative_binomial, theta=theta),
-        partial(_negative_binomial_antiderivative, theta=theta),
         partial(_negative_binomial_link, theta=theta),
         domain=(-np.inf, 0.0),
         range=(0.0, np.inf),

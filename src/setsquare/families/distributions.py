@@ -68,13 +68,13 @@ class Family:
         """Negative log-likelihood of each row without constants, with two derivatives in ``eta``."""
         if self.log_loss is not None:
             return self.log_loss(y, eta)
-        h, dh, _ = self.activation.derivatives(eta)
-        return self._canonical_loss(y, eta), h - y, dh
+        return self._canonical_losses(y, eta, *self.activation.evaluate(eta)[:3])
 
-    def _canonical_loss(self, y: Array, eta: Array) -> Array:
-        with np.errstate(invalid="ignore"):
-            loss = self.activation.antiderivative(eta) - y * eta
-        return loss if self.activation.domain[1] == np.inf else np.where(np.isnan(loss), np.inf, loss)
+    def _canonical_losses(self, y: Array, eta: Array, H: Array, h: Array, slope: Array) -> Three:
+        loss = H - y * eta
+        if self.activation.domain[1] < np.inf:
+            loss = np.where(np.isnan(loss), np.inf, loss)
+        return loss, h - y, slope
 
     def terms(self, y: Array, eta: Array, v: Array) -> RowTerms:
         """Everything a row adds to the objective; ``v`` = Q lambda is the multiplier that the row sees.
@@ -86,21 +86,19 @@ class Family:
         if self.is_vector:
             return softmax_terms(y, eta, v)
         y, eta, v = y[:, 0], eta[:, 0], v[:, 0]
-        h, dh, d2h = self.activation.derivatives(eta)
-        if self.log_loss is None:
-            loss, slope, curvature = self._canonical_loss(y, eta), h - y, dh
-        else:
-            loss, slope, curvature = self.log_loss(y, eta)
-        with np.errstate(invalid="ignore", over="ignore"):
-            curvature = curvature + d2h * v
-        return RowTerms(loss, slope[:, None], curvature[:, None, None], h[:, None], dh[:, None, None])
+        H, h, dh, d2h = self.activation.evaluate(eta)
+        log_loss = self.log_loss
+        loss, slope, curvature = self._canonical_losses(y, eta, H, h, dh) if log_loss is None else log_loss(y, eta)
+        return RowTerms(loss, slope[:, None], (curvature + d2h * v)[:, None, None], h[:, None], dh[:, None, None])
 
     def value_terms(self, y: Array, eta: Array) -> tuple[Array, Array]:
         """Loss (n,) and mean (n, k) alone: what a line search needs."""
         if self.is_vector:
             return softmax_values(y, eta)
-        loss = self._canonical_loss if self.log_loss is None else (lambda y, eta: self.row_losses(y, eta)[0])
-        return loss(y[:, 0], eta[:, 0]), self.activation(eta)
+        y, eta = y[:, 0], eta[:, 0]
+        H, h, dh, _ = self.activation.evaluate(eta)
+        loss = self._canonical_losses(y, eta, H, h, dh)[0] if self.log_loss is None else self.log_loss(y, eta)[0]
+        return loss, h[:, None]
 
     def deviance(self, y: Array, mu: Array, weight: Array | None = None) -> float:
         """Deviance, summed over the rows.

@@ -6,16 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from setsquare.errors import InputError
-from setsquare.rows import row_slices
+from setsquare.rows import row_slices, weighted_gram
 from setsquare.typing import Array
 
 #: A column whose part outside the span of the columns before it is smaller than this share of it is collinear.
 COLLINEAR = 1e-9
 #: A column that varies by less than this share of its largest value is constant.
 CONSTANT = 1e-13
+#: Columns whose Gram matrix has no smaller pivot than this (relative, not squared) lose nothing by it.
+WELL_CONDITIONED = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +100,21 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
 
 
 def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
-    """R of the QR factorisation of ``sqrt(w) * (X - mean)``, one block of rows after the other.
-
-    A QR keeps twice the digits of a Gram matrix, which is what tells a nearly collinear column from a collinear one.
-    """
+    """R with ``R'R = (X - mean)' diag(w) (X - mean)``, one block of rows after the other."""
     p = X.shape[1]
-    R: Array = np.zeros((p, p))
+    gram = np.zeros((p, p))
+    for rows in row_slices(X.shape[0], p):
+        gram += weighted_gram(np.asarray(X[rows], dtype=np.float64) - mean, w[rows])
+    spread = np.sqrt(np.diag(gram))
+    if spread.all():
+        try:
+            R = cholesky(gram / np.outer(spread, spread))
+            if np.min(np.diag(R)) > WELL_CONDITIONED:
+                return np.asarray(R * spread)
+        except LinAlgError:
+            pass
+    # A QR keeps twice the digits of the Gram matrix: that tells a nearly collinear column from a collinear one.
+    R = np.zeros((p, p))
     for rows in row_slices(X.shape[0], p):
         block = (np.asarray(X[rows], dtype=np.float64) - mean) * np.sqrt(w[rows])[:, None]
         R = np.asarray(np.linalg.qr(np.vstack([R, block]), mode="r"))

@@ -176,8 +176,8 @@ def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Ar
     for rows in row_slices(len(eta), d + len(i)):
         D = np.column_stack([np.ones(len(w[rows])), Q[rows]])
         u = eta[rows, units] - D @ B
-        out, slope, _ = h.derivatives(u)
-        total += w[rows] @ h.antiderivative(u)
+        H, out, slope, _ = h.evaluate(u)
+        total += w[rows] @ H
         gradient -= D.T @ (w[rows, None] * out)
         upper += (D[:, i] * D[:, j]).T @ (w[rows, None] * slope)
         spread += w[rows] @ (out - mean) ** 2

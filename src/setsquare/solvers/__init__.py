@@ -6,6 +6,7 @@ import numpy as np
 
 from setsquare.errors import InputError
 from setsquare.problem import Problem, prepare
+from setsquare.rows import single_threaded_blas
 from setsquare.solvers.certify import certify, class_coefficients
 from setsquare.solvers.mdmm import solve_mdmm
 from setsquare.solvers.solution import Certificate, Solution, Status, Step
@@ -13,6 +14,7 @@ from setsquare.solvers.sqp import Iterate, Settings, solve_sqp
 from setsquare.typing import Array
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
+_ITERATIONS = {"sqp": 100, "mdmm": 10_000}
 
 
 def solve(
@@ -61,14 +63,25 @@ def solve(
     name = "sqp" if solver == "auto" else solver
     if name not in SOLVERS:
         raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(SOLVERS)}.")
+    with single_threaded_blas():
+        return _solve(problem, name, Settings(kkt=tol, max_iter=max_iter or _ITERATIONS[name]), start, n_restarts, rng)
+
+
+def _solve(
+    problem: Problem,
+    name: str,
+    settings: Settings,
+    start: tuple[Array, Array] | None,
+    n_restarts: int,
+    rng: np.random.Generator | None,
+) -> Solution:
     prepared = prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
-    settings = Settings(kkt=tol, max_iter=max_iter or {"sqp": 100, "mdmm": 10_000}[name])
-    theta = objective.start if start is None else prepared.theta(*class_coefficients(problem, *start))
+    theta = None if start is None else prepared.theta(*class_coefficients(problem, *start))
     best = SOLVERS[name](objective, theta, settings)
     for _ in range(n_restarts):
         generator = rng or np.random.default_rng()
-        random = objective.start + generator.normal(size=len(objective.start)) / np.sqrt(len(objective.start))
+        random = objective.start.theta + generator.normal(size=objective.n_parameters) / objective.n_parameters**0.5
         other = SOLVERS[name](objective, random, settings)
         best = min(best, other, key=lambda end: _rank(end, settings))
     return certify(prepared, best, name)

@@ -21,8 +21,9 @@ DAMPING = 1.0
 TRACE_EVERY = 100
 
 
-def solve_mdmm(objective: Objective, theta: Array, settings: Settings) -> Iterate:
-    """Run gradient descent-ascent from ``theta``; the rate is halved when the loss explodes."""
+def solve_mdmm(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
+    """Run gradient descent-ascent from ``theta`` (the null model by default); an exploding loss halves the rate."""
+    theta = objective.start.theta if theta is None else theta
     nothing = np.zeros(objective.n_constraints)
     model = objective.model(theta, nothing)
     rate = 1.0 / float(np.linalg.eigvalsh(model.H)[-1])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import lapack
 
 from setsquare.objective import Model, Objective, Values
 from setsquare.solvers.solution import MIN_CURVATURE, Status, Step
@@ -41,7 +41,7 @@ class Settings:
 
     max_iter: int = 100
     kkt: float = 1e-8
-    correlation: float = 1e-11
+    correlation: float = 1e-10
     loss: float = 1e-10
 
 
@@ -69,12 +69,13 @@ class _Direction(NamedTuple):
     corrected: bool
 
 
-def solve_sqp(objective: Objective, theta: Array, settings: Settings) -> Iterate:
-    """Run the method from ``theta``."""
+def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
+    """Run the method from ``theta``, by default from the model with nothing but an intercept."""
     lam = np.zeros(objective.n_constraints)
-    model = objective.model(theta, lam)
+    model = objective.start_model() if theta is None else objective.model(theta, lam)
+    theta = objective.start.theta if theta is None else theta
     trace: list[Step] = []
-    nu, length, corrected = 1.0, 0.0, False
+    nu, length, corrected = 1.0, 0.0, False  # a length of 0: no step yet
     status = Status.MAX_ITER
     for iteration in range(settings.max_iter + 1):
         frame = _frame(model.J)
@@ -82,7 +83,7 @@ def solve_sqp(objective: Objective, theta: Array, settings: Settings) -> Iterate
         gap = float(np.abs(model.c).max(initial=0.0))
         trace.append(Step(iteration, model.loss, gap, kkt, length, corrected))
         direction = _direction(model, frame)
-        feasible = gap <= settings.correlation * max(model.spread, 1e-6 * objective.slope_scale)
+        feasible = gap <= settings.correlation * max(model.spread, 1e-6 * objective.start.slope)
         if feasible and kkt <= settings.kkt:
             escape = _escape(objective, theta, model, frame)
             if escape is None:
@@ -96,7 +97,7 @@ def solve_sqp(objective: Objective, theta: Array, settings: Settings) -> Iterate
         if iteration == settings.max_iter:
             break
         nu = _penalty(nu, model, direction)
-        taken = _line_search(objective, theta, lam, model, frame, direction, nu)
+        taken = _line_search(objective, theta, lam, model, frame, direction, nu, confident=length == 1.0)
         if taken is None:
             status = Status.CONVERGED if feasible and kkt <= 1e3 * settings.kkt else Status.STALLED
             break
@@ -108,7 +109,7 @@ def solve_sqp(objective: Objective, theta: Array, settings: Settings) -> Iterate
 
 def kkt_residual(objective: Objective, model: Model, lam: Array) -> float:
     """Gradient of the Lagrangian relative to the slopes of the intercept-only model."""
-    return float(np.abs(model.g + model.J.T @ lam).max()) / objective.slope_scale
+    return float(np.abs(model.g + model.J.T @ lam).max()) / objective.start.slope
 
 
 def reduced_hessian(model: Model) -> tuple[Array, Array]:
@@ -121,14 +122,14 @@ def _frame(J: Array) -> _Frame:
     r, m = J.shape
     if r == 0:
         return _Frame(np.zeros((m, 0)), np.eye(m))
-    U, s, _ = np.linalg.svd(J @ J.T)
-    reachable = s > UNREACHABLE**2 * s[0] if s[0] > 0.0 else np.zeros(r, dtype=bool)
-    span = J.T @ (U[:, reachable] / np.sqrt(s[reachable]))
-    complete = np.linalg.qr(span, mode="complete")
+    Y, R = np.linalg.qr(J.T, mode="complete")
+    pivots = np.abs(np.diag(R))
+    if pivots.min() > 1e-6 * pivots.max():
+        return _Frame(Y[:, :r] @ np.linalg.inv(R[:r]).T, Y[:, r:])
+    U, s, Vt = np.linalg.svd(J)  # only the singular values tell which directions the features cannot reach
+    reachable = s > UNREACHABLE * s[0]
     rank = int(reachable.sum())
-    Y, R = complete.Q[:, :rank], complete.R[:rank]
-    pinv = Y @ np.linalg.solve(R.T, (U[:, reachable] / np.sqrt(s[reachable])).T) if rank else np.zeros((m, r))
-    return _Frame(pinv, complete.Q[:, rank:])
+    return _Frame(Vt[:rank].T @ (U[:, :rank] / s[:rank]).T, Vt[rank:].T)
 
 
 def _direction(model: Model, frame: _Frame) -> _Direction:
@@ -145,13 +146,11 @@ def _solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
     """Minimise ``x'Ax/2 - target'x``; where A is not safely positive, with the size of its eigenvalues instead."""
     if not len(target):
         return target, False
-    try:
-        factor = cho_factor(reduced)
-        pivots = np.diag(factor[0]) ** 2
+    factor, solution, failed = lapack.dposv(reduced, target)  # scipy's checked wrappers take longer than the work
+    if not failed:
+        pivots = np.diag(factor) ** 2
         if pivots.min() > OPEN * pivots.max():
-            return cho_solve(factor, target), False
-    except LinAlgError:
-        pass
+            return solution, False
     values, vectors = np.linalg.eigh(reduced)
     size = np.maximum(np.abs(values), OPEN * np.abs(values).max() + np.finfo(float).tiny)
     return vectors @ ((vectors.T @ target) / size), bool(values[0] < -size[0] * 0.5)
@@ -176,9 +175,19 @@ class _Taken(NamedTuple):
 
 
 def _line_search(
-    objective: Objective, theta: Array, lam: Array, model: Model, frame: _Frame, direction: _Direction, nu: float
+    objective: Objective,
+    theta: Array,
+    lam: Array,
+    model: Model,
+    frame: _Frame,
+    direction: _Direction,
+    nu: float,
+    confident: bool,
 ) -> _Taken | None:
-    """Halve the step until ``loss + nu |c|`` falls enough; a full step that fails is bent back onto the constraint."""
+    """Halve the step until ``loss + nu |c|`` falls enough; a full step that fails is bent back onto the constraint.
+
+    After a full step the next one is nearly always taken too, so it gets its derivatives at once (``confident``).
+    """
     step, violation = direction.step, float(np.linalg.norm(model.c))
     slope = float(model.g @ step) - nu * violation
     merit = model.loss + nu * violation
@@ -187,10 +196,10 @@ def _line_search(
         rounding = 1e-14 * abs(model.loss)
         return bool(point.loss + nu * np.linalg.norm(point.c) <= merit + 1e-4 * length * slope + rounding)
 
-    # The full step is nearly always taken, so it gets its derivatives at once; shorter ones are only looked at.
-    full = objective.model(theta + step, direction.lam)
+    full = objective.model(theta + step, direction.lam) if confident else objective.values(theta + step)
     if accepts(full, 1.0):
-        return _Taken(theta + step, direction.lam, full, 1.0)
+        new = full if isinstance(full, Model) else objective.model(theta + step, direction.lam)
+        return _Taken(theta + step, direction.lam, new, 1.0)
     if np.isfinite(full.loss) and len(model.c):
         bent = theta + step - frame.pinv @ full.c
         if accepts(objective.values(bent), 1.0):
