@@ -1,1 +1,60 @@
-"""Setsquare: models that provably ignore what they must not use."""
+"""Setsquare: models that provably ignore what they must not use.
+
+Names are imported when they are first used, so that ``import setsquare`` is quick and needs no optional package.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from setsquare import datasets, design, families, projection
+    from setsquare.estimators import (
+        LinearOrthogonalizer,
+        OrthogonalGLMClassifier,
+        OrthogonalGLMRegressor,
+        PredictionOrthogonalizer,
+    )
+    from setsquare.problem import Problem
+    from setsquare.solvers import Solution, solve
+
+__version__ = version("setsquare")
+
+_HOME = {
+    "LinearOrthogonalizer": "setsquare.estimators",
+    "OrthogonalGLMClassifier": "setsquare.estimators",
+    "OrthogonalGLMRegressor": "setsquare.estimators",
+    "PredictionOrthogonalizer": "setsquare.estimators",
+    "Problem": "setsquare.problem",
+    "Solution": "setsquare.solvers",
+    "solve": "setsquare.solvers",
+}
+_MODULES = ("datasets", "design", "errors", "families", "projection")
+
+__all__ = [
+    "LinearOrthogonalizer",
+    "OrthogonalGLMClassifier",
+    "OrthogonalGLMRegressor",
+    "PredictionOrthogonalizer",
+    "Problem",
+    "Solution",
+    "datasets",
+    "design",
+    "families",
+    "projection",
+    "solve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name in _MODULES:
+        return import_module(f"setsquare.{name}")
+    raise AttributeError(f"module 'setsquare' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

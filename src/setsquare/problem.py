@@ -13,7 +13,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, contrasts, family
 from setsquare.objective import Objective, Start
-from setsquare.projection import Basis, protected_basis
+from setsquare.projection import Basis, check_rows, protected_basis
 from setsquare.rows import ArrayRows, as_double, is_sparse, weighted_gram
 from setsquare.typing import Array, Matrix
 
@@ -290,11 +290,7 @@ def _check(problem: Problem) -> None:
     check_finite(problem.outcome[:, None], ("the outcome",), "")
     if problem.protected is not None:
         check_finite(problem.protected, problem.protected_names, "protected column")
-        if n <= problem.protected.shape[1]:
-            raise InputError(
-                f"There are {n} rows for {problem.protected.shape[1]} protected columns: "
-                "give more rows than protected columns."
-            )
+        check_rows(n, problem.protected.shape[1])
     if problem.weight is not None and (not np.isfinite(problem.weight).all() or problem.weight.min() < 0.0):
         raise InputError("Sample weights must be finite and not negative; remove or repair the rows that break this.")
     if problem.weight is not None and not problem.weight.any():
@@ -345,6 +341,6 @@ def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:
 def _check_freedom(problem: Problem, basis: Basis | None, n_free: int) -> None:
     if basis is not None and basis.rank >= n_free:
         raise InputError(
-            f"The {basis.rank} independent protected column(s) leave no freedom to {n_free} independent feature(s): "
+            f"{basis.rank} independent protected column(s) leave no freedom to the features (n_features = {n_free}): "
             "only a constant prediction is orthogonal to them; give more features than protected columns."
         )

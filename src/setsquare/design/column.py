@@ -257,7 +257,7 @@ def _refuse_missing(frame: Frame, columns: Sequence[str]) -> None:
     counts = {name: int(read(frame, name).missing.sum()) for name in columns}
     listed = ", ".join(f"{name!r} ({count})" for name, count in counts.items() if count)
     raise MissingValuesError(
-        f"Missing values in column{_s(listed.count('('))} {listed}; fill them, or pass missing='drop' to leave "
+        f"Missing (NaN) values in column{_s(listed.count('('))} {listed}; fill them, or pass missing='drop' to leave "
         "out those rows or missing='level' to give them a level of their own."
     )
 

@@ -78,6 +78,7 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
         For messages; x0, x1, ... by default.
     """
     n, p = X.shape
+    check_rows(n, p)
     names = names or tuple(f"x{j}" for j in range(p))
     w = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
     mean = np.asarray(w @ X, dtype=np.float64)
@@ -97,6 +98,12 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     transform[kept] = solve_triangular(upper, np.eye(len(kept))) / spread[kept, None]
     collinear = tuple(names[j] for j in range(p) if varies[j] and j not in kept)
     return Basis(mean, transform, names, tuple(names[j] for j in np.flatnonzero(~varies)), collinear)
+
+
+def check_rows(n: int, p: int) -> None:
+    """Refuse more protected columns than rows: nothing but a constant is orthogonal to all of them."""
+    if n <= p:
+        raise InputError(f"Too few rows (n_samples = {n}) for {p} protected column(s): give more rows than columns.")
 
 
 def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:

@@ -1,0 +1,141 @@
+"""The linear correction of features (C^l) as a transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from setsquare.errors import InputError
+from setsquare.estimators.reading import Columns, learn_reader, validate_features, validate_weight
+from setsquare.estimators.warn import warn_dropped, warn_pooled
+from setsquare.problem import check_finite
+from setsquare.projection import Projector
+from setsquare.typing import Array, Table
+
+
+class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
+    """Remove the linear effect of the protected columns from every feature; needs the protected columns to transform.
+
+    Each feature is replaced by its residual from a least-squares regression on the protected columns, plus its mean. On
+    the training rows no feature is then correlated with a protected column, and neither is any linear score of the
+    features. Predictions through a non-linear link (probabilities) are *not* orthogonal: use
+    :class:`OrthogonalGLMClassifier` or :class:`PredictionOrthogonalizer` for these.
+
+    Parameters
+    ----------
+    protected : str, int, sequence of either, optional
+        Columns inside the feature table, by name or position, or a formula over them; they are left out of the output.
+        By default they are given to ``fit`` and ``transform`` as an array or table.
+    coding : {"dummy", "cells"}
+        Coding of the protected columns: "cells" removes every combination of their levels.
+    reference : mapping of column to level, optional
+    missing : {"error", "level"}
+        Rows cannot be dropped by a transformer.
+    unseen : {"error", "pool"}
+        What to do with levels unseen in training.
+
+    Attributes
+    ----------
+    projector_ : Projector
+    protected_names_ : ndarray of str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from setsquare import LinearOrthogonalizer
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 2))
+    >>> Z = X @ rng.normal(size=(2, 3)) + rng.normal(size=(100, 3))
+    >>> corrected = LinearOrthogonalizer().fit_transform(Z, protected=X)
+    >>> bool(np.abs(np.corrcoef(X.T, corrected.T)[:2, 2:]).max() < 1e-12)
+    True
+    """
+
+    def __init__(
+        self,
+        protected: str | int | Sequence[str | int] | None = None,
+        *,
+        coding: Literal["dummy", "cells"] = "dummy",
+        reference: Mapping[str, Any] | None = None,
+        missing: str = "error",
+        unseen: str = "error",
+    ) -> None:
+        self.protected = protected
+        self.coding = coding
+        self.reference = reference
+        self.missing = missing
+        self.unseen = unseen
+
+    def fit(self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None) -> Self:
+        """Learn the effects of the protected columns.
+
+        Parameters
+        ----------
+        X : dataframe or array of shape (n, q)
+            Features.
+        y : ignored
+        protected : dataframe or array of shape (n, p), optional
+        sample_weight : array of shape (n,), optional
+
+        Returns
+        -------
+        self
+        """
+        if self.missing == "drop":
+            raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
+        table = validate_features(self, X, reset=True)
+        columns = Columns(self.protected, False, self.coding, self.reference, self.missing, self.unseen)
+        self.reader_, (Z, P, _) = learn_reader(table, protected, columns)
+        Z = _dense(Z)
+        check_finite(Z, self.reader_.feature_names, "feature")
+        check_finite(P, self.reader_.protected.names, "protected column")
+        weight = validate_weight(sample_weight, len(P))
+        self.projector_ = Projector.fit(Z, P, weight, self.reader_.protected.names)
+        warn_dropped(self.projector_.basis.constant, self.projector_.basis.collinear)
+        self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
+        return self
+
+    def transform(self, X: Table, protected: Table | None = None) -> Array:
+        """Correct features, given the protected columns of the same rows.
+
+        Parameters
+        ----------
+        X : dataframe or array of shape (n, q)
+        protected : dataframe or array of shape (n, p), optional
+            Where the constructor did not name columns of ``X``.
+
+        Returns
+        -------
+        ndarray of shape (n, number of coded features)
+        """
+        check_is_fitted(self)
+        table = validate_features(self, X, reset=False)
+        P, pooled = self.reader_.protected_matrix(table, protected)
+        Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))
+        warn_pooled({**pooled, **pooled_features})
+        return self.projector_.apply(_dense(Z), P)
+
+    def fit_transform(
+        self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None
+    ) -> Array:
+        """Learn the effects and correct the same rows."""
+        corrected: Array = self.fit(X, y, protected, sample_weight).transform(X, protected)
+        return corrected
+
+    def get_feature_names_out(self, input_features: Any = None) -> Any:
+        """Names of the corrected features: those that went in, dummies spelled out, without protected ones."""
+        check_is_fitted(self)
+        return np.asarray(self.reader_.feature_names, dtype=object)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _dense(Z: Any) -> Array:
+    return np.asarray(Z.toarray() if hasattr(Z, "toarray") else Z)

@@ -1,0 +1,288 @@
+"""A correction around any model: its predictions made orthogonal to the protected columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import cross_val_predict
+from sklearn.utils import get_tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, has_fit_parameter
+
+from setsquare import families
+from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.estimators.reading import Columns, learn_reader, validate_features, validate_outcome, validate_weight
+from setsquare.estimators.warn import warn_boundary, warn_dropped, warn_outside, warn_pooled
+from setsquare.families import Activation
+from setsquare.problem import check_finite
+from setsquare.projection import GeneralizedProjector, Projector
+from setsquare.rows import single_threaded_blas
+from setsquare.typing import Array, Table
+
+
+def _wraps_classifier(self: PredictionOrthogonalizer) -> bool:
+    return bool(is_classifier(self.estimator))
+
+
+class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
+    """Make the predictions of any model orthogonal to the protected columns; needs the protected columns to predict.
+
+    Around any classifier or regressor, fitted or not: linear models, gradient boosting, forests, networks.
+
+    * ``method="generalized"``: probabilities become ``h(eta - a - Xc b)`` with the smallest change of their scores
+      ``eta`` that is exactly orthogonal on the training rows. They stay in their range and keep their mean.
+    * ``method="linear"`` (Lemma 1): subtracts the least-squares effect of the protected columns from the predictions.
+      Exactly orthogonal too, but probabilities can leave [0, 1]; the number that do is in ``n_outside_``.
+
+    Predictions on the boundary of their range (a forest's probabilities of 0 and 1) have no finite score: they are
+    moved inside by half the distance of the nearest other prediction from the boundary, and counted in ``n_boundary_``;
+    the mean that is kept is that of the predictions as they were.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Classifier with ``predict_proba`` or regressor. An estimator that is fitted already is wrapped in
+        ``sklearn.frozen.FrozenEstimator``, or given with ``prefit=True``.
+    method : {"generalized", "linear"}
+    protected : str, int, sequence of either, optional
+        Columns inside the feature table, or a formula over them. By default they are given to ``fit`` and ``predict``.
+    activation : str, optional
+        Activation whose range the predictions keep: by default that of the probabilities for a classifier and the
+        identity for a regressor; "exp" for positive predictions (counts, costs).
+    cv : int or splitter, optional
+        Learn the correction on predictions out of cross-validation; by default on those of the training rows.
+    prefit : bool
+        Whether the estimator is fitted already and must not be refitted.
+    use_protected : bool
+        Whether the model may see protected columns that are inside the feature table.
+    coding : {"dummy", "cells"}
+        Coding of the protected columns.
+    reference : mapping of column to level, optional
+    missing : {"error", "level"}
+        Of protected columns.
+    unseen : {"error", "pool"}
+
+    Attributes
+    ----------
+    estimator_ : estimator
+        The fitted model.
+    projector_ : GeneralizedProjector or Projector
+    n_boundary_, n_outside_ : int
+    classes_ : ndarray
+        Of a classifier.
+    protected_names_ : ndarray of str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.ensemble import HistGradientBoostingClassifier
+    >>> from setsquare import PredictionOrthogonalizer
+    >>> rng = np.random.default_rng(0)
+    >>> age = rng.normal(size=500)
+    >>> Z = np.column_stack([age + rng.normal(size=500), rng.normal(size=500)])
+    >>> y = (Z.sum(axis=1) + rng.normal(size=500) > 0).astype(int)
+    >>> model = PredictionOrthogonalizer(HistGradientBoostingClassifier(max_iter=20)).fit(Z, y, protected=age)
+    >>> p = model.predict_proba(Z, protected=age)[:, 1]
+    >>> bool(abs(np.corrcoef(age, p)[0, 1]) < 1e-8 and 0 < p.min() and p.max() < 1)
+    True
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        method: str = "generalized",
+        protected: str | int | Sequence[str | int] | None = None,
+        *,
+        activation: str | None = None,
+        cv: Any = None,
+        prefit: bool = False,
+        use_protected: bool = False,
+        coding: Literal["dummy", "cells"] = "dummy",
+        reference: Mapping[str, Any] | None = None,
+        missing: str = "error",
+        unseen: str = "error",
+    ) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.protected = protected
+        self.activation = activation
+        self.cv = cv
+        self.prefit = prefit
+        self.use_protected = use_protected
+        self.coding = coding
+        self.reference = reference
+        self.missing = missing
+        self.unseen = unseen
+
+    def fit(self, X: Table, y: Any, protected: Table | None = None, sample_weight: Any = None) -> Self:
+        """Fit the model (unless it is fitted) and learn the correction of its predictions.
+
+        Parameters
+        ----------
+        X : dataframe or array of shape (n, q)
+            Features, handed to the model as they are.
+        y : array of shape (n,)
+        protected : dataframe or array of shape (n, p), optional
+        sample_weight : array of shape (n,), optional
+            Weights of the correction, and of the model where it takes them.
+
+        Returns
+        -------
+        self
+        """
+        if self.method not in ("generalized", "linear"):
+            raise InputError(f'Unknown method {self.method!r}: choose "generalized" or "linear".')
+        if self.missing == "drop":
+            raise InputError('Predictions are made for every row, so none can be dropped: use missing="level".')
+        table = validate_features(self, X, reset=True)
+        columns = Columns(self.protected, self.use_protected, self.coding, self.reference, self.missing, self.unseen)
+        self.reader_, (_, P, _) = learn_reader(table, protected, columns, code_features=False)
+        check_finite(P, self.reader_.protected.names, "protected column")
+        self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
+        features = self.reader_.feature_table(table)
+        y, weight = validate_outcome(y, len(P)), validate_weight(sample_weight, len(P))
+        self.estimator_, predictions = self._fit_model(features, y, weight)
+        if is_classifier(self.estimator_):
+            self.classes_ = self.estimator_.classes_
+        self._learn_correction(predictions, P, weight)
+        return self
+
+    def _fit_model(self, features: Table, y: Any, weight: Array | None) -> tuple[Any, Array]:
+        """The fitted model, and the predictions that the correction is learned on, (n, k)."""
+        if self.prefit or isinstance(self.estimator, FrozenEstimator):
+            check_is_fitted(self.estimator)
+            return self.estimator, _raw_predictions(self.estimator, features)
+        options = (
+            {"sample_weight": weight}
+            if weight is not None and has_fit_parameter(self.estimator, "sample_weight")
+            else {}
+        )
+        model = clone(self.estimator).fit(features, y, **options)
+        if self.cv is None:
+            return model, _raw_predictions(model, features)
+        method = "predict_proba" if is_classifier(model) else "predict"
+        held_out = cross_val_predict(clone(self.estimator), features, y, cv=self.cv, method=method, params=options)
+        return model, _as_units(held_out, is_classifier(model))
+
+    def _learn_correction(self, predictions: Array, P: Array, weight: Array | None) -> None:
+        check_finite(predictions, [f"prediction {k}" for k in range(predictions.shape[1])], "")
+        self.activation_ = self._activation(predictions)
+        names = self.reader_.protected.names
+        self.n_boundary_, self.n_outside_ = 0, 0
+        if self.method == "linear":
+            self.projector_: Any = Projector.fit(predictions, P, weight, names)
+            low, high = self.activation_.range
+            corrected = self.projector_.apply(predictions, P)
+            self.n_outside_ = int(np.count_nonzero(((corrected < low) | (corrected > high)).any(axis=1)))
+            warn_outside(self.n_outside_, len(corrected))
+        else:
+            self.boundary_ = _boundary_distance(predictions, self.activation_)
+            eta, self.n_boundary_ = _scores(predictions, self.activation_, self.boundary_)
+            warn_boundary(self.n_boundary_, len(eta), self.boundary_)
+            w = np.full(len(P), 1.0) if weight is None else weight
+            with single_threaded_blas():
+                self.projector_ = GeneralizedProjector.fit(
+                    eta, P, self.activation_, weight, target=np.average(predictions, axis=0, weights=w), names=names
+                )
+            if not self.projector_.converged.all():
+                raise NotOrthogonalError(
+                    "The generalised projection did not reach its optimum (largest association left "
+                    f'{self.projector_.residual.max():.1e}): use method="linear", or fewer protected columns.'
+                )
+        warn_dropped(self.projector_.basis.constant, self.projector_.basis.collinear)
+
+    def _activation(self, predictions: Array) -> Activation:
+        if self.activation is not None:
+            h = families.activation(self.activation)
+        elif is_classifier(self.estimator_):
+            h = families.activation("sigmoid" if predictions.shape[1] == 1 else "softmax")
+        else:
+            h = families.activation("identity")
+        low, high = h.range
+        outside = int(np.count_nonzero((predictions < low) | (predictions > high)))
+        if outside or h.inverse is None:
+            raise InputError(
+                f"{outside} prediction(s) lie outside the range of the activation {h.name}: choose another activation."
+            )
+        return h
+
+    def _corrected(self, X: Table, protected: Table | None) -> Array:
+        check_is_fitted(self)
+        table = validate_features(self, X, reset=False)
+        P, pooled = self.reader_.protected_matrix(table, protected)
+        warn_pooled(pooled)
+        predictions = _raw_predictions(self.estimator_, self.reader_.feature_table(table))
+        if self.method == "linear":
+            return np.asarray(self.projector_.apply(predictions, P))
+        eta, _ = _scores(predictions, self.activation_, self.boundary_)
+        return np.asarray(self.projector_.predict(eta, P))
+
+    @available_if(_wraps_classifier)
+    def predict_proba(self, X: Table, protected: Table | None = None) -> Array:
+        """Corrected probabilities, (n, n_classes), given the protected columns of the same rows."""
+        p = self._corrected(X, protected)
+        return np.column_stack([1.0 - p, p]) if p.shape[1] == 1 else p
+
+    def predict(self, X: Table, protected: Table | None = None) -> Any:
+        """Corrected predictions, (n,): most probable classes or means, given the protected columns of the same rows."""
+        check_is_fitted(self)
+        if is_classifier(self.estimator):
+            return self.classes_[self.predict_proba(X, protected).argmax(axis=1)]
+        return self._corrected(X, protected)[:, 0]
+
+    def score(self, X: Table, y: Any, protected: Table | None = None, sample_weight: Any = None) -> float:
+        """Accuracy of a classifier, R² of a regressor, after the correction."""
+        from sklearn.metrics import accuracy_score, r2_score
+
+        metric = accuracy_score if is_classifier(self.estimator) else r2_score
+        return float(metric(y, self.predict(X, protected), sample_weight=sample_weight))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator)
+        tags.estimator_type = inner.estimator_type
+        tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+        tags.input_tags.sparse = inner.input_tags.sparse
+        tags.target_tags.required = True
+        return tags
+
+
+def _raw_predictions(model: Any, features: Table) -> Array:
+    """Predictions (n, k): the second class's probability, those of K > 2 classes, or means."""
+    if not is_classifier(model):
+        return _as_units(model.predict(features), False)
+    if not hasattr(model, "predict_proba"):
+        raise InputError(
+            f"{type(model).__name__} has no predict_proba: wrap it in CalibratedClassifierCV to get probabilities."
+        )
+    return _as_units(model.predict_proba(features), True)
+
+
+def _as_units(predictions: Any, classes: bool) -> Array:
+    values = np.asarray(predictions, dtype=np.float64)
+    if not classes:
+        return values.reshape(len(values), -1)
+    return values[:, 1:] if values.shape[1] == 2 else values
+
+
+def _boundary_distance(predictions: Array, h: Activation) -> float:
+    """Half the smallest distance of an inner prediction from the boundary: what a prediction on it is moved by."""
+    low, high = h.range
+    distance = np.minimum(predictions - low, high - predictions)
+    inner = distance[(distance > 0.0) & np.isfinite(distance)]
+    if not np.isfinite(low) and not np.isfinite(high):
+        return 0.0
+    return 0.5 * float(inner.min()) if inner.size else 0.5 / len(predictions)
+
+
+def _scores(predictions: Array, h: Activation, distance: float) -> tuple[Array, int]:
+    """Pre-activations, and the number of rows that were moved off the boundary for them."""
+    low, high = h.range
+    below, above = predictions <= low, predictions >= high
+    inside = np.where(below, low + distance, np.where(above, high - distance, predictions))
+    assert h.inverse is not None
+    return h.inverse(inside), int(np.count_nonzero((below | above).any(axis=1)))

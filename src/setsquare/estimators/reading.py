@@ -1,0 +1,232 @@
+"""How an estimator reads its tables: which columns are features, which are protected, and how both become matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from setsquare import design
+from setsquare.design import Design
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.typing import Array, BoolArray, Matrix, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns are protected, and how columns are coded; the settings that all estimators share.
+
+    Attributes
+    ----------
+    protected : str, int, sequence of either, or None
+        Columns inside the feature table, or a formula over them; None when ``fit`` gets them as a table.
+    use_protected : bool
+        Whether protected columns inside the feature table stay among the features.
+    coding : {"dummy", "cells"}
+        Of the protected columns: each categorical on its own, or every combination of their levels.
+    reference : mapping of column to level, optional
+    missing : {"error", "drop", "level"}
+    unseen : {"error", "pool"}
+    """
+
+    protected: str | int | Sequence[str | int] | None = None
+    use_protected: bool = False
+    coding: Literal["dummy", "cells"] = "dummy"
+    reference: Mapping[str, Any] | None = None
+    missing: str = "error"
+    unseen: str = "error"
+
+
+class Encoded(NamedTuple):
+    """Features (n, q), protected columns (n, p), and which rows of the input they are (None: all)."""
+
+    Z: Matrix
+    X: Array
+    keep: BoolArray | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What ``fit`` learned of the tables.
+
+    Attributes
+    ----------
+    features : Design or None
+        None where the features are not coded (they go to a model of the user's own).
+    protected : Design
+    inside : tuple of str
+        Protected columns that are part of the feature table; empty when they came as a table of their own.
+    use_protected : bool
+    """
+
+    features: Design | None
+    protected: Design
+    inside: tuple[str, ...]
+    use_protected: bool
+
+    def feature_table(self, table: Table) -> Table:
+        """Return the features, without protected columns that are not to be used."""
+        return table if self.use_protected or not self.inside else design.drop(table, self.inside)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the coded features."""
+        return () if self.features is None else self.features.names
+
+    def protected_matrix(self, table: Table, protected: Table | None) -> tuple[Array, Mapping[str, int]]:
+        """Protected columns of new rows, from inside the feature table or beside it, and pooled rows by column."""
+        if not self.inside and protected is None:
+            raise InputError("This method needs the protected columns of the rows that it corrects: pass protected=.")
+        encoded = self.protected.apply(table if self.inside else protected)
+        if encoded.keep is not None:
+            raise InputError(
+                "Protected columns have missing values in rows to be corrected: fill or leave out those rows."
+            )
+        if design.n_rows(table) != encoded.values.shape[0]:
+            raise InputError(
+                f"protected has {encoded.values.shape[0]} rows but the features have {design.n_rows(table)}: "
+                "give the same rows in both."
+            )
+        return _dense(encoded.values), encoded.n_pooled
+
+    def feature_matrix(self, table: Table) -> tuple[Matrix, Mapping[str, int]]:
+        """Coded features of new rows, and rows with an unseen level that were pooled, by column."""
+        assert self.features is not None
+        encoded = self.features.apply(table)
+        if encoded.keep is not None:
+            raise InputError("Features have missing values in rows to be predicted: fill or leave out those rows.")
+        return encoded.values, encoded.n_pooled
+
+
+def learn_reader(
+    table: Table, protected: Table | None, columns: Columns, *, code_features: bool = True
+) -> tuple[Reader, Encoded]:
+    """Learn from training tables how to read them, and read them."""
+    inside = _find_protected(table, protected, columns)
+    source = table if inside else protected
+    n_features = len(design.column_names(table))
+    if len(inside) == n_features and not columns.use_protected:
+        raise InputError(
+            f"All columns of the table are protected (n_features = {n_features}): give features beside them."
+        )
+    if design.n_rows(source) != design.n_rows(table):
+        raise InputError(
+            f"protected has {design.n_rows(source)} rows but the features have {design.n_rows(table)}: "
+            "give the same rows in both."
+        )
+    coded = {"reference": columns.reference, "missing": columns.missing, "unseen": columns.unseen}
+
+    def learn(features: Table, source: Table) -> Reader:
+        names = columns.protected if inside else None
+        used = design.learn(source, names, coding=columns.coding, **_known(coded, source, names))
+        reader = Reader(None, used, inside, columns.use_protected)
+        if not code_features:
+            return reader
+        rest = reader.feature_table(features)
+        return Reader(design.learn(rest, **_known(coded, rest, None)), used, inside, columns.use_protected)
+
+    reader = learn(table, source)
+    keep = _complete_rows(reader, table, source) if columns.missing == "drop" else None
+    if keep is not None:  # levels that only incomplete rows have are no levels of the training data
+        table, source = design.filter_rows(table, keep), design.filter_rows(source, keep)
+        reader = learn(table, source)
+    Z = None if reader.features is None else reader.features.apply(reader.feature_table(table)).values
+    X = _dense(reader.protected.apply(source).values)
+    return reader, Encoded(Z, X, keep)
+
+
+def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) -> Table:
+    """Check the feature table as scikit-learn does; missing values, and text in arrays, are left to the design."""
+    if hasattr(table, "columns") or hasattr(table, "column_names"):
+        return validate_data(estimator, table, skip_check_array=True, reset=reset)
+    options = {"accept_sparse": "csr", "ensure_all_finite": False, "reset": reset}
+    try:
+        return validate_data(estimator, table, dtype=(np.float64, np.float32), **options)
+    except ValueError as error:
+        kind = np.asarray(table).dtype.kind if not hasattr(table, "tocsr") else "f"
+        if kind not in "OUS" or "convert string to float" not in str(error):
+            raise
+        return validate_data(estimator, table, dtype=None, **options)
+
+
+def _find_protected(table: Table, protected: Table | None, columns: Columns) -> tuple[str, ...]:
+    """Names of the protected columns inside the feature table; none when they are a table of their own."""
+    if columns.protected is None and protected is None:
+        raise InputError(
+            "Nothing is protected: name columns of the feature table in the constructor (protected=[...]) "
+            "or pass a table to fit (protected=...)."
+        )
+    if columns.protected is not None and protected is not None:
+        raise InputError(
+            "Protected columns are given twice: name them in the constructor or pass them to fit, not both."
+        )
+    if columns.protected is None:
+        if columns.use_protected:
+            raise InputError(
+                "use_protected=True needs the protected columns inside the feature table: name them there."
+            )
+        return ()
+    if isinstance(columns.protected, str) and columns.protected.lstrip().startswith("~"):
+        return design.learn(table, columns.protected, missing="drop").columns
+    return design.column_names(design.select(table, columns.protected))
+
+
+def _known(coded: dict[str, Any], table: Table, columns: Any) -> dict[str, Any]:
+    """The coding options, with references for the columns of this table only."""
+    reference = coded["reference"] or {}
+    names = design.column_names(table if columns is None or isinstance(columns, str) else design.select(table, columns))
+    return coded | {"reference": {name: level for name, level in reference.items() if name in names}}
+
+
+def _complete_rows(reader: Reader, table: Table, source: Table) -> BoolArray | None:
+    masks = [reader.protected.apply(source).keep]
+    if reader.features is not None:
+        masks.append(reader.features.apply(reader.feature_table(table)).keep)
+    present = [mask for mask in masks if mask is not None]
+    if not present:
+        return None
+    keep: BoolArray = np.logical_and.reduce(present)
+    if not keep.any():
+        raise InputError("No row is complete in both features and protected columns: fill missing values instead.")
+    return keep
+
+
+def _dense(values: Matrix) -> Array:
+    return np.asarray(values.toarray() if hasattr(values, "toarray") else values, dtype=np.float64)
+
+
+def validate_weight(weight: Any, n_rows: int) -> Array | None:
+    """Sample weights as float64, one a row, not negative and not all zero."""
+    if weight is None:
+        return None
+    array = np.asarray(weight, dtype=np.float64)
+    if array.ndim == 0:
+        array = np.full(n_rows, float(array))
+    if array.shape != (n_rows,):
+        raise InputError(
+            f"sample_weight has the shape {array.shape} but there are {n_rows} rows: give one weight a row."
+        )
+    if not np.isfinite(array).all() or (array < 0.0).any():
+        raise InputError("Sample weights must be finite and not negative: remove or repair the rows that break this.")
+    if not array.any():
+        raise InputError("Sample weights must contain at least one non-zero number.")
+    return array
+
+
+def validate_outcome(y: Any, n_rows: int) -> Any:
+    """Outcome as one column without missing values."""
+    if y is None:
+        raise InputError("The estimator requires y to be passed, but the target y is None.")
+    y = column_or_1d(y, warn=True)
+    if len(y) != n_rows:
+        raise InputError(f"The outcome has {len(y)} rows but the features have {n_rows}: give the same rows in both.")
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        n_nan, n_inf = int(np.isnan(y).sum()), int(np.isinf(y).sum())
+        raise MissingValuesError(
+            f"The outcome (input y) has {n_nan} NaN and {n_inf} infinite (infinity) value(s): leave out those rows."
+        )
+    return y

@@ -1,0 +1,106 @@
+"""Certificates and counts as warnings and errors: what a caller must not miss."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+from setsquare.errors import (
+    BoundaryWarning,
+    DroppedColumnWarning,
+    LabelSignalWarning,
+    NotOrthogonalError,
+    PooledLevelWarning,
+    SeparationWarning,
+    SetsquareWarning,
+    SolverWarning,
+)
+from setsquare.solvers import Certificate, Solution, Status
+
+#: Share of the outcome's variance explained by the protected columns from which a warning is due.
+LABEL_SHARE = 0.5
+
+
+def judge(solution: Solution) -> None:
+    """Raise if the guarantee does not hold, and warn of everything else that is not as it should be."""
+    certificate = solution.certificate
+    if not certificate.is_orthogonal:
+        _refuse_leak(solution)
+    warn_dropped(certificate.constant_protected, certificate.collinear_protected)
+    warn_label_share(certificate.label_share)
+    _warn_undetermined(certificate)
+    if certificate.is_orthogonal and solution.status in (Status.MAX_ITER, Status.STALLED):
+        _warn(
+            f"The predictions are orthogonal but the loss may not be the lowest possible: {solution.status} "
+            f"(relative gradient {certificate.kkt_residual:.1e}); raise max_iter or n_restarts.",
+            SolverWarning,
+        )
+
+
+def _refuse_leak(solution: Solution) -> None:
+    message = (
+        f"The predictions are still correlated with the protected columns (largest |corr| "
+        f"{solution.certificate.max_correlation:.1e}) after {solution.n_iter} iterations of {solution.solver} "
+        f"({solution.status})"
+    )
+    if solution.solver != "mdmm":  # whoever asks for the paper's optimiser asks for its residual as well
+        raise NotOrthogonalError(f"{message}: raise max_iter, or add a small ridge (l2=1e-4).")
+    _warn(f'{message}: use solver="sqp".', SolverWarning)
+
+
+def warn_dropped(constant: Sequence[str], collinear: Sequence[str]) -> None:
+    """Name the protected columns that need no constraint of their own."""
+    kinds = [f"constant: {', '.join(constant)}"] if constant else []
+    kinds += [f"linear combinations of others: {', '.join(collinear)}"] if collinear else []
+    if kinds:
+        _warn(f"Protected columns that need no constraint of their own ({'; '.join(kinds)}).", DroppedColumnWarning)
+
+
+def warn_label_share(share: float) -> None:
+    """Say how much of the outcome itself the correction takes away, where that is much."""
+    if share >= LABEL_SHARE:
+        _warn(
+            f"The protected columns explain {share:.0%} of the outcome's variance: that much of the label's own signal "
+            "is removed with them; check that none of them is the outcome or a copy of it.",
+            LabelSignalWarning,
+        )
+
+
+def _warn_undetermined(certificate: Certificate) -> None:
+    if certificate.flat_features:
+        _warn(
+            f"The data do not determine the coefficient(s) of {', '.join(certificate.flat_features[:5])} "
+            "(quasi-separation: some level has one outcome only); predictions are fine, and l2=1e-6 would settle them.",
+            SeparationWarning,
+        )
+
+
+def warn_pooled(n_pooled: Mapping[str, int]) -> None:
+    """Count the rows whose level the training data did not have."""
+    if n_pooled:
+        listed = ", ".join(f"{name} ({count})" for name, count in n_pooled.items())
+        _warn(f"Rows with a level unseen in training count as the reference level: {listed}.", PooledLevelWarning)
+
+
+def warn_boundary(count: int, n_rows: int, distance: float) -> None:
+    """Count the predictions that had to be moved off the boundary of their range."""
+    if count:
+        _warn(
+            f"{count} of {n_rows} predictions lie on the boundary of their range; they were moved inside by "
+            f"{distance:.2g} before the correction (half the distance of the nearest other prediction).",
+            BoundaryWarning,
+        )
+
+
+def warn_outside(count: int, n_rows: int) -> None:
+    """Count the corrected predictions that left their range."""
+    if count:
+        _warn(
+            f"The linear correction takes {count} of {n_rows} predictions out of their range; "
+            'method="generalized" keeps them inside.',
+            BoundaryWarning,
+        )
+
+
+def _warn(message: str, category: type[SetsquareWarning]) -> None:
+    warnings.warn(message, category, stacklevel=4)
