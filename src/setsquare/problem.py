@@ -246,7 +246,7 @@ def _null_model(problem: Problem, y: Array, w: Array, second: Array, penalty: Ar
     eta = np.broadcast_to(theta[:, 0], y.shape) + (0.0 if offset is None else offset)
     terms = problem.family.terms(y, eta, np.zeros_like(eta))
     hessian = None
-    if offset is None and problem.family.log_loss is None:
+    if offset is None and problem.family.link == "canonical":
         hessian = np.kron(terms.curvature[0], second) + np.kron(np.eye(problem.n_predictors), penalty)
     slope = float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
     return Start(theta.ravel(), float(w @ terms.loss), slope, hessian)

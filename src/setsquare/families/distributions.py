@@ -44,8 +44,9 @@ class Family:
         Smallest and largest possible outcome.
     open_below : bool
         Whether the smallest value itself is excluded (gamma: y > 0).
-    log_loss : callable or None
-        ``(y, eta) -> (loss, slope, curvature)`` where the link is not canonical.
+    own_loss : callable or None
+        ``(y, eta) -> (loss, slope, curvature)`` where ``H(eta) - y*eta`` will not do: the link is not canonical, or
+        (gaussian) the two terms would cancel.
     parameter : float or None
         Power of the Tweedie family, theta of the negative binomial one.
     """
@@ -56,7 +57,7 @@ class Family:
     unit_deviance: Callable[[Array, Array], Array]
     outcome_range: tuple[float, float] = (-np.inf, np.inf)
     open_below: bool = False
-    log_loss: Callable[[Array, Array], Three] | None = None
+    own_loss: Callable[[Array, Array], Three] | None = None
     parameter: float | None = None
 
     @property
@@ -66,8 +67,8 @@ class Family:
 
     def row_losses(self, y: Array, eta: Array) -> Three:
         """Negative log-likelihood of each row without constants, with two derivatives in ``eta``."""
-        if self.log_loss is not None:
-            return self.log_loss(y, eta)
+        if self.own_loss is not None:
+            return self.own_loss(y, eta)
         return self._canonical_losses(y, eta, *self.activation.evaluate(eta)[:3])
 
     def _canonical_losses(self, y: Array, eta: Array, H: Array, h: Array, slope: Array) -> Three:
@@ -87,8 +88,8 @@ class Family:
             return softmax_terms(y, eta, v)
         y, eta, v = y[:, 0], eta[:, 0], v[:, 0]
         H, h, dh, d2h = self.activation.evaluate(eta)
-        log_loss = self.log_loss
-        loss, slope, curvature = self._canonical_losses(y, eta, H, h, dh) if log_loss is None else log_loss(y, eta)
+        own_loss = self.own_loss
+        loss, slope, curvature = self._canonical_losses(y, eta, H, h, dh) if own_loss is None else own_loss(y, eta)
         return RowTerms(loss, slope[:, None], (curvature + d2h * v)[:, None, None], h[:, None], dh[:, None, None])
 
     def value_terms(self, y: Array, eta: Array) -> tuple[Array, Array]:
@@ -97,7 +98,7 @@ class Family:
             return softmax_values(y, eta)
         y, eta = y[:, 0], eta[:, 0]
         H, h, dh, _ = self.activation.evaluate(eta)
-        loss = self._canonical_losses(y, eta, H, h, dh)[0] if self.log_loss is None else self.log_loss(y, eta)[0]
+        loss = self._canonical_losses(y, eta, H, h, dh)[0] if self.own_loss is None else self.own_loss(y, eta)[0]
         return loss, h[:, None]
 
     def deviance(self, y: Array, mu: Array, weight: Array | None = None) -> float:
@@ -137,13 +138,13 @@ class Family:
 
 
 _COUNT, _SHARE = (0.0, np.inf), (0.0, 1.0)
-gaussian = Family("gaussian", "canonical", IDENTITY, losses.gaussian_deviance)
+gaussian = Family("gaussian", "canonical", IDENTITY, losses.gaussian_deviance, own_loss=losses.gaussian_loss)
 binomial = Family("binomial", "canonical", SIGMOID, losses.binomial_deviance, _SHARE)
 poisson = Family("poisson", "canonical", EXP, losses.poisson_deviance, _COUNT)
 multinomial = Family("multinomial", "canonical", SOFTMAX, losses.multinomial_deviance, _SHARE)
-gaussian_log = Family("gaussian", "log", EXP, losses.gaussian_deviance, log_loss=losses.gaussian_log_loss)
+gaussian_log = Family("gaussian", "log", EXP, losses.gaussian_deviance, own_loss=losses.gaussian_log_loss)
 binomial_log = Family(
-    "binomial", "log", EXP_BELOW_ONE, losses.binomial_deviance, _SHARE, log_loss=losses.binomial_log_loss
+    "binomial", "log", EXP_BELOW_ONE, losses.binomial_deviance, _SHARE, own_loss=losses.binomial_log_loss
 )
 
 

@@ -12,6 +12,12 @@ from setsquare.families.activations import Three, exp, softplus
 from setsquare.typing import Array
 
 
+def gaussian_loss(y: Array, eta: Array) -> Three:
+    """Gaussian with identity link: half the squared error."""
+    gap = eta - y
+    return 0.5 * gap * gap, gap, np.ones_like(gap)
+
+
 def gaussian_log_loss(y: Array, eta: Array) -> Three:
     """Gaussian with log link."""
     mu = exp(eta)

@@ -119,20 +119,17 @@ class Certificate:
 
     def _lines(self) -> list[tuple[str, str]]:
         yes = {True: "yes", False: "NO"}
+        optimum = f"KKT {self.kkt_residual:.1e}, curvature {self.min_curvature:.1e}"
         lines = [
             (
                 "orthogonal to protected columns",
-                f"{yes[self.is_orthogonal]} (largest |corr| {self.max_correlation:.1e})",
+                f"{yes[self.is_orthogonal]} (|corr| at most {self.max_correlation:.1e})",
             ),
-            (
-                "local optimum",
-                f"{yes[self.is_optimal]} (KKT {self.kkt_residual:.1e}, curvature {self.min_curvature:.1e})",
-            ),
-            (
-                "loss",
-                f"{self.loss:.6f} (without the constraint {self.loss_unconstrained:.6f}, null {self.loss_null:.6f})",
-            ),
-            ("cost of the constraint", f"{self.cost:.1%} of the attainable reduction of the loss"),
+            ("local optimum", f"{yes[self.is_optimal]} ({optimum})"),
+            ("loss", f"{self.loss:.6g}"),
+            ("  without the constraint", f"{self.loss_unconstrained:.6g}"),
+            ("  with an intercept only", f"{self.loss_null:.6g}"),
+            ("cost of the constraint", f"{self.cost:.1%} of the attainable reduction"),
             ("rank of the protected columns", f"{self.rank_protected} of {self.n_protected}"),
             ("rank of the features", f"{self.rank_features} of {self.n_features}"),
             ("outcome explained by protected", f"{self.label_share:.1%}"),

@@ -1,0 +1,52 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each sets up .venv by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+# Real data sets, where they are; without them the tests on them skip with a reason.
+ifneq ($(wildcard ../shared/data),)
+export SETSQUARE_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: demo test lint bench docs paper clean
+.DEFAULT_GOAL := demo
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -e '.[data]'
+	@touch $@
+
+$(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.lint: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) -e '.[lint]'
+	@touch $@
+
+demo: $(VENV)/.demo  ## train a model, correct it, show before and after
+	$(BIN)/setsquare demo
+
+test: $(VENV)/.test  ## everything but the experiments marked slow
+	$(BIN)/python -m pytest -n 2 -m "not slow" -q
+
+lint: $(VENV)/.lint  ## ruff, mypy (strict on src) and the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.test  ## speed as ratios against peers, in one run
+	$(BIN)/python -m benchmarks.bench_glm
+
+docs: $(VENV)/.test  ## the README's examples run as written
+	$(BIN)/python -m pytest -q tests/pipeline/test_readme.py
+
+paper: $(VENV)/.test  ## the long experiments
+	$(BIN)/python -m pytest -m slow -q
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""``python -m setsquare``."""
+
+from setsquare.cli import main
+
+main()
