@@ -72,7 +72,7 @@ class _OrthogonalGLM(BaseEstimator):
             n_restarts=self.n_restarts,
             rng=np.random.default_rng(self.random_state),
         )
-        judge(self.solution_)
+        judge(self.solution_, self.reader_.protected.constant)
         self.family_ = family
         self.n_iter_ = self.solution_.n_iter
         self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)

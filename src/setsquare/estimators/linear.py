@@ -95,7 +95,9 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         check_finite(P, self.reader_.protected.names, "protected column")
         weight = validate_weight(sample_weight, len(P))
         self.projector_ = Projector.fit(Z, P, weight, self.reader_.protected.names)
-        warn_dropped(self.projector_.basis.constant, self.projector_.basis.collinear)
+        warn_dropped(
+            (*self.reader_.protected.constant, *self.projector_.basis.constant), self.projector_.basis.collinear
+        )
         self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
         return self
 

@@ -193,7 +193,9 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
                     "The generalised projection did not reach its optimum (largest association left "
                     f'{self.projector_.residual.max():.1e}): use method="linear", or fewer protected columns.'
                 )
-        warn_dropped(self.projector_.basis.constant, self.projector_.basis.collinear)
+        warn_dropped(
+            (*self.reader_.protected.constant, *self.projector_.basis.constant), self.projector_.basis.collinear
+        )
 
     def _activation(self, predictions: Array) -> Activation:
         if self.activation is not None:

@@ -135,6 +135,11 @@ def learn_reader(
         table, source = design.filter_rows(table, keep), design.filter_rows(source, keep)
         reader = learn(table, source)
     Z = None if reader.features is None else reader.features.apply(reader.feature_table(table)).values
+    if not reader.protected.names:
+        raise InputError(
+            f"Every protected column is constant ({', '.join(reader.protected.columns)}): there is nothing to protect; "
+            "name a column that varies."
+        )
     X = _dense(reader.protected.apply(source).values)
     return reader, Encoded(Z, X, keep)
 
@@ -142,6 +147,8 @@ def learn_reader(
 def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) -> Table:
     """Check the feature table as scikit-learn does; missing values, and text in arrays, are left to the design."""
     if hasattr(table, "columns") or hasattr(table, "column_names"):
+        if not design.n_rows(table):
+            raise InputError("The table is empty (0 rows): give at least one row.")
         return validate_data(estimator, table, skip_check_array=True, reset=reset)
     options = {"accept_sparse": "csr", "ensure_all_finite": False, "reset": reset}
     try:

@@ -21,12 +21,15 @@ from setsquare.solvers import Certificate, Solution, Status
 LABEL_SHARE = 0.5
 
 
-def judge(solution: Solution) -> None:
-    """Raise if the guarantee does not hold, and warn of everything else that is not as it should be."""
+def judge(solution: Solution, constant: Sequence[str] = ()) -> None:
+    """Raise if the guarantee does not hold, and warn of everything else that is not as it should be.
+
+    ``constant`` names protected columns of one level only, which gave no column to the problem.
+    """
     certificate = solution.certificate
     if not certificate.is_orthogonal:
         _refuse_leak(solution)
-    warn_dropped(certificate.constant_protected, certificate.collinear_protected)
+    warn_dropped((*constant, *certificate.constant_protected), certificate.collinear_protected)
     warn_label_share(certificate.label_share)
     _warn_undetermined(certificate)
     if certificate.is_orthogonal and solution.status in (Status.MAX_ITER, Status.STALLED):
