@@ -233,6 +233,17 @@ def test_unseen_levels_are_refused_or_pooled_with_a_count():
     np.testing.assert_allclose(p[2:], pooling.predict_proba(new.assign(job="field"))[2:])
 
 
+def test_protected_columns_may_be_gone_from_the_table_at_prediction():
+    table = patients()
+    features = table.drop(columns="sick")
+    model = sq.OrthogonalGLMClassifier(protected=["sex", "race"]).fit(features, table["sick"])
+    bare = features.drop(columns=["sex", "race"])
+    np.testing.assert_array_equal(model.predict_proba(bare), model.predict_proba(features))
+    np.testing.assert_array_equal(model.predict_proba(pl.from_pandas(bare)), model.predict_proba(features))
+    with pytest.raises(sq.errors.InputError, match="'income'"):
+        model.predict_proba(bare.drop(columns="income"))
+
+
 def test_new_protected_levels_do_not_matter_to_prediction():
     table = patients()
     features = table.drop(columns="sick")

@@ -89,8 +89,9 @@ class _OrthogonalGLM(BaseEstimator):
     def _linear_predictor(self, X: Table, offset: Any) -> Array:
         """Linear predictors (n, k) of new rows."""
         check_is_fitted(self)
-        table = self.reader_.feature_table(validate_features(self, X, reset=False))
-        Z, n_pooled = self.reader_.feature_matrix(table)
+        if not self.reader_.is_without_protected(X):
+            X = validate_features(self, X, reset=False)
+        Z, n_pooled = self.reader_.feature_matrix(self.reader_.feature_table(X))
         warn_pooled(n_pooled)
         eta = np.asarray(Z @ self.solution_.coef.T) + self.solution_.intercept
         if offset is None:

@@ -70,7 +70,15 @@ class Reader:
 
     def feature_table(self, table: Table) -> Table:
         """Return the features, without protected columns that are not to be used."""
-        return table if self.use_protected or not self.inside else design.drop(table, self.inside)
+        names = design.column_names(table)
+        unused = [] if self.use_protected else [name for name in self.inside if name in names]
+        return design.drop(table, unused) if unused else table
+
+    def is_without_protected(self, table: Table) -> bool:
+        """Whether this is the feature table less the protected columns, which a corrected model can do without."""
+        if self.use_protected or not self.inside or not is_dataframe(table):
+            return False
+        return not set(self.inside) & set(design.column_names(table))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -146,7 +154,7 @@ def learn_reader(
 
 def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) -> Table:
     """Check the feature table as scikit-learn does; missing values, and text in arrays, are left to the design."""
-    if hasattr(table, "columns") or hasattr(table, "column_names"):
+    if is_dataframe(table):
         if not design.n_rows(table):
             raise InputError("The table is empty (0 rows): give at least one row.")
         return validate_data(estimator, table, skip_check_array=True, reset=reset)
@@ -158,6 +166,11 @@ def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) ->
         if kind not in "OUS" or "convert string to float" not in str(error):
             raise
         return validate_data(estimator, table, dtype=None, **options)
+
+
+def is_dataframe(table: Table) -> bool:
+    """Whether a table brings names for its columns."""
+    return hasattr(table, "columns") or hasattr(table, "column_names")
 
 
 def _find_protected(table: Table, protected: Table | None, columns: Columns) -> tuple[str, ...]:

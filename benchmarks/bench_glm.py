@@ -1,0 +1,112 @@
+"""Our corrected fit against unconstrained fits by glum, scikit-learn and statsmodels, and against the paper's optimiser.
+
+    python -m benchmarks.bench_glm [--rounds 15] [--without-mdmm]
+
+All get the same design matrix of the paper's four benchmark sets (dummies of the observed levels). A peer succeeds when
+it ends without an error or a warning that it did not converge. ``mdmm`` runs once, with its default 10000 steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import glum
+import numpy as np
+import statsmodels.api as sm
+from rich.console import Console
+from rich.progress import Progress
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
+
+import setsquare as sq
+from benchmarks.measure import Timed, interleave, peak_bytes
+from setsquare import datasets, design
+from setsquare.datasets import Dataset
+
+LOADERS = {
+    "adult": datasets.load_adult,
+    "bank": datasets.load_bank,
+    "compas": datasets.load_compas,
+    "health.retirement": datasets.load_health_retirement,
+}
+
+
+def calls(data: Dataset, Z: np.ndarray, X: np.ndarray) -> dict[str, Callable[[], Any]]:
+    y = data.y
+    poisson = data.family == "poisson"
+    ours = sq.OrthogonalGLMRegressor("poisson") if poisson else sq.OrthogonalGLMClassifier()
+    newton = (
+        PoissonRegressor(alpha=0.0, solver="newton-cholesky")
+        if poisson
+        else LogisticRegression(C=np.inf, solver="newton-cholesky")
+    )
+    family = sm.families.Poisson() if poisson else sm.families.Binomial()
+
+    def fit_ours() -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", sq.errors.SeparationWarning)
+            return ours.fit(Z, y, protected=X).solution_
+
+    return {
+        "ours": fit_ours,
+        "glum": lambda: glum.GeneralizedLinearRegressor(family=data.family, alpha=0.0).fit(Z, y),
+        "scikit-learn": lambda: newton.fit(Z, y),
+        "statsmodels": lambda: sm.GLM(y, sm.add_constant(Z), family=family).fit(),
+    }
+
+
+def run_mdmm(data: Dataset, Z: np.ndarray, X: np.ndarray) -> tuple[float, Any]:
+    start = time.perf_counter()
+    solution = sq.solve(sq.Problem(Z, data.y, X, family=data.family), "mdmm")
+    return time.perf_counter() - start, solution
+
+
+def describe(timed: Timed) -> str:
+    if timed.failure:
+        return timed.failure.split("\n")[0][:44]
+    low, high = timed.spread
+    return f"{timed.median * 1e3:.1f} ms ({low * 1e3:.1f}-{high * 1e3:.1f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--without-mdmm", action="store_true")
+    options = parser.parse_args()
+    lines = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("fits", total=len(LOADERS) * (options.rounds + 1))
+        for name, load in LOADERS.items():
+            progress.update(task, description=name)
+            lines.append(bench(load(), name, options, lambda: progress.advance(task)))
+            progress.advance(task)
+    head = "| data | ours (quartiles) | glum | scikit-learn | statsmodels | ours / fastest | mdmm / ours | |corr| ours, mdmm | peak / design |"
+    print(head.replace("|corr|", "largest abs. corr"))
+    print("|---" * 9 + "|")
+    print("\n".join(lines))
+
+
+def bench(data: Dataset, name: str, options: argparse.Namespace, tick: Callable[[], None]) -> str:
+    features, protected = data.features_table(), data.protected_table()
+    Z = design.learn(features).apply(features).values
+    X = design.learn(protected).apply(protected).values
+    todo = calls(data, Z, X)
+    timed = interleave(todo, options.rounds, tick)
+    solution = timed["ours"].result
+    fastest = min(timed[peer].median for peer in todo if peer != "ours" and not timed[peer].failure)
+    memory = peak_bytes(todo["ours"]) / Z.nbytes
+    slower, left = "", f"{solution.certificate.max_correlation:.0e}"
+    if not options.without_mdmm:
+        seconds, rough = run_mdmm(data, Z, X)
+        slower = f"{seconds / timed['ours'].median:.0f} ({seconds:.1f} s)"
+        left += f", {rough.certificate.max_correlation:.0e}"
+    cells = [f"{name} {Z.shape[0]} x {Z.shape[1]}", *(describe(timed[peer]) for peer in todo)]
+    cells += [f"{timed['ours'].median / fastest:.2f}", slower, left, f"{memory:.1f}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Interleaved timings and peak memory."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Seconds of each round (empty when it failed), what the call returned, and why it failed."""
+
+    seconds: tuple[float, ...]
+    result: Any
+    failure: str | None
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.seconds)) if self.seconds else float("nan")
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """Quartiles."""
+        low, high = np.percentile(self.seconds, [25, 75]) if self.seconds else (np.nan, np.nan)
+        return float(low), float(high)
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], Any]], rounds: int, tick: Callable[[], None] = lambda: None
+) -> dict[str, Timed]:
+    """Time every call once a round, so that a busy moment of the machine hits all of them alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    results: dict[str, Any] = {}
+    failures: dict[str, str] = {}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            if name in failures:
+                continue
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                start = time.perf_counter()
+                try:
+                    results[name] = call()
+                except Exception as error:
+                    failures[name] = f"{type(error).__name__}: {error}"
+                    continue
+                elapsed = time.perf_counter() - start
+            unconverged = [
+                w for w in caught if "onverge" in str(w.message) or "ConvergenceWarning" in w.category.__name__
+            ]
+            if unconverged:
+                failures[name] = f"did not converge in {elapsed:.2f} s"
+                continue
+            seconds[name].append(elapsed)
+        tick()
+    return {
+        name: Timed(() if name in failures else tuple(seconds[name]), results.get(name), failures.get(name))
+        for name in calls
+    }
+
+
+def peak_bytes(call: Callable[[], Any]) -> int:
+    """Largest memory that numpy and Python held at once during the call, above what was there before."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        call()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
