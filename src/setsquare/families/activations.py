@@ -21,7 +21,7 @@ Three = tuple[Array, Array, Array]
 Four = tuple[Array, Array, Array, Array]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Activation:
     """A monotone function ``h`` and what the solvers need of it.
 
@@ -52,6 +52,12 @@ class Activation:
         array([0. , 0.5, 1. ])
         """
         return self.evaluate(np.asarray(eta, dtype=np.float64))[1]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Activation) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         name, _, parameter = self.name.partition(":")
@@ -92,6 +98,10 @@ def exp(eta: Array) -> Array:
 def _exp(eta: Array) -> Four:
     mu = exp(eta)
     return mu, mu, mu, mu
+
+
+def _exp_below_one(eta: Array) -> Four:
+    return _exp(np.where(eta < 0.0, eta, np.nan))
 
 
 def _log(mu: Array) -> Array:
@@ -167,7 +177,7 @@ TANH = Activation("tanh", _tanh, inverse=np.arctanh, range=(-1.0, 1.0))
 #: Vector-valued along the last axis; the derivatives are the diagonals, ``H`` is one value a row.
 SOFTMAX = Activation("softmax", _softmax, inverse=_log, range=(0.0, 1.0))
 #: The mean of the log-binomial family: ``exp``, but only for negative ``eta``.
-EXP_BELOW_ONE = Activation("exp-below-one", _exp, _log, domain=(-np.inf, 0.0), range=(0.0, 1.0))
+EXP_BELOW_ONE = Activation("exp-below-one", _exp_below_one, _log, domain=(-np.inf, 0.0), range=(0.0, 1.0))
 
 
 def power_activation(power: float) -> Activation:

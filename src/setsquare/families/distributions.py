@@ -27,7 +27,7 @@ from setsquare.families.softmax import RowTerms, softmax_terms, softmax_values
 from setsquare.typing import Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Family:
     """A distribution with its link.
 
@@ -129,8 +129,17 @@ class Family:
                 f"(such as {example:g}): it takes {wanted}; recode the outcome or choose another family."
             )
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Family) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_restore_family, (self.name, self.link, self.parameter))
+        return (family, self._key())
+
+    def _key(self) -> tuple[str, str, float | None]:
+        return self.name, self.link, self.parameter
 
     def __str__(self) -> str:
         parameter = "" if self.parameter is None else f"({self.parameter:g})"
@@ -146,6 +155,11 @@ gaussian_log = Family("gaussian", "log", EXP, losses.gaussian_deviance, own_loss
 binomial_log = Family(
     "binomial", "log", EXP_BELOW_ONE, losses.binomial_deviance, _SHARE, own_loss=losses.binomial_log_loss
 )
+
+
+def _check_link(link: str) -> None:
+    if link not in ("canonical", "log"):
+        raise InputError(f"Unknown link {link!r}: choose 'canonical' or 'log'.")
 
 
 def tweedie(power: float = 1.5, link: str = "log") -> Family:
@@ -194,20 +208,17 @@ def negative_binomial(theta: float = 1.0, link: str = "log") -> Family:
     return Family("negative_binomial", link, h, deviance, _COUNT, False, loss, float(theta))
 
 
-FAMILIES: dict[str, Callable[..., Family]] = {
-    "gaussian": lambda link="canonical": gaussian_log if link == "log" else gaussian,
-    "binomial": lambda link="canonical": binomial_log if link == "log" else binomial,
-    "multinomial": lambda link="canonical": multinomial,
-    "poisson": lambda link="canonical": poisson,  # log is the canonical link
-    "gamma": gamma,
-    "tweedie": tweedie,
-    "negative_binomial": negative_binomial,
+#: Families without a parameter, by name and link (log is the canonical link of the Poisson family).
+_FIXED = {
+    "gaussian": {"canonical": gaussian, "log": gaussian_log},
+    "binomial": {"canonical": binomial, "log": binomial_log},
+    "multinomial": {"canonical": multinomial},
+    "poisson": {"canonical": poisson, "log": poisson},
+    "gamma": {"canonical": gamma("canonical"), "log": gamma("log")},
 }
-
-
-def _check_link(link: str) -> None:
-    if link not in ("canonical", "log"):
-        raise InputError(f"Unknown link {link!r}: choose 'canonical' or 'log'.")
+_MAKERS = {"tweedie": tweedie, "negative_binomial": negative_binomial}
+_LOG_BY_DEFAULT = ("gamma", "tweedie", "negative_binomial")
+FAMILIES = (*_FIXED, *_MAKERS)
 
 
 def family(name: str | Family, link: str | None = None, parameter: float | None = None) -> Family:
@@ -231,14 +242,15 @@ def family(name: str | Family, link: str | None = None, parameter: float | None 
         return name
     if name not in FAMILIES:
         raise InputError(f"Unknown family {name!r}: choose one of {', '.join(FAMILIES)}.")
-    if link is not None:
-        _check_link(link)
-    arguments = [] if parameter is None else [parameter]
-    return FAMILIES[name](*arguments, **({} if link is None else {"link": link}))
-
-
-def _restore_family(name: str, link: str, parameter: float | None) -> Family:
-    return family(name, link, parameter)
+    link = link or ("log" if name in _LOG_BY_DEFAULT else "canonical")
+    _check_link(link)
+    if name in _MAKERS:
+        return _MAKERS[name](link=link) if parameter is None else _MAKERS[name](parameter, link)
+    if parameter is not None:
+        raise InputError(f"The {name} family has no parameter, so it cannot be {parameter}.")
+    if link not in _FIXED[name]:
+        raise InputError(f"The {name} family has its canonical link only, not {link!r}.")
+    return _FIXED[name][link]
 
 
 def activation(name: str | Activation | Family) -> Activation:
