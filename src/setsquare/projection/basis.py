@@ -63,7 +63,8 @@ class Basis:
 
     def apply(self, X: Array) -> Array:
         """Coordinates of the rows of ``X`` (n, p) in the basis, (n, r)."""
-        return (np.asarray(X, dtype=np.float64) - self.mean) @ self.transform
+        centred = np.asarray(X, dtype=np.float64) - self.mean
+        return (self.transform.T @ centred.T).T  # column by column in memory, like the features
 
 
 def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None) -> Basis:
