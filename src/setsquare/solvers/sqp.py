@@ -73,9 +73,10 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
     """Run the method from ``theta``, by default from the model with nothing but an intercept."""
     lam = np.zeros(objective.n_constraints)
     model = objective.start_model() if theta is None else objective.model(theta, lam)
+    confident = theta is not None  # a point that is given tends to be a good one
     theta = objective.start.theta if theta is None else theta
     trace: list[Step] = []
-    nu, length, corrected = 1.0, 0.0, False  # a length of 0: no step yet
+    nu, length, corrected = 1.0, 0.0, False
     status = Status.MAX_ITER
     for iteration in range(settings.max_iter + 1):
         frame = _frame(model.J)
@@ -97,11 +98,11 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
         if iteration == settings.max_iter:
             break
         nu = _penalty(nu, model, direction)
-        taken = _line_search(objective, theta, lam, model, frame, direction, nu, confident=length == 1.0)
+        taken = _line_search(objective, theta, lam, model, frame, direction, nu, confident)
         if taken is None:
             status = Status.CONVERGED if feasible and kkt <= 1e3 * settings.kkt else Status.STALLED
             break
-        length, corrected = taken.length, direction.corrected
+        length, corrected, confident = taken.length, direction.corrected, taken.length >= 0.5
         theta, lam, model = taken.theta, taken.lam, taken.model
     theta, model = _restore(objective, theta, lam, model, settings)
     return Iterate(theta, -_frame(model.J).pinv.T @ model.g, model, status, tuple(trace))
@@ -136,13 +137,13 @@ def _direction(model: Model, frame: _Frame) -> _Direction:
     normal = -frame.pinv @ model.c
     reduced = frame.null.T @ model.H @ frame.null
     target = -frame.null.T @ (model.g + model.H @ normal)
-    tangent, corrected = _solve_reduced(reduced, target)
+    tangent, corrected = solve_reduced(reduced, target)
     step = normal + frame.null @ tangent
     lam = -frame.pinv.T @ (model.g + model.H @ step)
     return _Direction(step, lam, 0.5 * float(target @ tangent), corrected)
 
 
-def _solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
+def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
     """Minimise ``x'Ax/2 - target'x``; where A is not safely positive, with the size of its eigenvalues instead."""
     if not len(target):
         return target, False
@@ -186,7 +187,7 @@ def _line_search(
 ) -> _Taken | None:
     """Halve the step until ``loss + nu |c|`` falls enough; a full step that fails is bent back onto the constraint.
 
-    After a full step the next one is nearly always taken too, so it gets its derivatives at once (``confident``).
+    After a long step the next full one is nearly always taken, so it gets its derivatives at once (``confident``).
     """
     step, violation = direction.step, float(np.linalg.norm(model.c))
     slope = float(model.g @ step) - nu * violation
