@@ -173,7 +173,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     y = problem.coded_outcome()
     Z, mean = _centre(problem.features, w)
     rows = ArrayRows(Z, y, Q, w, _coded_offset(problem), problem.protected)
-    second, cross = rows.reduce(_moments)
+    second, zy, zq = rows.reduce(_moments)
     gram, scale = _correlations(second, mean)
     ridge = problem.l2 / scale**2
     kept = _independent(gram)
@@ -184,7 +184,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -second[0, 1:] @ T
     penalty = np.zeros((to_raw.shape[1],) * 2)
     penalty[1:, 1:] = problem.l2 * T.T @ T
-    start = _null_model(problem, y, w, second, cross, to_raw.shape[1])
+    start = _null_model(problem, y, w, (second, zy, zq), to_raw.shape[1])
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, Q.shape[1], start)
     names = np.asarray(problem.feature_names, dtype=object)
     aliased = tuple(np.delete(names, kept))
@@ -206,9 +206,9 @@ def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
 
 
 def _moments(block: Block) -> Sums:
-    """Second moments of the features, (1 + q, 1 + q), and of the features with outcome and basis, (1 + q, k + r)."""
-    thin = np.hstack([block.y, block.Q])
-    return weighted_gram(block.Z, block.weight), weighted_product(block.Z, block.weight, thin)
+    """Moments of the features with themselves, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
+    Z, w = block.Z, block.weight
+    return weighted_gram(Z, w), weighted_product(Z, w, block.y), weighted_product(Z, w, block.Q)
 
 
 def _correlations(second: Array, mean: Array) -> tuple[Array, Array]:
@@ -244,8 +244,8 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
     return T
 
 
-def _null_model(problem: Problem, y: Array, w: Array, second: Array, cross: Array, m: int) -> Start:
-    """The intercept-only model, for ``m`` coordinates a predictor; ``second`` and ``cross`` as in :func:`_moments`."""
+def _null_model(problem: Problem, y: Array, w: Array, moments: Sums, m: int) -> Start:
+    """The intercept-only model, for ``m`` coordinates a predictor."""
     theta = np.zeros((problem.n_predictors, m))
     offset = _coded_offset(problem)
     if problem.family.is_vector:
@@ -263,17 +263,15 @@ def _null_model(problem: Problem, y: Array, w: Array, second: Array, cross: Arra
     eta = theta[:, 0] + (np.zeros((1, 1)) if offset is None else offset)  # without one, a row stands for all
     terms = problem.family.terms(y, eta, np.zeros_like(eta))
     loss, slope = float(w @ terms.loss), float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
-    sums = _null_sums(loss, terms, second, cross) if offset is None and problem.family.log_loss is None else None
+    sums = _null_sums(loss, terms, *moments) if offset is None and problem.family.log_loss is None else None
     return Start(theta.ravel(), loss, slope, sums)
 
 
-def _null_sums(loss: float, terms: RowTerms, second: Array, cross: Array) -> Sums:
+def _null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
     """The sums of :meth:`Objective.model` where all rows have the same mean and curvature."""
     mean, mean_slope, curvature = terms.mean[0], terms.mean_slope[0], terms.curvature[0]
-    zy, zq = cross[:, : len(mean)], cross[:, len(mean) :]
-    head = np.asarray(loss), np.outer(zq[0], mean), mean, mean**2
-    gradient = np.outer(second[0], mean) - zy
-    return *head, gradient, mean_slope[:, :, None, None] * zq.T, curvature[:, :, None, None] * second
+    J, H = mean_slope[:, :, None, None] * zq.T, curvature[:, :, None, None] * second
+    return np.asarray(loss), np.outer(zq[0], mean), mean, mean**2, np.outer(second[0], mean) - zy, J, H
 
 
 def _coded_offset(problem: Problem) -> Array | None:

@@ -8,6 +8,7 @@ between the two or three times that a kernel reads it, and the blocks are shared
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -181,13 +182,25 @@ def weighted_gram(A: Matrix, weight: Array) -> Array:
     """
     if is_sparse(A):
         return weighted_product(A, weight, A)
-    scaled = A * np.sqrt(np.abs(weight))[:, None]
+    scaled = np.multiply(A, np.sqrt(np.abs(weight))[:, None], out=_scratch(A.shape))
     gram = scaled.T @ scaled  # numpy sees the symmetry and does half the work
     negative = weight < 0.0
     if negative.any():
         rest = scaled[negative]
         gram -= 2.0 * (rest.T @ rest)
     return np.asarray(gram)
+
+
+_kept = threading.local()
+
+
+def _scratch(shape: tuple[int, int]) -> Array:
+    """Uninitialised matrix, the same memory each time in a thread: fresh pages cost more than the work on them."""
+    size = shape[0] * shape[1]
+    if len(getattr(_kept, "memory", ())) < size:
+        _kept.memory = np.empty(size)
+    matrix: Array = _kept.memory[:size].reshape(shape, order="F")
+    return matrix
 
 
 def weighted_product(A: Matrix, weight: Array, B: Matrix) -> Array:

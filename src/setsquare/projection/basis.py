@@ -14,7 +14,7 @@ from setsquare.typing import Array
 
 #: A column whose part outside the span of the columns before it is smaller than this share of it is collinear.
 COLLINEAR = 1e-9
-#: A column that varies by less than this share of its largest value is constant.
+#: A column that varies by less than this share of its mean is constant: rounding is not variation.
 CONSTANT = 1e-13
 #: Columns whose Gram matrix has no smaller pivot than this (relative, not squared) lose nothing by it.
 WELL_CONDITIONED = 1e-3
@@ -84,8 +84,7 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     mean = np.asarray(w @ X, dtype=np.float64)
     R = _triangular_factor(X, mean, w)
     spread = np.linalg.norm(R, axis=0)
-    largest = np.abs(X).max(axis=0)
-    varies = spread > CONSTANT * largest
+    varies = spread > CONSTANT * np.abs(mean)
     scaled = R / np.where(varies, spread, 1.0)
     kept = _independent(scaled, np.flatnonzero(varies))
     if not kept:
@@ -93,7 +92,7 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
             f"Every protected column is constant ({', '.join(names[:5])}): there is nothing to protect; "
             "name a column that varies."
         )
-    upper = np.linalg.qr(scaled[:, kept], mode="r")
+    upper = scaled if len(kept) == p else np.linalg.qr(scaled[:, kept], mode="r")
     transform = np.zeros((p, len(kept)))
     transform[kept] = solve_triangular(upper, np.eye(len(kept))) / spread[kept, None]
     collinear = tuple(names[j] for j in range(p) if varies[j] and j not in kept)
@@ -123,7 +122,10 @@ def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
 
 
 def _independent(R: Array, candidates: NDArray[np.intp]) -> list[int]:
-    """Of the columns of ``R``, those that are not a combination of the ones kept before them."""
+    """Of the columns of the triangular ``R``, those that are not a combination of the ones kept before them."""
+    outside = np.abs(np.diag(R))  # the size of each column outside the span of all those before it
+    if len(candidates) == len(R) and outside.min() > COLLINEAR:
+        return list(range(len(R)))
     kept: list[int] = []
     V = np.zeros((R.shape[0], 0))
     for j in candidates:
