@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, lapack
 
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, RowTerms, contrasts, family
@@ -223,7 +223,7 @@ def _correlations(second: Array, mean: Array) -> tuple[Array, Array]:
 def _independent(gram: Array) -> NDArray[np.intp]:
     """Indices of the features that are not combinations of earlier ones; those that vary have unit variance."""
     try:
-        if np.min(np.diag(cholesky(gram))) ** 2 > ALIASED:
+        if np.linalg.cholesky(gram).diagonal().min() ** 2 > ALIASED:
             return np.arange(len(gram))
     except LinAlgError:
         pass
@@ -239,8 +239,8 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
     """``T`` with ``T' gram T = I``, rows of other columns zero."""
     T = np.zeros((len(gram), len(columns)))
     if len(columns):
-        upper = cholesky(gram[np.ix_(columns, columns)])
-        T[columns] = solve_triangular(upper, np.eye(len(columns)))
+        upper = np.linalg.cholesky(gram[np.ix_(columns, columns)]).T
+        T[columns] = lapack.dtrtri(upper)[0]
     return T
 
 

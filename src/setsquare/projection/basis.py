@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, lapack
 
 from setsquare.errors import InputError
 from setsquare.rows import row_slices, weighted_gram
@@ -94,7 +94,7 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
         )
     upper = scaled if len(kept) == p else np.linalg.qr(scaled[:, kept], mode="r")
     transform = np.zeros((p, len(kept)))
-    transform[kept] = solve_triangular(upper, np.eye(len(kept))) / spread[kept, None]
+    transform[kept] = lapack.dtrtri(upper)[0] / spread[kept, None]
     collinear = tuple(names[j] for j in range(p) if varies[j] and j not in kept)
     return Basis(mean, transform, names, tuple(names[j] for j in np.flatnonzero(~varies)), collinear)
 
@@ -108,7 +108,7 @@ def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
     spread = np.sqrt(np.diag(gram))
     if spread.all():
         try:
-            R = cholesky(gram / np.outer(spread, spread))
+            R = np.linalg.cholesky(gram / np.outer(spread, spread)).T
             if np.min(np.diag(R)) > WELL_CONDITIONED:
                 return np.asarray(R * spread)
         except LinAlgError:

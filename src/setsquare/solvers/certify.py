@@ -105,16 +105,22 @@ def _class_means(problem: Problem, eta: Array) -> Array:
 def _unconstrained_loss(prepared: Prepared, end: Iterate) -> float:
     """Loss of the fit without the constraint, by Newton steps from the solution.
 
-    The last ones keep a Hessian: it is good enough there, and a gradient costs a third of the two.
+    The first one takes the Hessian at hand, that of the Lagrangian, unless it leaves directions open. After that a
+    Hessian is kept while its steps shrink fast, since a gradient alone costs a third of the two.
     """
-    free = prepared.objective.unconstrained()
-    near = solve_sqp(free, end.theta, Settings(max_iter=50, kkt=1e-3, loss=1e-2))
-    theta, model = near.theta, near.model
-    for _ in range(20):
-        step = solve_reduced(near.model.H, -model.g)[0]
+    free, nothing = prepared.objective.unconstrained(), np.zeros(0)
+    theta, model = end.theta, end.model
+    H = model.H if end.status is Status.CONVERGED else free.model(theta, nothing).H
+    previous = 0.0
+    for _ in range(50):
+        step = solve_reduced(H, -model.g)[0]
         reduction = -0.5 * float(model.g @ step)
-        trial = free.model(theta + step, None) if reduction > 5e-7 * abs(model.loss) else model
+        if reduction <= 5e-7 * abs(model.loss):
+            return min(model.loss - reduction, end.model.loss)
+        fast = reduction <= 0.1 * previous
+        trial = free.model(theta + step, None if fast else nothing)
         if not trial.loss < model.loss:
             break
-        theta, model = theta + step, trial
-    return min(model.loss - reduction, end.model.loss)
+        theta, model, previous = theta + step, trial, reduction
+        H = H if fast else model.H
+    return solve_sqp(free, theta, Settings(max_iter=50, kkt=1e-5, loss=5e-7)).model.loss  # a line search is needed

@@ -123,10 +123,13 @@ def _frame(J: Array) -> _Frame:
     r, m = J.shape
     if r == 0:
         return _Frame(np.zeros((m, 0)), np.eye(m))
-    Y, R = np.linalg.qr(J.T, mode="complete")
-    pivots = np.abs(np.diag(R))
+    R, tau, *_ = lapack.dgeqrf(J.T)  # scipy's and numpy's checked functions take longer than the work, here and below
+    pivots = np.abs(R.diagonal())
     if pivots.min() > 1e-6 * pivots.max():
-        return _Frame(Y[:, :r] @ np.linalg.inv(R[:r]).T, Y[:, r:])
+        reflectors = np.zeros((m, m), order="F")
+        reflectors[:, :r] = R
+        Y = lapack.dorgqr(reflectors, tau)[0]
+        return _Frame(lapack.dtrtrs(R[:r], Y[:, :r].T)[0].T, Y[:, r:])
     U, s, Vt = np.linalg.svd(J)  # only the singular values tell which directions the features cannot reach
     reachable = s > UNREACHABLE * s[0]
     rank = int(reachable.sum())
@@ -147,9 +150,9 @@ def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
     """Minimise ``x'Ax/2 - target'x``; where A is not safely positive, with the size of its eigenvalues instead."""
     if not len(target):
         return target, False
-    factor, solution, failed = lapack.dposv(reduced, target)  # scipy's checked wrappers take longer than the work
+    factor, solution, failed = lapack.dposv(reduced, target)
     if not failed:
-        pivots = np.diag(factor) ** 2
+        pivots = factor.diagonal() ** 2
         if pivots.min() > OPEN * pivots.max():
             return solution, False
     values, vectors = np.linalg.eigh(reduced)
