@@ -63,7 +63,7 @@ class Basis:
 
     def apply(self, X: Array) -> Array:
         """Coordinates of the rows of ``X`` (n, p) in the basis, (n, r)."""
-        centred = np.asarray(X, dtype=np.float64) - self.mean
+        centred = np.subtract(X, self.mean, dtype=np.float64, order="F")
         return (self.transform.T @ centred.T).T  # column by column in memory, like the features
 
 
@@ -81,8 +81,8 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     n, p = X.shape
     names = names or tuple(f"x{j}" for j in range(p))
     w = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
-    mean = np.asarray(w @ X, dtype=np.float64)
-    R = _triangular_factor(X, mean, w)
+    mean, gram = _moments(X, w)
+    R = _triangular_factor(X, mean, gram, w)
     spread = np.linalg.norm(R, axis=0)
     varies = spread > CONSTANT * np.abs(mean)
     scaled = R / np.where(varies, spread, 1.0)
@@ -99,13 +99,20 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     return Basis(mean, transform, names, tuple(names[j] for j in np.flatnonzero(~varies)), collinear)
 
 
-def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
-    """R with ``R'R = (X - mean)' diag(w) (X - mean)``, one block of rows after the other."""
-    p = X.shape[1]
-    gram = np.zeros((p, p))
-    for rows in row_slices(X.shape[0], p):
-        gram += weighted_gram(np.asarray(X[rows], dtype=np.float64) - mean, w[rows])
-    spread = np.sqrt(np.diag(gram))
+def _moments(X: Array, w: Array) -> tuple[Array, Array]:
+    """Mean and covariance, one block of rows after the other."""
+    mean = np.asarray(w @ X, dtype=np.float64)
+    gram, rest = np.zeros((len(mean), len(mean))), np.zeros(len(mean))
+    for rows in row_slices(*X.shape):
+        centred = np.subtract(X[rows], mean, dtype=np.float64, order="F")
+        gram += weighted_gram(centred, w[rows])
+        rest += w[rows] @ centred
+    return mean + rest, gram - np.outer(rest, rest)  # what rounding left in the mean would look like variation
+
+
+def _triangular_factor(X: Array, mean: Array, gram: Array, w: Array) -> Array:
+    """R with ``R'R = (X - mean)' diag(w) (X - mean)``, which ``gram`` is up to rounding."""
+    spread = np.sqrt(np.maximum(np.diag(gram), 0.0))
     if spread.all():
         try:
             R = np.linalg.cholesky(gram / np.outer(spread, spread)).T
@@ -114,8 +121,8 @@ def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
         except LinAlgError:
             pass
     # A QR keeps twice the digits of the Gram matrix: that tells a nearly collinear column from a collinear one.
-    R = np.zeros((p, p))
-    for rows in row_slices(X.shape[0], p):
+    R = np.zeros_like(gram)
+    for rows in row_slices(*X.shape):
         block = (np.asarray(X[rows], dtype=np.float64) - mean) * np.sqrt(w[rows])[:, None]
         R = np.asarray(np.linalg.qr(np.vstack([R, block]), mode="r"))
     return R
