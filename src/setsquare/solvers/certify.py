@@ -84,7 +84,7 @@ def _max_correlation(prepared: Prepared, end: Iterate) -> float:
     def kernel(block: Block) -> Sums:
         mean = _class_means(problem, linear_predictor(block, raw))
         weighted = block.weight[:, None] * mean
-        centred = np.subtract(block.X, mean_x, order="F")
+        centred = np.subtract(np.asarray(block.X), mean_x, order="F")
         variance = block.weight @ (centred * centred)
         return centred.T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, mean), variance
 
