@@ -76,7 +76,7 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
     confident = theta is not None  # a point that is given tends to be a good one
     theta = objective.start.theta if theta is None else theta
     trace: list[Step] = []
-    nu, length, corrected = 1.0, 0.0, False
+    nu, length, corrected = 0.0, 0.0, False
     status = Status.MAX_ITER
     for iteration in range(settings.max_iter + 1):
         frame = _frame(model.J)
