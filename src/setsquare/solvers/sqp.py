@@ -73,10 +73,9 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
     """Run the method from ``theta``, by default from the model with nothing but an intercept."""
     lam = np.zeros(objective.n_constraints)
     model = objective.start_model() if theta is None else objective.model(theta, lam)
-    confident = theta is not None  # a point that is given tends to be a good one
     theta = objective.start.theta if theta is None else theta
     trace: list[Step] = []
-    nu, length, corrected = 0.0, 0.0, False
+    nu, length, corrected, confident = 0.0, 0.0, False, True
     status = Status.MAX_ITER
     for iteration in range(settings.max_iter + 1):
         frame = _frame(model.J)
@@ -190,7 +189,8 @@ def _line_search(
 ) -> _Taken | None:
     """Halve the step until ``loss + nu |c|`` falls enough; a full step that fails is bent back onto the constraint.
 
-    After a long step the next full one is nearly always taken, so it gets its derivatives at once (``confident``).
+    A full step is nearly always taken, unless the last one was cut short, so it gets its derivatives at once
+    (``confident``).
     """
     step, violation = direction.step, float(np.linalg.norm(model.c))
     slope = float(model.g @ step) - nu * violation
