@@ -12,6 +12,7 @@ unit covariance, so that scale and collinearity of the features do not concern t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -64,15 +65,15 @@ class Start:
     loss : float
     slope : float
         Size of the rows' slopes, to which gradients are compared.
-    hessian : ndarray of shape (m, m) or None
-        Known from the features' second moments alone where every row has the same curvature: with a canonical link and
-        without an offset.
+    sums : tuple of ndarray or None
+        The sums of :meth:`Objective.model` there. Second moments give them where every row has the same curvature: with
+        a canonical link and without an offset.
     """
 
     theta: Array
     loss: float
     slope: float
-    hessian: Array | None
+    sums: Sums | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class Objective:
 
     def unconstrained(self) -> Objective:
         """Return the same problem without its constraint."""
-        return replace(self, n_basis=0)
+        return replace(self, n_basis=0, start=replace(self.start, sums=None))
 
     def raw(self, theta: Array) -> Array:
         """Intercept and coefficients, (1 + q, k), of the features in ``rows``."""
@@ -143,7 +144,18 @@ class Objective:
             return *head, *self._derivative_sums(block, terms, second)
 
         with np.errstate(over="ignore", invalid="ignore"):  # outside the domain: the infinite loss says so
-            loss, c, total, square, g, J, H = self.rows.reduce(kernel)
+            return self._assemble(theta, self.rows.reduce(kernel))
+
+    def start_model(self) -> Model:
+        """Model at the start, without multipliers."""
+        start = self.start
+        if start.sums is None:
+            return self.model(start.theta, np.zeros(self.n_constraints))
+        return self._assemble(start.theta, start.sums)
+
+    def _assemble(self, theta: Array, sums: Sums) -> Model:
+        """From sums over the rows to whitened coordinates."""
+        loss, c, total, square, g, J, H = sums
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
         gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
         hessian = T.T @ H @ T
@@ -158,12 +170,6 @@ class Objective:
             jacobian,
             hessian.transpose(0, 2, 1, 3).reshape(k * m, k * m),
         )
-
-    def start_model(self) -> Model:
-        """Model at the start, without multipliers."""
-        if self.start.hessian is None:
-            return self.model(self.start.theta, np.zeros(self.n_constraints))
-        return self.model(self.start.theta, None)._replace(H=self.start.hessian)
 
     def _basis(self, block: Block) -> Array:
         return block.Q[:, : self.n_basis]
@@ -183,12 +189,12 @@ class Objective:
         k, r, w = self.n_predictors, self.n_basis, block.weight[:, None]
         pairs = [(a, b) for a in range(k) for b in range(a + 1)]
         # All that is thin goes through one product with the features: slopes for the gradient, r columns a Jacobian.
-        thin = np.empty((len(w), k + r * len(pairs)))
+        thin = np.empty((len(w), k + r * len(pairs)), order="F")
         np.multiply(w, terms.slope, out=thin[:, :k])
         for i, (a, b) in enumerate(pairs):
             columns = thin[:, k + r * i : k + r * (i + 1)]
-            np.multiply(self._basis(block), w * terms.mean_slope[:, a, [b]], out=columns)
-        product = np.asarray(thin.T @ block.Z)
+            np.multiply(self._basis(block), w * terms.mean_slope[:, a, b, None], out=columns)
+        product = np.asarray(block.Z.T @ thin).T
         q1 = product.shape[1]
         J, H = np.empty((k, k, r, q1)), np.full((k, k, q1, q1), np.nan)
         for i, (a, b) in enumerate(pairs):
@@ -205,4 +211,4 @@ def linear_predictor(block: Block, raw: Array) -> Array:
 
 
 def _spread(total: Array, square: Array) -> float:
-    return float(np.sqrt(max(float(np.sum(square - total**2)), 0.0)))
+    return math.sqrt(max(float((square - total**2).sum()), 0.0))

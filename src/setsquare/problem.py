@@ -8,13 +8,22 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, lapack
 
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.families import Family, contrasts, family
+from setsquare.families import Family, RowTerms, contrasts, family
 from setsquare.objective import Objective, Start
 from setsquare.projection import Basis, check_rows, protected_basis
-from setsquare.rows import ArrayRows, as_double, is_sparse, weighted_gram
+from setsquare.rows import (
+    ArrayRows,
+    Block,
+    Sums,
+    as_double,
+    is_sparse,
+    row_slices,
+    weighted_gram,
+    weighted_product,
+)
 from setsquare.typing import Array, Matrix
 
 #: A feature of which less than this share of the variance lies outside the span of those before it is aliased.
@@ -164,7 +173,8 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     y = problem.coded_outcome()
     Z, mean = _centre(problem.features, w)
     rows = ArrayRows(Z, y, Q, w, _coded_offset(problem), problem.protected)
-    second, gram, scale = _second_moments(rows, mean)
+    second, zy, zq = rows.reduce(_moments)
+    gram, scale = _correlations(second, mean)
     ridge = problem.l2 / scale**2
     kept = _independent(gram)
     _check_freedom(problem, basis, len(kept))
@@ -174,7 +184,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -second[0, 1:] @ T
     penalty = np.zeros((to_raw.shape[1],) * 2)
     penalty[1:, 1:] = problem.l2 * T.T @ T
-    start = _null_model(problem, y, w, to_raw.T @ second @ to_raw, penalty)
+    start = _null_model(problem, y, w, (second, zy, zq), to_raw.shape[1])
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, Q.shape[1], start)
     names = np.asarray(problem.feature_names, dtype=object)
     aliased = tuple(np.delete(names, kept))
@@ -187,26 +197,33 @@ def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
         ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
         return sparse.hstack([ones, sparse.csr_array(as_double(Z))], format="csr"), np.zeros(Z.shape[1])
     mean = np.asarray(w @ Z, dtype=np.float64)
-    centred = np.empty((Z.shape[0], 1 + Z.shape[1]))
+    # Column by column in memory: weights then run along the rows, not along a few features.
+    centred = np.empty((Z.shape[0], 1 + Z.shape[1]), order="F")
     centred[:, 0] = 1.0
-    np.subtract(Z, mean, out=centred[:, 1:])
+    for rows in row_slices(*Z.shape):
+        np.subtract(Z[rows], mean, out=centred[rows, 1:])
     return centred, mean
 
 
-def _second_moments(rows: ArrayRows, mean: Array) -> tuple[Array, Array, Array]:
-    """Second moments of the rows' features, their correlations, and their standard deviations (1 for a constant)."""
-    (second,) = rows.reduce(lambda block: (weighted_gram(block.Z, block.weight),))
+def _moments(block: Block) -> Sums:
+    """Moments of the features with themselves, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
+    Z, w = block.Z, block.weight
+    return weighted_gram(Z, w), weighted_product(Z, w, block.y), weighted_product(Z, w, block.Q)
+
+
+def _correlations(second: Array, mean: Array) -> tuple[Array, Array]:
+    """Correlations of the features, and their standard deviations (1 for a constant)."""
     cross = second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])
     spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
     varies = spread > 1e-13 * (np.abs(mean) + np.abs(second[0, 1:]))  # rounding is not variation
     divisors = np.where(varies, spread, np.inf)
-    return second, cross / np.outer(divisors, divisors), np.where(varies, spread, 1.0)
+    return cross / np.outer(divisors, divisors), np.where(varies, spread, 1.0)
 
 
 def _independent(gram: Array) -> NDArray[np.intp]:
     """Indices of the features that are not combinations of earlier ones; those that vary have unit variance."""
     try:
-        if np.min(np.diag(cholesky(gram))) ** 2 > ALIASED:
+        if np.linalg.cholesky(gram).diagonal().min() ** 2 > ALIASED:
             return np.arange(len(gram))
     except LinAlgError:
         pass
@@ -222,14 +239,14 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
     """``T`` with ``T' gram T = I``, rows of other columns zero."""
     T = np.zeros((len(gram), len(columns)))
     if len(columns):
-        upper = cholesky(gram[np.ix_(columns, columns)])
-        T[columns] = solve_triangular(upper, np.eye(len(columns)))
+        upper = np.linalg.cholesky(gram[np.ix_(columns, columns)]).T
+        T[columns] = lapack.dtrtri(upper)[0]
     return T
 
 
-def _null_model(problem: Problem, y: Array, w: Array, second: Array, penalty: Array) -> Start:
-    """The intercept-only model; ``second`` holds the second moments of the features in the objective's coordinates."""
-    theta = np.zeros((problem.n_predictors, len(second)))
+def _null_model(problem: Problem, y: Array, w: Array, moments: Sums, m: int) -> Start:
+    """The intercept-only model, for ``m`` coordinates a predictor."""
+    theta = np.zeros((problem.n_predictors, m))
     offset = _coded_offset(problem)
     if problem.family.is_vector:
         shares = np.bincount(problem.outcome.astype(int), weights=w)
@@ -243,13 +260,18 @@ def _null_model(problem: Problem, y: Array, w: Array, second: Array, penalty: Ar
         top = float(offset.max()) + theta[0, 0]
         if top >= problem.family.activation.domain[1]:
             theta[:, 0] -= top - problem.family.activation.domain[1] + 1.0
-    eta = np.broadcast_to(theta[:, 0], y.shape) + (0.0 if offset is None else offset)
+    eta = theta[:, 0] + (np.zeros((1, 1)) if offset is None else offset)  # without one, a row stands for all
     terms = problem.family.terms(y, eta, np.zeros_like(eta))
-    hessian = None
-    if offset is None and problem.family.link == "canonical":
-        hessian = np.kron(terms.curvature[0], second) + np.kron(np.eye(problem.n_predictors), penalty)
-    slope = float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
-    return Start(theta.ravel(), float(w @ terms.loss), slope, hessian)
+    loss, slope = float(w @ terms.loss), float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
+    sums = _null_sums(loss, terms, *moments) if offset is None and problem.family.link == "canonical" else None
+    return Start(theta.ravel(), loss, slope, sums)
+
+
+def _null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
+    """The sums of :meth:`Objective.model` where all rows have the same mean and curvature."""
+    mean, mean_slope, curvature = terms.mean[0], terms.mean_slope[0], terms.curvature[0]
+    J, H = mean_slope[:, :, None, None] * zq.T, curvature[:, :, None, None] * second
+    return np.asarray(loss), np.outer(zq[0], mean), mean, mean**2, np.outer(second[0], mean) - zy, J, H
 
 
 def _coded_offset(problem: Problem) -> Array | None:

@@ -8,10 +8,11 @@ between the two or three times that a kernel reads it, and the blocks are shared
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ Sums = tuple[Array, ...]
 #: A block is read from memory once and from the cache after that; smaller ones cost more calls than they save.
 BLOCK_BYTES = 2**22
 #: Less than this a core, and handing the work to another thread costs more than it gains.
-SHARE_BYTES = 2**20
+SHARE_BYTES = 2**21
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +87,30 @@ class ArrayRows:
     weight: Array
     offset: Array | None = None
     X: Array | None = None
+    blocks: tuple[Block, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "blocks", tuple(self._cut()))
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
         return int(self.y.shape[0])
 
-    def blocks(self) -> Iterator[Block]:
-        """Cut the rows into blocks of equal size, one a core at least where that pays."""
+    def _cut(self) -> Iterator[Block]:
+        """Blocks of equal size, one a core at least where that pays."""
         n_bytes = 8 * self.n_rows * self.Z.shape[1]
-        cores = _n_cores()
-        block_bytes = min(BLOCK_BYTES, -(-n_bytes // cores)) if n_bytes > cores * SHARE_BYTES else n_bytes
-        for rows in row_slices(self.n_rows, self.Z.shape[1], max(block_bytes, 1)):
+        count = max(-(-n_bytes // BLOCK_BYTES), min(_n_cores(), n_bytes // SHARE_BYTES))
+        step = max(100, -(-self.n_rows // count))
+        for start in range(0, self.n_rows, step):
+            rows = slice(start, start + step)
             offset, X = (None if part is None else part[rows] for part in (self.offset, self.X))
-            yield Block(as_double(self.Z[rows]), self.y[rows], self.Q[rows], self.weight[rows], offset, X)
+            Z = as_double(self.Z if step >= self.n_rows else self.Z[rows])  # a slice of a sparse matrix is a copy
+            yield Block(Z, self.y[rows], self.Q[rows], self.weight[rows], offset, X)
 
     def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
         """Add up what ``kernel`` returns for each block; always in the same order, so always the same digits."""
-        first, *others = self.blocks()
+        first, *others = self.blocks
         pending = [_workers().submit(kernel, block) for block in others]
         return add_up(iter([kernel(first), *(part.result() for part in pending)]))
 
@@ -175,13 +182,25 @@ def weighted_gram(A: Matrix, weight: Array) -> Array:
     """
     if is_sparse(A):
         return weighted_product(A, weight, A)
-    scaled = A * np.sqrt(np.abs(weight))[:, None]
+    scaled = np.multiply(A, np.sqrt(np.abs(weight))[:, None], out=_scratch(A.shape))
     gram = scaled.T @ scaled  # numpy sees the symmetry and does half the work
     negative = weight < 0.0
     if negative.any():
         rest = scaled[negative]
         gram -= 2.0 * (rest.T @ rest)
     return np.asarray(gram)
+
+
+_kept = threading.local()
+
+
+def _scratch(shape: tuple[int, int]) -> Array:
+    """Uninitialised matrix, the same memory each time in a thread: fresh pages cost more than the work on them."""
+    size = shape[0] * shape[1]
+    if len(getattr(_kept, "memory", ())) < size:
+        _kept.memory = np.empty(size)
+    matrix: Array = _kept.memory[:size].reshape(shape, order="F")
+    return matrix
 
 
 def weighted_product(A: Matrix, weight: Array, B: Matrix) -> Array:

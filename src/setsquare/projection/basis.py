@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, lapack
 
 from setsquare.errors import InputError
 from setsquare.rows import row_slices, weighted_gram
@@ -14,7 +14,7 @@ from setsquare.typing import Array
 
 #: A column whose part outside the span of the columns before it is smaller than this share of it is collinear.
 COLLINEAR = 1e-9
-#: A column that varies by less than this share of its largest value is constant.
+#: A column that varies by less than this share of its mean is constant: rounding is not variation.
 CONSTANT = 1e-13
 #: Columns whose Gram matrix has no smaller pivot than this (relative, not squared) lose nothing by it.
 WELL_CONDITIONED = 1e-3
@@ -63,7 +63,8 @@ class Basis:
 
     def apply(self, X: Array) -> Array:
         """Coordinates of the rows of ``X`` (n, p) in the basis, (n, r)."""
-        return (np.asarray(X, dtype=np.float64) - self.mean) @ self.transform
+        centred = np.subtract(X, self.mean, dtype=np.float64, order="F")
+        return (self.transform.T @ centred.T).T  # column by column in memory, like the features
 
 
 def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None) -> Basis:
@@ -81,11 +82,10 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     check_rows(n, p)
     names = names or tuple(f"x{j}" for j in range(p))
     w = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
-    mean = np.asarray(w @ X, dtype=np.float64)
-    R = _triangular_factor(X, mean, w)
+    mean, gram = _moments(X, w)
+    R = _triangular_factor(X, mean, gram, w)
     spread = np.linalg.norm(R, axis=0)
-    largest = np.abs(X).max(axis=0)
-    varies = spread > CONSTANT * largest
+    varies = spread > CONSTANT * np.abs(mean)
     scaled = R / np.where(varies, spread, 1.0)
     kept = _independent(scaled, np.flatnonzero(varies))
     if not kept:
@@ -93,9 +93,9 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
             f"Every protected column is constant ({', '.join(names[:5])}): there is nothing to protect; "
             "name a column that varies."
         )
-    upper = np.linalg.qr(scaled[:, kept], mode="r")
+    upper = scaled if len(kept) == p else np.linalg.qr(scaled[:, kept], mode="r")
     transform = np.zeros((p, len(kept)))
-    transform[kept] = solve_triangular(upper, np.eye(len(kept))) / spread[kept, None]
+    transform[kept] = lapack.dtrtri(upper)[0] / spread[kept, None]
     collinear = tuple(names[j] for j in range(p) if varies[j] and j not in kept)
     return Basis(mean, transform, names, tuple(names[j] for j in np.flatnonzero(~varies)), collinear)
 
@@ -106,30 +106,40 @@ def check_rows(n: int, p: int) -> None:
         raise InputError(f"Too few rows (n_samples = {n}) for {p} protected column(s): give more rows than columns.")
 
 
-def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
-    """R with ``R'R = (X - mean)' diag(w) (X - mean)``, one block of rows after the other."""
-    p = X.shape[1]
-    gram = np.zeros((p, p))
-    for rows in row_slices(X.shape[0], p):
-        gram += weighted_gram(np.asarray(X[rows], dtype=np.float64) - mean, w[rows])
-    spread = np.sqrt(np.diag(gram))
+def _moments(X: Array, w: Array) -> tuple[Array, Array]:
+    """Mean and covariance, one block of rows after the other."""
+    mean = np.asarray(w @ X, dtype=np.float64)
+    gram, rest = np.zeros((len(mean), len(mean))), np.zeros(len(mean))
+    for rows in row_slices(*X.shape):
+        centred = np.subtract(X[rows], mean, dtype=np.float64, order="F")
+        gram += weighted_gram(centred, w[rows])
+        rest += w[rows] @ centred
+    return mean + rest, gram - np.outer(rest, rest)  # what rounding left in the mean would look like variation
+
+
+def _triangular_factor(X: Array, mean: Array, gram: Array, w: Array) -> Array:
+    """R with ``R'R = (X - mean)' diag(w) (X - mean)``, which ``gram`` is up to rounding."""
+    spread = np.sqrt(np.maximum(np.diag(gram), 0.0))
     if spread.all():
         try:
-            R = cholesky(gram / np.outer(spread, spread))
+            R = np.linalg.cholesky(gram / np.outer(spread, spread)).T
             if np.min(np.diag(R)) > WELL_CONDITIONED:
                 return np.asarray(R * spread)
         except LinAlgError:
             pass
     # A QR keeps twice the digits of the Gram matrix: that tells a nearly collinear column from a collinear one.
-    R = np.zeros((p, p))
-    for rows in row_slices(X.shape[0], p):
+    R = np.zeros_like(gram)
+    for rows in row_slices(*X.shape):
         block = (np.asarray(X[rows], dtype=np.float64) - mean) * np.sqrt(w[rows])[:, None]
         R = np.asarray(np.linalg.qr(np.vstack([R, block]), mode="r"))
     return R
 
 
 def _independent(R: Array, candidates: NDArray[np.intp]) -> list[int]:
-    """Of the columns of ``R``, those that are not a combination of the ones kept before them."""
+    """Of the columns of the triangular ``R``, those that are not a combination of the ones kept before them."""
+    outside = np.abs(np.diag(R))  # the size of each column outside the span of all those before it
+    if len(candidates) == len(R) and outside.min() > COLLINEAR:
+        return list(range(len(R)))
     kept: list[int] = []
     V = np.zeros((R.shape[0], 0))
     for j in candidates:

@@ -9,7 +9,7 @@ from setsquare.objective import linear_predictor
 from setsquare.problem import Prepared, Problem
 from setsquare.rows import Block, Sums
 from setsquare.solvers.solution import Certificate, Solution, Status
-from setsquare.solvers.sqp import Iterate, Settings, kkt_residual, reduced_hessian, solve_sqp
+from setsquare.solvers.sqp import Iterate, Settings, kkt_residual, reduced_hessian, solve_reduced, solve_sqp
 from setsquare.typing import Array
 
 #: Curvature, relative to that of the intercept-only model, under which a direction counts as left open by the data.
@@ -84,8 +84,8 @@ def _max_correlation(prepared: Prepared, end: Iterate) -> float:
     def kernel(block: Block) -> Sums:
         mean = _class_means(problem, linear_predictor(block, raw))
         weighted = block.weight[:, None] * mean
-        centred = np.asarray(block.X) - mean_x
-        variance = np.einsum("np,np,n->p", centred, centred, block.weight)
+        centred = np.subtract(np.asarray(block.X), mean_x, order="F")
+        variance = block.weight @ (centred * centred)
         return centred.T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, mean), variance
 
     cov, total, square, variance = objective.rows.reduce(kernel)
@@ -103,9 +103,24 @@ def _class_means(problem: Problem, eta: Array) -> Array:
 
 
 def _unconstrained_loss(prepared: Prepared, end: Iterate) -> float:
-    """Loss of the fit without the constraint: a few Newton steps from the solution, and the last one's prediction."""
-    free = solve_sqp(prepared.objective.unconstrained(), end.theta, Settings(max_iter=50, kkt=1e-3, loss=1e-6))
-    values, vectors = np.linalg.eigh(free.model.H)
-    along = vectors.T @ free.model.g
-    rest = 0.5 * float(np.sum(along**2 / np.maximum(values, 1e-9 * values[-1])))
-    return min(free.model.loss - rest, end.model.loss)
+    """Loss of the fit without the constraint, by Newton steps from the solution.
+
+    The first one takes the Hessian at hand, that of the Lagrangian, unless it leaves directions open. After that a
+    Hessian is kept while its steps shrink fast, since a gradient alone costs a third of the two.
+    """
+    free, nothing = prepared.objective.unconstrained(), np.zeros(0)
+    theta, model = end.theta, end.model
+    H = model.H if end.status is Status.CONVERGED else free.model(theta, nothing).H
+    previous = 0.0
+    for _ in range(50):
+        step = solve_reduced(H, -model.g)[0]
+        reduction = -0.5 * float(model.g @ step)
+        if reduction <= 5e-7 * abs(model.loss):
+            return min(model.loss - reduction, end.model.loss)
+        fast = reduction <= 0.1 * previous
+        trial = free.model(theta + step, None if fast else nothing)
+        if not trial.loss < model.loss:
+            break
+        theta, model, previous = theta + step, trial, reduction
+        H = H if fast else model.H
+    return solve_sqp(free, theta, Settings(max_iter=50, kkt=1e-5, loss=5e-7)).model.loss  # a line search is needed

@@ -75,7 +75,7 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
     model = objective.start_model() if theta is None else objective.model(theta, lam)
     theta = objective.start.theta if theta is None else theta
     trace: list[Step] = []
-    nu, length, corrected = 1.0, 0.0, False  # a length of 0: no step yet
+    nu, length, corrected, confident = 0.0, 0.0, False, True
     status = Status.MAX_ITER
     for iteration in range(settings.max_iter + 1):
         frame = _frame(model.J)
@@ -97,11 +97,11 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
         if iteration == settings.max_iter:
             break
         nu = _penalty(nu, model, direction)
-        taken = _line_search(objective, theta, lam, model, frame, direction, nu, confident=length == 1.0)
+        taken = _line_search(objective, theta, lam, model, frame, direction, nu, confident)
         if taken is None:
             status = Status.CONVERGED if feasible and kkt <= 1e3 * settings.kkt else Status.STALLED
             break
-        length, corrected = taken.length, direction.corrected
+        length, corrected, confident = taken.length, direction.corrected, taken.length >= 0.5
         theta, lam, model = taken.theta, taken.lam, taken.model
     theta, model = _restore(objective, theta, lam, model, settings)
     return Iterate(theta, -_frame(model.J).pinv.T @ model.g, model, status, tuple(trace))
@@ -122,10 +122,13 @@ def _frame(J: Array) -> _Frame:
     r, m = J.shape
     if r == 0:
         return _Frame(np.zeros((m, 0)), np.eye(m))
-    Y, R = np.linalg.qr(J.T, mode="complete")
-    pivots = np.abs(np.diag(R))
+    R, tau, *_ = lapack.dgeqrf(J.T)  # scipy's and numpy's checked functions take longer than the work, here and below
+    pivots = np.abs(R.diagonal())
     if pivots.min() > 1e-6 * pivots.max():
-        return _Frame(Y[:, :r] @ np.linalg.inv(R[:r]).T, Y[:, r:])
+        reflectors = np.zeros((m, m), order="F")
+        reflectors[:, :r] = R
+        Y = lapack.dorgqr(reflectors, tau)[0]
+        return _Frame(lapack.dtrtrs(R[:r], Y[:, :r].T)[0].T, Y[:, r:])
     U, s, Vt = np.linalg.svd(J)  # only the singular values tell which directions the features cannot reach
     reachable = s > UNREACHABLE * s[0]
     rank = int(reachable.sum())
@@ -136,19 +139,19 @@ def _direction(model: Model, frame: _Frame) -> _Direction:
     normal = -frame.pinv @ model.c
     reduced = frame.null.T @ model.H @ frame.null
     target = -frame.null.T @ (model.g + model.H @ normal)
-    tangent, corrected = _solve_reduced(reduced, target)
+    tangent, corrected = solve_reduced(reduced, target)
     step = normal + frame.null @ tangent
     lam = -frame.pinv.T @ (model.g + model.H @ step)
     return _Direction(step, lam, 0.5 * float(target @ tangent), corrected)
 
 
-def _solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
+def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
     """Minimise ``x'Ax/2 - target'x``; where A is not safely positive, with the size of its eigenvalues instead."""
     if not len(target):
         return target, False
-    factor, solution, failed = lapack.dposv(reduced, target)  # scipy's checked wrappers take longer than the work
+    factor, solution, failed = lapack.dposv(reduced, target)
     if not failed:
-        pivots = np.diag(factor) ** 2
+        pivots = factor.diagonal() ** 2
         if pivots.min() > OPEN * pivots.max():
             return solution, False
     values, vectors = np.linalg.eigh(reduced)
@@ -186,7 +189,8 @@ def _line_search(
 ) -> _Taken | None:
     """Halve the step until ``loss + nu |c|`` falls enough; a full step that fails is bent back onto the constraint.
 
-    After a full step the next one is nearly always taken too, so it gets its derivatives at once (``confident``).
+    A full step is nearly always taken, unless the last one was cut short, so it gets its derivatives at once
+    (``confident``).
     """
     step, violation = direction.step, float(np.linalg.norm(model.c))
     slope = float(model.g @ step) - nu * violation
