@@ -39,6 +39,8 @@ class Model(NamedTuple):
     loss : float
     c : ndarray of shape (r,)
     spread : float
+    steepness : float
+        Mean slope of the activation: the size of a Jacobian whose features follow the protected columns closely.
     g : ndarray of shape (m,)
         Gradient of the loss.
     J : ndarray of shape (r, m)
@@ -50,6 +52,7 @@ class Model(NamedTuple):
     loss: float
     c: Array
     spread: float
+    steepness: float
     g: Array
     J: Array
     H: Array
@@ -63,8 +66,8 @@ class Start:
     ----------
     theta : ndarray of shape (m,)
     loss : float
-    slope : float
-        Size of the rows' slopes, to which gradients are compared.
+    slope, curvature : float
+        Size of the rows' slopes, and their mean curvature: what gradients and eigenvalues are compared to.
     sums : tuple of ndarray or None
         The sums of :meth:`Objective.model` there. Second moments give them where every row has the same curvature: with
         a canonical link and without an offset.
@@ -73,6 +76,7 @@ class Start:
     theta: Array
     loss: float
     slope: float
+    curvature: float
     sums: Sums | None
 
 
@@ -141,10 +145,10 @@ class Objective:
         def kernel(block: Block) -> Sums:
             terms = self.family.terms(block.y, linear_predictor(block, raw), self._basis(block) @ multipliers)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
-            return *head, *self._derivative_sums(block, terms, second)
+            steepness = np.asarray(block.weight @ np.trace(terms.mean_slope, axis1=1, axis2=2))
+            return *head, steepness, *self._derivative_sums(block, terms, second)
 
-        with np.errstate(over="ignore", invalid="ignore"):  # outside the domain: the infinite loss says so
-            return self._assemble(theta, self.rows.reduce(kernel))
+        return self._assemble(theta, self.rows.reduce(kernel))
 
     def start_model(self) -> Model:
         """Model at the start, without multipliers."""
@@ -155,10 +159,11 @@ class Objective:
 
     def _assemble(self, theta: Array, sums: Sums) -> Model:
         """From sums over the rows to whitened coordinates."""
-        loss, c, total, square, g, J, H = sums
+        loss, c, total, square, steepness, g, J, H = sums
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
-        gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
-        hessian = T.T @ H @ T
+        with np.errstate(over="ignore", invalid="ignore"):  # outside the domain: the infinite loss says so
+            gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
+            hessian = T.T @ H @ T
         if self.penalty.any():
             gradient = gradient + theta.reshape(k, -1) @ self.penalty
             hessian[range(k), range(k)] += self.penalty
@@ -166,6 +171,7 @@ class Objective:
             float(loss) + self._ridge(theta),
             c.T.ravel(),
             _spread(total, square),
+            float(steepness),
             gradient.ravel(),
             jacobian,
             hessian.transpose(0, 2, 1, 3).reshape(k * m, k * m),
@@ -211,4 +217,6 @@ def linear_predictor(block: Block, raw: Array) -> Array:
 
 
 def _spread(total: Array, square: Array) -> float:
+    if not np.isfinite(square).all():
+        return math.inf
     return math.sqrt(max(float((square - total**2).sum()), 0.0))

@@ -264,14 +264,16 @@ def _null_model(problem: Problem, y: Array, w: Array, moments: Sums, m: int) -> 
     terms = problem.family.terms(y, eta, np.zeros_like(eta))
     loss, slope = float(w @ terms.loss), float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
     sums = _null_sums(loss, terms, *moments) if offset is None and problem.family.link == "canonical" else None
-    return Start(theta.ravel(), loss, slope, sums)
+    curvatures = np.trace(terms.curvature, axis1=1, axis2=2) / problem.n_predictors
+    return Start(theta.ravel(), loss, slope, float(w @ np.broadcast_to(curvatures, w.shape)), sums)
 
 
 def _null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
     """The sums of :meth:`Objective.model` where all rows have the same mean and curvature."""
     mean, mean_slope, curvature = terms.mean[0], terms.mean_slope[0], terms.curvature[0]
     J, H = mean_slope[:, :, None, None] * zq.T, curvature[:, :, None, None] * second
-    return np.asarray(loss), np.outer(zq[0], mean), mean, mean**2, np.outer(second[0], mean) - zy, J, H
+    g = np.outer(second[0], mean) - zy
+    return np.asarray(loss), np.outer(zq[0], mean), mean, mean**2, np.trace(mean_slope), g, J, H
 
 
 def _coded_offset(problem: Problem) -> Array | None:
@@ -302,6 +304,12 @@ def _check(problem: Problem) -> None:
     n = problem.features.shape[0]
     if problem.outcome.ndim != 1:
         raise InputError(f"The outcome must be one column, not the shape {problem.outcome.shape}.")
+    for what, names, count in (
+        ("feature", problem.feature_names, problem.features.shape[1]),
+        ("protected", problem.protected_names, 0 if problem.protected is None else problem.protected.shape[-1]),
+    ):
+        if len(names) != count:
+            raise InputError(f"There are {len(names)} {what} names for {count} columns: give one name a column.")
     for what in ("outcome", "protected", "weight", "offset"):
         values = getattr(problem, what)
         if values is not None and len(values) != n:
@@ -311,6 +319,8 @@ def _check(problem: Problem) -> None:
     check_finite(problem.features, problem.feature_names, "feature")
     check_finite(problem.outcome[:, None], ("the outcome",), "")
     if problem.protected is not None:
+        if problem.protected.ndim != 2 or not problem.protected.shape[1]:
+            raise InputError(f"The protected columns must be a table, not an array of shape {problem.protected.shape}.")
         check_finite(problem.protected, problem.protected_names, "protected column")
         check_rows(n, problem.protected.shape[1])
     if problem.weight is not None and (not np.isfinite(problem.weight).all() or problem.weight.min() < 0.0):
@@ -327,20 +337,27 @@ def _check(problem: Problem) -> None:
 def _check_outcome(problem: Problem) -> None:
     y = problem.outcome if problem.weight is None else problem.outcome[problem.weight > 0.0]
     if problem.family.is_vector:
-        missing = np.flatnonzero(np.bincount(y.astype(int)) == 0)
-        if len(missing) or y.max() < 1:
-            raise InputError(
-                "Every class from 0 to the largest must occur with positive weight, and at least two of them."
-            )
+        _check_classes(problem, y)
         return
     problem.family.check_outcome(y)
-    mean = float(np.average(problem.outcome, weights=problem.weight))
-    low, high = problem.family.activation.range
-    if not low < mean < high:
+    if problem.offset is not None and problem.offset.size != problem.n_rows:
+        raise InputError(f"The offset must be one column, not the shape {problem.offset.shape}.")
+    if np.ptp(y) == 0.0:
         raise InputError(
-            f"Every outcome is {mean:g}, so there is nothing to predict; the {problem.family.name} family needs "
+            f"Every outcome is {y[0]:g}, so there is nothing to predict: the {problem.family.name} family needs "
             "an outcome that varies."
         )
+
+
+def _check_classes(problem: Problem, y: Array) -> None:
+    whole = (y == np.floor(y)).all() and y.min() >= 0.0
+    if not whole or y.max() < 1.0 or (np.bincount(y.astype(int)) == 0).any():
+        raise InputError(
+            "Number the classes 0, 1, ... without a gap: at least two, and each class with a row of positive weight."
+        )
+    shape = (problem.n_rows, problem.n_predictors + 1)
+    if problem.offset is not None and problem.offset.shape != shape:
+        raise InputError(f"The offset of {shape[1]} classes must have the shape {shape}, not {problem.offset.shape}.")
 
 
 def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:

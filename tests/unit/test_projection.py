@@ -210,3 +210,11 @@ def test_input_is_not_changed() -> None:
     GeneralizedProjector.fit(Y, X, "relu").predict(Y, X)
     np.testing.assert_array_equal(Y, before[0])
     np.testing.assert_array_equal(X, before[1])
+
+
+@pytest.mark.parametrize("value", [0.1, 1.0 / 3.0, 1e9 + 0.1])
+def test_rounding_in_the_mean_of_a_long_constant_column_is_no_variation(value: float) -> None:
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.full(40_000, value), rng.normal(size=40_000)])
+    basis = protected_basis(X, names=("same", "age"))
+    assert basis.constant == ("same",) and basis.rank == 1

@@ -15,7 +15,7 @@ from setsquare.errors import (
     SetsquareWarning,
     SolverWarning,
 )
-from setsquare.solvers import Certificate, Solution, Status
+from setsquare.solvers import Certificate, Solution
 
 #: Share of the outcome's variance explained by the protected columns from which a warning is due.
 LABEL_SHARE = 0.5
@@ -32,7 +32,7 @@ def judge(solution: Solution, constant: Sequence[str] = ()) -> None:
     warn_dropped((*constant, *certificate.constant_protected), certificate.collinear_protected)
     warn_label_share(certificate.label_share)
     _warn_undetermined(certificate)
-    if certificate.is_orthogonal and solution.status in (Status.MAX_ITER, Status.STALLED):
+    if certificate.is_orthogonal and not certificate.is_optimal:
         _warn(
             f"The predictions are orthogonal but the loss may not be the lowest possible: {solution.status} "
             f"(relative gradient {certificate.kkt_residual:.1e}); raise max_iter or n_restarts.",

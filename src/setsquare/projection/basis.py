@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, lapack
 
-from setsquare.errors import InputError
+from setsquare.errors import InputError, MissingValuesError
 from setsquare.rows import row_slices, weighted_gram
 from setsquare.typing import Array
 
@@ -83,11 +83,16 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     names = names or tuple(f"x{j}" for j in range(p))
     w = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
     mean, gram = _moments(X, w)
+    if not np.isfinite(gram).all():
+        listed = ", ".join(np.asarray(names)[~np.isfinite(np.diag(gram))])
+        raise MissingValuesError(f"Protected column(s) {listed} have missing or infinite values: remove or fill them.")
     R = _triangular_factor(X, mean, gram, w)
     spread = np.linalg.norm(R, axis=0)
     varies = spread > CONSTANT * np.abs(mean)
     scaled = R / np.where(varies, spread, 1.0)
-    kept = _independent(scaled, np.flatnonzero(varies))
+    # A copy that is shifted far from zero differs from the original by rounding alone: no direction of its own.
+    limit = np.maximum(COLLINEAR, 4.0 * np.finfo(float).eps * np.abs(mean) / np.where(varies, spread, 1.0))
+    kept = _independent(scaled, np.flatnonzero(varies), limit)
     if not kept:
         raise InputError(
             f"Every protected column is constant ({', '.join(names[:5])}): there is nothing to protect; "
@@ -107,14 +112,15 @@ def check_rows(n: int, p: int) -> None:
 
 
 def _moments(X: Array, w: Array) -> tuple[Array, Array]:
-    """Mean and covariance, one block of rows after the other."""
-    mean = np.asarray(w @ X, dtype=np.float64)
-    gram, rest = np.zeros((len(mean), len(mean))), np.zeros(len(mean))
-    for rows in row_slices(*X.shape):
-        centred = np.subtract(X[rows], mean, dtype=np.float64, order="F")
-        gram += weighted_gram(centred, w[rows])
-        rest += w[rows] @ centred
-    return mean + rest, gram - np.outer(rest, rest)  # what rounding left in the mean would look like variation
+    """Mean and covariance, one block of rows after the other; not finite where a value is not."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = np.asarray(w @ X, dtype=np.float64)
+        gram, rest = np.zeros((len(mean), len(mean))), np.zeros(len(mean))
+        for rows in row_slices(*X.shape):
+            centred = np.subtract(X[rows], mean, dtype=np.float64, order="F")
+            gram += weighted_gram(centred, w[rows])
+            rest += w[rows] @ centred
+        return mean + rest, gram - np.outer(rest, rest)  # what rounding left in the mean would look like variation
 
 
 def _triangular_factor(X: Array, mean: Array, gram: Array, w: Array) -> Array:
@@ -135,10 +141,10 @@ def _triangular_factor(X: Array, mean: Array, gram: Array, w: Array) -> Array:
     return R
 
 
-def _independent(R: Array, candidates: NDArray[np.intp]) -> list[int]:
+def _independent(R: Array, candidates: NDArray[np.intp], limit: Array) -> list[int]:
     """Of the columns of the triangular ``R``, those that are not a combination of the ones kept before them."""
     outside = np.abs(np.diag(R))  # the size of each column outside the span of all those before it
-    if len(candidates) == len(R) and outside.min() > COLLINEAR:
+    if len(candidates) == len(R) and (outside > limit).all():
         return list(range(len(R)))
     kept: list[int] = []
     V = np.zeros((R.shape[0], 0))
@@ -147,7 +153,7 @@ def _independent(R: Array, candidates: NDArray[np.intp]) -> list[int]:
         for _ in range(2):  # once more removes what rounding left
             v = v - V @ (V.T @ v)
         size = np.linalg.norm(v)
-        if size > COLLINEAR:
+        if size > limit[j]:
             kept.append(int(j))
             V = np.column_stack([V, v / size])
     return kept

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from setsquare.errors import InputError
+from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Activation, activation, contrasts
 from setsquare.families.softmax import softmax_terms
 from setsquare.projection.basis import Basis, protected_basis
@@ -102,6 +102,8 @@ class GeneralizedProjector:
         basis = protected_basis(X, weight, names)
         w = np.full(len(X), 1.0 / len(X)) if weight is None else weight / weight.sum()
         units = np.asarray(eta, dtype=np.float64).reshape(len(eta), -1)
+        if not np.isfinite(units).all():
+            raise MissingValuesError("The pre-activations have missing or infinite values: remove or fill those rows.")
         mean = np.asarray(w @ h(units) if target is None else np.broadcast_to(target, units.shape[1]))
         Q, d = basis.apply(X), units.shape[1]
         with np.errstate(invalid="ignore", over="ignore"):  # an overflow is a step that the line search takes back

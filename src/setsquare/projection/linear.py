@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from setsquare.errors import InputError
+from setsquare.errors import InputError, MissingValuesError
 from setsquare.projection.basis import Basis, protected_basis
 from setsquare.rows import row_slices
 from setsquare.typing import Array
@@ -51,8 +51,11 @@ class Projector:
         basis = protected_basis(X, weight, names)
         w = np.full(len(X), 1.0 / len(X)) if weight is None else weight / weight.sum()
         fitted = cls(basis, np.zeros((basis.rank, int(np.prod(Y.shape[1:], dtype=int)))))
-        for _ in range(2):  # the second pass removes what rounding left in the first
-            fitted = cls(basis, fitted.coefficients + fitted._remaining(Y, X, w))
+        with np.errstate(invalid="ignore", over="ignore"):  # infinite values end in coefficients that are not finite
+            for _ in range(2):  # the second pass removes what rounding left in the first
+                fitted = cls(basis, fitted.coefficients + fitted._remaining(Y, X, w))
+        if not np.isfinite(fitted.coefficients).all():
+            raise MissingValuesError("What is to be corrected has missing or infinite values: remove or fill them.")
         return fitted
 
     def _remaining(self, Y: Array, X: Array, w: Array) -> Array:

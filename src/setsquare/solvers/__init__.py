@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from setsquare.errors import InputError
@@ -64,7 +66,14 @@ def solve(
     if name not in SOLVERS:
         raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(SOLVERS)}.")
     with single_threaded_blas():
-        return _solve(problem, name, Settings(kkt=tol, max_iter=max_iter or _ITERATIONS[name]), start, n_restarts, rng)
+        return _solve(
+            problem,
+            name,
+            Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter),
+            start,
+            n_restarts,
+            rng,
+        )
 
 
 def _solve(
@@ -77,14 +86,16 @@ def _solve(
 ) -> Solution:
     prepared = prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
+    run = partial(SOLVERS[name], objective)
     theta = None if start is None else prepared.theta(*class_coefficients(problem, *start))
-    best = SOLVERS[name](objective, theta, settings)
+    ends = [run(theta, settings)]
+    if theta is not None and ends[0].status not in (Status.CONVERGED, Status.FLAT):
+        ends.append(run(None, settings))  # a start that leads nowhere is given up for the one that always works
     for _ in range(n_restarts):
         generator = rng or np.random.default_rng()
-        random = objective.start.theta + generator.normal(size=objective.n_parameters) / objective.n_parameters**0.5
-        other = SOLVERS[name](objective, random, settings)
-        best = min(best, other, key=lambda end: _rank(end, settings))
-    return certify(prepared, best, name)
+        draw = generator.normal(size=objective.n_parameters) / objective.n_parameters**0.5
+        ends.append(run(objective.start.theta + draw, settings))
+    return certify(prepared, min(ends, key=lambda end: _rank(end, settings)), name)
 
 
 def _rank(end: Iterate, settings: Settings) -> tuple[bool, float]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from setsquare.errors import InputError
 from setsquare.families import contrasts
 from setsquare.objective import linear_predictor
 from setsquare.problem import Prepared, Problem
 from setsquare.rows import Block, Sums
 from setsquare.solvers.solution import Certificate, Solution, Status
-from setsquare.solvers.sqp import Iterate, Settings, kkt_residual, reduced_hessian, solve_reduced, solve_sqp
+from setsquare.solvers.sqp import OPEN, Iterate, Settings, kkt_residual, reduced_hessian, solve_reduced, solve_sqp
 from setsquare.typing import Array
-
-#: Curvature, relative to that of the intercept-only model, under which a direction counts as left open by the data.
-FLAT = 1e-6
 
 
 def certify(prepared: Prepared, end: Iterate, solver: str) -> Solution:
@@ -51,6 +49,12 @@ def certify(prepared: Prepared, end: Iterate, solver: str) -> Solution:
 def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple[Array, Array]:
     """Coefficients as a user has them, in the contrasts that the objective works in."""
     intercept, coef = np.atleast_1d(intercept), np.atleast_2d(coef)
+    n_outputs = problem.n_predictors + 1 if problem.family.is_vector else 1
+    if intercept.shape != (n_outputs,) or coef.shape != (n_outputs, problem.features.shape[1]):
+        raise InputError(
+            f"The start must have {n_outputs} intercept(s) and coefficients of the shape "
+            f"{(n_outputs, problem.features.shape[1])}, not {intercept.shape} and {coef.shape}."
+        )
     if not problem.family.is_vector:
         return intercept, coef
     C = contrasts(problem.n_predictors + 1)
@@ -63,7 +67,8 @@ def _curvature(prepared: Prepared, end: Iterate) -> tuple[float, tuple[str, ...]
     if not len(reduced):
         return np.inf, ()
     values, vectors = np.linalg.eigh(reduced)
-    open_directions = null @ vectors[:, np.abs(values) <= FLAT * np.abs(values).max()]
+    values /= prepared.objective.start.curvature
+    open_directions = null @ vectors[:, np.abs(values) <= OPEN]
     if not open_directions.shape[1]:
         return float(values[0]), ()
     # A feature takes part where it moves the linear predictor of its own rows along an open direction.

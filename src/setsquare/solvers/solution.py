@@ -60,8 +60,8 @@ class Certificate:
     kkt_residual : float
         Gradient of the Lagrangian relative to the slopes of the intercept-only model.
     min_curvature : float
-        Smallest eigenvalue of the Lagrangian's Hessian on the tangent space of the constraint (whitened features):
-        above -1e-8 there is no direction in which the loss falls to second order.
+        Smallest eigenvalue of the Lagrangian's Hessian on the tangent space of the constraint, relative to the mean
+        curvature of the intercept-only model: above -1e-8 the loss falls in no direction to second order.
     loss, loss_unconstrained, loss_null : float
         Mean loss of this model, without the constraint, and with nothing but an intercept.
     rank_protected, rank_features : int

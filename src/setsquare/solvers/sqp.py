@@ -18,10 +18,15 @@ from setsquare.objective import Model, Objective, Values
 from setsquare.solvers.solution import MIN_CURVATURE, Status, Step
 from setsquare.typing import Array
 
-#: Singular values of the Jacobian below this share of the largest are directions that the features cannot reach.
+#: Singular values of the Jacobian below this share of the activation's mean slope are rounding: the features know
+#: nothing of the protected columns in that direction, and cannot follow them there.
 UNREACHABLE = 1e-10
-#: Eigenvalues of the reduced Hessian below this share of the largest belong to directions that the data leave open.
-OPEN = 1e-9
+#: Eigenvalues of the reduced Hessian below this share of the largest are not told from zero.
+SINGULAR = 1e-9
+#: Below this share a direction is left open by the data: the loss hardly moves along it.
+OPEN = 1e-5
+#: Correlation with the basis up to which a point counts as near the constraint.
+NEAR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class Settings:
     max_iter: int = 100
     kkt: float = 1e-8
     correlation: float = 1e-10
-    loss: float = 1e-10
+    loss: float = 1e-9
 
 
 class Iterate(NamedTuple):
@@ -63,9 +68,16 @@ class _Frame(NamedTuple):
 
 
 class _Direction(NamedTuple):
+    """A step with the multipliers and the reduction of the loss that the quadratic model foresees.
+
+    ``is_open`` says that it may lead along a direction that the data leave open, ``corrected`` that the inertia of the
+    Hessian was.
+    """
+
     step: Array
     lam: Array
     reduction: float
+    is_open: bool
     corrected: bool
 
 
@@ -78,12 +90,13 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
     nu, length, corrected, confident = 0.0, 0.0, False, True
     status = Status.MAX_ITER
     for iteration in range(settings.max_iter + 1):
-        frame = _frame(model.J)
+        frame = _frame(model)
         kkt = kkt_residual(objective, model, -frame.pinv.T @ model.g)
         gap = float(np.abs(model.c).max(initial=0.0))
         trace.append(Step(iteration, model.loss, gap, kkt, length, corrected))
         direction = _direction(model, frame)
-        feasible = gap <= settings.correlation * max(model.spread, 1e-6 * objective.start.slope)
+        # What is left of the constraint by then is settled afterwards, and changes the gradient by no more than itself.
+        feasible = gap <= max(settings.kkt, settings.correlation) * max(model.spread, 1e-6 * objective.start.slope)
         if feasible and kkt <= settings.kkt:
             escape = _escape(objective, theta, model, frame)
             if escape is None:
@@ -91,7 +104,8 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
                 break
             theta, model, lam = escape, objective.model(escape, lam), lam
             continue
-        if kkt <= 100.0 * settings.kkt and abs(direction.reduction) <= settings.loss * abs(model.loss):
+        still = direction.reduction <= settings.loss * abs(model.loss)
+        if direction.is_open and still and kkt <= 100.0 * settings.kkt:
             status = Status.FLAT
             break
         if iteration == settings.max_iter:
@@ -99,12 +113,12 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
         nu = _penalty(nu, model, direction)
         taken = _line_search(objective, theta, lam, model, frame, direction, nu, confident)
         if taken is None:
-            status = Status.CONVERGED if feasible and kkt <= 1e3 * settings.kkt else Status.STALLED
+            status = Status.STALLED
             break
         length, corrected, confident = taken.length, direction.corrected, taken.length >= 0.5
         theta, lam, model = taken.theta, taken.lam, taken.model
     theta, model = _restore(objective, theta, lam, model, settings)
-    return Iterate(theta, -_frame(model.J).pinv.T @ model.g, model, status, tuple(trace))
+    return Iterate(theta, -_frame(model).pinv.T @ model.g, model, status, tuple(trace))
 
 
 def kkt_residual(objective: Objective, model: Model, lam: Array) -> float:
@@ -114,24 +128,22 @@ def kkt_residual(objective: Objective, model: Model, lam: Array) -> float:
 
 def reduced_hessian(model: Model) -> tuple[Array, Array]:
     """Hessian of the Lagrangian on the tangent space, and the orthonormal basis of that space, (m, m - r)."""
-    null = _frame(model.J).null
+    null = _frame(model).null
     return null.T @ model.H @ null, null
 
 
-def _frame(J: Array) -> _Frame:
-    r, m = J.shape
+def _frame(model: Model) -> _Frame:
+    r, m = model.J.shape
     if r == 0:
         return _Frame(np.zeros((m, 0)), np.eye(m))
-    R, tau, *_ = lapack.dgeqrf(J.T)  # scipy's and numpy's checked functions take longer than the work, here and below
-    pivots = np.abs(R.diagonal())
-    if pivots.min() > 1e-6 * pivots.max():
+    R, tau, *_ = lapack.dgeqrf(model.J.T)  # scipy's and numpy's checked functions take longer than the work
+    if np.abs(R.diagonal()).min() > 1e-6 * model.steepness:
         reflectors = np.zeros((m, m), order="F")
         reflectors[:, :r] = R
         Y = lapack.dorgqr(reflectors, tau)[0]
         return _Frame(lapack.dtrtrs(R[:r], Y[:, :r].T)[0].T, Y[:, r:])
-    U, s, Vt = np.linalg.svd(J)  # only the singular values tell which directions the features cannot reach
-    reachable = s > UNREACHABLE * s[0]
-    rank = int(reachable.sum())
+    U, s, Vt = np.linalg.svd(model.J)  # only the singular values tell which directions are out of reach
+    rank = int(np.count_nonzero(s > UNREACHABLE * model.steepness))
     return _Frame(Vt[:rank].T @ (U[:, :rank] / s[:rank]).T, Vt[rank:].T)
 
 
@@ -139,29 +151,33 @@ def _direction(model: Model, frame: _Frame) -> _Direction:
     normal = -frame.pinv @ model.c
     reduced = frame.null.T @ model.H @ frame.null
     target = -frame.null.T @ (model.g + model.H @ normal)
-    tangent, corrected = solve_reduced(reduced, target)
+    tangent, is_open, corrected = solve_reduced(reduced, target)
     step = normal + frame.null @ tangent
     lam = -frame.pinv.T @ (model.g + model.H @ step)
-    return _Direction(step, lam, 0.5 * float(target @ tangent), corrected)
+    return _Direction(step, lam, 0.5 * float(target @ tangent), is_open, corrected)
 
 
-def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
-    """Minimise ``x'Ax/2 - target'x``; where A is not safely positive, with the size of its eigenvalues instead."""
+def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool, bool]:
+    """Minimise ``x'Ax/2 - target'x``; where A is not safely positive, with the size of its eigenvalues instead.
+
+    Also returns whether A leaves a direction open, and whether it had a negative eigenvalue.
+    """
     if not len(target):
-        return target, False
+        return target, False, False
     factor, solution, failed = lapack.dposv(reduced, target)
     if not failed:
         pivots = factor.diagonal() ** 2
-        if pivots.min() > OPEN * pivots.max():
-            return solution, False
+        if pivots.min() > SINGULAR * pivots.max():
+            return solution, bool(pivots.min() <= OPEN * pivots.max()), False
     values, vectors = np.linalg.eigh(reduced)
-    size = np.maximum(np.abs(values), OPEN * np.abs(values).max() + np.finfo(float).tiny)
-    return vectors @ ((vectors.T @ target) / size), bool(values[0] < -size[0] * 0.5)
+    size = np.maximum(np.abs(values), SINGULAR * np.abs(values).max() + np.finfo(float).tiny)
+    negative = bool(values[0] < -SINGULAR * np.abs(values).max())
+    return vectors @ ((vectors.T @ target) / size), not negative, negative
 
 
 def _penalty(nu: float, model: Model, direction: _Direction) -> float:
     """Raise the penalty until the step is a direction of descent of ``loss + nu |c|``."""
-    violation = float(np.linalg.norm(model.c))
+    violation = _norm(model.c)
     nu = max(nu, 1.5 * float(np.linalg.norm(direction.lam)))
     if violation > 0.0:
         curvature = max(float(direction.step @ model.H @ direction.step), 0.0)
@@ -187,33 +203,44 @@ def _line_search(
     nu: float,
     confident: bool,
 ) -> _Taken | None:
-    """Halve the step until ``loss + nu |c|`` falls enough; a full step that fails is bent back onto the constraint.
+    """Halve the step until ``loss + nu |c|`` falls enough, each time straight on and then bent back to the constraint.
 
+    A constraint that curves strongly spoils a good step (Maratos); the bend is its second-order correction.
     A full step is nearly always taken, unless the last one was cut short, so it gets its derivatives at once
     (``confident``).
     """
-    step, violation = direction.step, float(np.linalg.norm(model.c))
-    slope = float(model.g @ step) - nu * violation
-    merit = model.loss + nu * violation
+    violation = _norm(model.c)
+    slope = float(model.g @ direction.step) - nu * violation
+    merit = model.loss + nu * violation + 1e-14 * abs(model.loss)
+    near = len(model.c) > 0 and violation <= NEAR * model.spread  # far from the constraint there is nothing to bend to
 
     def accepts(point: Values | Model, length: float) -> bool:
-        rounding = 1e-14 * abs(model.loss)
-        return bool(point.loss + nu * np.linalg.norm(point.c) <= merit + 1e-4 * length * slope + rounding)
+        return bool(point.loss + nu * _norm(point.c) <= merit + 1e-4 * length * slope)
 
-    full = objective.model(theta + step, direction.lam) if confident else objective.values(theta + step)
-    if accepts(full, 1.0):
-        new = full if isinstance(full, Model) else objective.model(theta + step, direction.lam)
-        return _Taken(theta + step, direction.lam, new, 1.0)
-    if np.isfinite(full.loss) and len(model.c):
-        bent = theta + step - frame.pinv @ full.c
-        if accepts(objective.values(bent), 1.0):
-            return _Taken(bent, direction.lam, objective.model(bent, direction.lam), 1.0)
-    for halvings in range(1, 40):
+    for halvings in range(40):
         length = 0.5**halvings
-        if accepts(objective.values(theta + length * step), length):
-            new_lam = lam + length * (direction.lam - lam)
-            return _Taken(theta + length * step, new_lam, objective.model(theta + length * step, new_lam), length)
+        new_lam = lam + length * (direction.lam - lam)
+        trial = theta + length * direction.step
+        point = objective.model(trial, new_lam) if confident and length == 1.0 else objective.values(trial)
+        if not accepts(point, length):
+            if not (near and np.isfinite(point.loss)):
+                continue
+            bend = frame.pinv @ (point.c - (1.0 - length) * model.c)
+            if _norm(bend) > length * _norm(direction.step):  # no correction but another step, into the unknown
+                continue
+            trial = trial - bend
+            point = objective.values(trial)
+            if not accepts(point, length):
+                continue
+        found = point if isinstance(point, Model) else objective.model(trial, new_lam)
+        return _Taken(trial, new_lam, found, length)
     return None
+
+
+def _norm(c: Array) -> float:
+    """Euclidean length, infinite instead of a warning where the squares overflow."""
+    largest = float(np.abs(c).max(initial=0.0))
+    return largest * float(np.linalg.norm(c / largest)) if 0.0 < largest < np.inf else largest
 
 
 def _escape(objective: Objective, theta: Array, model: Model, frame: _Frame) -> Array | None:
@@ -222,7 +249,7 @@ def _escape(objective: Objective, theta: Array, model: Model, frame: _Frame) -> 
         return None
     reduced = frame.null.T @ model.H @ frame.null
     values, vectors = np.linalg.eigh(reduced)
-    if values[0] >= MIN_CURVATURE * max(1.0, float(np.abs(values).max())):
+    if values[0] >= MIN_CURVATURE * objective.start.curvature:
         return None
     direction = frame.null @ vectors[:, 0]
     for halvings in range(30):
@@ -230,7 +257,7 @@ def _escape(objective: Objective, theta: Array, model: Model, frame: _Frame) -> 
             trial: Array = theta + sign * 0.5**halvings * direction
             trial = trial - frame.pinv @ objective.values(trial).c
             point = objective.values(trial)
-            violation = float(np.linalg.norm(point.c)) * (1.0 + float(np.linalg.norm(frame.pinv.T @ model.g)))
+            violation = _norm(point.c) * (1.0 + float(np.linalg.norm(frame.pinv.T @ model.g)))
             if point.loss + violation < model.loss:
                 return trial
     return None
@@ -242,7 +269,7 @@ def _restore(objective: Objective, theta: Array, lam: Array, model: Model, setti
         gap = float(np.abs(model.c).max(initial=0.0))
         if gap <= settings.correlation * model.spread:
             break
-        trial = theta - _frame(model.J).pinv @ model.c
+        trial = theta - _frame(model).pinv @ model.c
         new = objective.model(trial, lam)
         if not np.isfinite(new.loss) or float(np.abs(new.c).max()) >= gap:
             break
