@@ -34,15 +34,11 @@ def main() -> None:
     left = [np.abs(np.corrcoef(X.T, p)[:-1, -1]).max() for p in (before, after)]
     accuracy = [np.mean((p > 0.5) == data.y) for p in (before, after)]
     print(f"rows {len(table)}, protected columns {X.shape[1]}, Newton steps {model.projector_.n_iter}")
-    print(
-        f"inner fit {fit:.2f} s, one prediction of all rows {np.median(predict):.2f} s, correction {correct:.2f} s in all"
-    )
+    print(f"inner fit {fit:.2f} s, one prediction {np.median(predict):.2f} s, correction {correct:.2f} s in all")
     print(
         f"correction without the model's own predictions: {max(correct - np.median(predict), 0.0) / fit:.3f} of the fit"
     )
-    print(
-        f"largest abs. corr before {left[0]:.3f}, after {left[1]:.1e}; mean changed by {after.mean() - before.mean():.1e}"
-    )
+    print(f"abs. corr before {left[0]:.3f}, after {left[1]:.1e}; mean moved by {after.mean() - before.mean():.1e}")
     print(f"range after [{after.min():.4f}, {after.max():.4f}]; accuracy {accuracy[0]:.4f} -> {accuracy[1]:.4f}")
 
 

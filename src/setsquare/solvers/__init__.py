@@ -65,7 +65,7 @@ def solve(
     name = "sqp" if solver == "auto" else solver
     if name not in SOLVERS:
         raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(SOLVERS)}.")
-    with single_threaded_blas():
+    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # a step too far is taken back
         return _solve(
             problem,
             name,

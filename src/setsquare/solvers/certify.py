@@ -13,6 +13,9 @@ from setsquare.solvers.solution import Certificate, Solution, Status
 from setsquare.solvers.sqp import OPEN, Iterate, Settings, kkt_residual, reduced_hessian, solve_reduced, solve_sqp
 from setsquare.typing import Array
 
+#: Curvature, relative to that of the intercept-only model, at which the data do not determine a direction at all.
+FLAT = 1e-5
+
 
 def certify(prepared: Prepared, end: Iterate, solver: str) -> Solution:
     """Measure what a solver found."""
@@ -22,8 +25,7 @@ def certify(prepared: Prepared, end: Iterate, solver: str) -> Solution:
         C = contrasts(problem.n_predictors + 1)
         intercept, coef = C @ intercept, C @ coef
     curvature, flat = _curvature(prepared, end)
-    found = end.status in (Status.CONVERGED, Status.FLAT)
-    status = (Status.FLAT if flat else Status.CONVERGED) if found else end.status
+    status = Status.FLAT if flat and end.status is Status.CONVERGED else end.status
     certificate = Certificate(
         constraint_residual=float(np.abs(end.model.c).max(initial=0.0)),
         max_correlation=_max_correlation(prepared, end),
@@ -68,7 +70,8 @@ def _curvature(prepared: Prepared, end: Iterate) -> tuple[float, tuple[str, ...]
         return np.inf, ()
     values, vectors = np.linalg.eigh(reduced)
     values /= prepared.objective.start.curvature
-    open_directions = null @ vectors[:, np.abs(values) <= OPEN]
+    limit = OPEN if end.status is Status.FLAT else FLAT  # a solver that stopped for want of curvature knows better
+    open_directions = null @ vectors[:, np.abs(values) <= limit]
     if not open_directions.shape[1]:
         return float(values[0]), ()
     # A feature takes part where it moves the linear predictor of its own rows along an open direction.

@@ -16,7 +16,7 @@ class Status(StrEnum):
     """How a solver ended."""
 
     CONVERGED = "converged"
-    FLAT = "converged on the loss; some coefficients are not determined by the data"
+    FLAT = "converged on the loss; some coefficients are hardly determined by the data"
     MAX_ITER = "stopped at the largest number of iterations"
     STALLED = "no further progress was possible"
 

@@ -23,8 +23,8 @@ from setsquare.typing import Array
 UNREACHABLE = 1e-10
 #: Eigenvalues of the reduced Hessian below this share of the largest are not told from zero.
 SINGULAR = 1e-9
-#: Below this share a direction is left open by the data: the loss hardly moves along it.
-OPEN = 1e-5
+#: Curvature, relative to that of the intercept-only model, under which the data hardly determine a direction.
+OPEN = 1e-3
 #: Correlation with the basis up to which a point counts as near the constraint.
 NEAR = 0.1
 
@@ -47,7 +47,7 @@ class Settings:
     max_iter: int = 100
     kkt: float = 1e-8
     correlation: float = 1e-10
-    loss: float = 1e-9
+    loss: float = 1e-8
 
 
 class Iterate(NamedTuple):
@@ -68,16 +68,15 @@ class _Frame(NamedTuple):
 
 
 class _Direction(NamedTuple):
-    """A step with the multipliers and the reduction of the loss that the quadratic model foresees.
+    """A step with the multipliers, and what the quadratic model foresees: reduction of the loss, and curvature.
 
-    ``is_open`` says that it may lead along a direction that the data leave open, ``corrected`` that the inertia of the
-    Hessian was.
+    ``corrected`` says that the inertia of the Hessian was.
     """
 
     step: Array
     lam: Array
     reduction: float
-    is_open: bool
+    curvature: float
     corrected: bool
 
 
@@ -104,8 +103,8 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
                 break
             theta, model, lam = escape, objective.model(escape, lam), lam
             continue
-        still = direction.reduction <= settings.loss * abs(model.loss)
-        if direction.is_open and still and kkt <= 100.0 * settings.kkt:
+        still = direction.reduction <= settings.loss * abs(model.loss) and kkt <= 100.0 * settings.kkt
+        if still and direction.curvature <= OPEN * objective.start.curvature:
             status = Status.FLAT
             break
         if iteration == settings.max_iter:
@@ -151,28 +150,29 @@ def _direction(model: Model, frame: _Frame) -> _Direction:
     normal = -frame.pinv @ model.c
     reduced = frame.null.T @ model.H @ frame.null
     target = -frame.null.T @ (model.g + model.H @ normal)
-    tangent, is_open, corrected = solve_reduced(reduced, target)
+    tangent, corrected = solve_reduced(reduced, target)
     step = normal + frame.null @ tangent
     lam = -frame.pinv.T @ (model.g + model.H @ step)
-    return _Direction(step, lam, 0.5 * float(target @ tangent), is_open, corrected)
+    gain = float(target @ tangent)
+    return _Direction(step, lam, 0.5 * gain, gain / max(float(tangent @ tangent), np.finfo(float).tiny), corrected)
 
 
-def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool, bool]:
+def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
     """Minimise ``x'Ax/2 - target'x``; where A is not safely positive, with the size of its eigenvalues instead.
 
-    Also returns whether A leaves a direction open, and whether it had a negative eigenvalue.
+    Also returns whether A had a negative eigenvalue.
     """
     if not len(target):
-        return target, False, False
+        return target, False
     factor, solution, failed = lapack.dposv(reduced, target)
     if not failed:
         pivots = factor.diagonal() ** 2
         if pivots.min() > SINGULAR * pivots.max():
-            return solution, bool(pivots.min() <= OPEN * pivots.max()), False
+            return solution, False
     values, vectors = np.linalg.eigh(reduced)
-    size = np.maximum(np.abs(values), SINGULAR * np.abs(values).max() + np.finfo(float).tiny)
-    negative = bool(values[0] < -SINGULAR * np.abs(values).max())
-    return vectors @ ((vectors.T @ target) / size), not negative, negative
+    floor = SINGULAR * np.abs(values).max()
+    size = np.maximum(np.abs(values), floor + np.finfo(float).tiny)
+    return vectors @ ((vectors.T @ target) / size), bool(values[0] < -floor)
 
 
 def _penalty(nu: float, model: Model, direction: _Direction) -> float:
