@@ -45,7 +45,7 @@ def certify(prepared: Prepared, end: Iterate, solver: str) -> Solution:
         label_share=prepared.label_share,
     )
     multipliers = end.lam.reshape(objective.n_predictors, -1).T
-    return Solution(intercept, coef, multipliers, status, len(end.trace) - 1, end.trace, certificate, solver)
+    return Solution(intercept, coef, multipliers, status, end.trace[-1].iteration, end.trace, certificate, solver)
 
 
 def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple[Array, Array]:
