@@ -6,11 +6,12 @@ Names are imported when they are first used, so that ``import setsquare`` is qui
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from setsquare import datasets, design, families, projection
+    from setsquare import datasets, design, errors, families, projection
+
+    __version__: str
     from setsquare.estimators import (
         LinearOrthogonalizer,
         OrthogonalGLMClassifier,
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     )
     from setsquare.problem import Problem
     from setsquare.solvers import Solution, solve
-
-__version__ = version("setsquare")
 
 _HOME = {
     "LinearOrthogonalizer": "setsquare.estimators",
@@ -42,6 +41,7 @@ __all__ = [
     "Solution",
     "datasets",
     "design",
+    "errors",
     "families",
     "projection",
     "solve",
@@ -51,10 +51,12 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
+    if name == "__version__":
+        return import_module("importlib.metadata").version("setsquare")
     if name in _MODULES:
         return import_module(f"setsquare.{name}")
     raise AttributeError(f"module 'setsquare' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

@@ -104,7 +104,7 @@ def show(console: Console | None = None) -> Demo:
     """Run the demonstration and print it."""
     console = console or Console()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         progress.add_task("Fitting three models, and again on five folds")
         demo = run()
     console.print(Panel(_render(demo), title="Does a model of disease progression use age and sex?", expand=False))

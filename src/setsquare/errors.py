@@ -65,3 +65,11 @@ class LabelSignalWarning(SetsquareWarning):
 
 class BoundaryWarning(SetsquareWarning):
     """Predictions on the boundary of their range were moved inside before the correction."""
+
+
+class OffsetWarning(SetsquareWarning):
+    """A model that was fitted with an offset predicts without one."""
+
+
+class WeightWarning(SetsquareWarning):
+    """A model inside a correction does not take sample weights."""

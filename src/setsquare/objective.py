@@ -66,6 +66,8 @@ class Start:
     ----------
     theta : ndarray of shape (m,)
     loss : float
+    mean : ndarray of shape (k,)
+        Mean prediction there.
     slope, curvature : float
         Size of the rows' slopes, and their mean curvature: what gradients and eigenvalues are compared to.
     sums : tuple of ndarray or None
@@ -75,6 +77,7 @@ class Start:
 
     theta: Array
     loss: float
+    mean: Array
     slope: float
     curvature: float
     sums: Sums | None
@@ -181,8 +184,9 @@ class Objective:
         return block.Q[:, : self.n_basis]
 
     def _constraint_sums(self, block: Block, mean: Array) -> Sums:
-        weighted = block.weight[:, None] * mean
-        return self._basis(block).T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, mean)
+        gap = mean - self.start.mean  # the basis has mean zero, so this changes nothing but the rounding
+        weighted = block.weight[:, None] * gap
+        return self._basis(block).T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap)
 
     def _ridge(self, theta: Array) -> float:
         if not self.penalty.any():

@@ -20,6 +20,7 @@ from setsquare.rows import (
     Sums,
     as_double,
     is_sparse,
+    mean_weight,
     row_slices,
     weighted_gram,
     weighted_product,
@@ -102,8 +103,7 @@ class Problem:
 
     def mean_weight(self) -> Array:
         """Weights that sum to one."""
-        n = self.n_rows
-        return np.full(n, 1.0 / n) if self.weight is None else self.weight / self.weight.sum()
+        return mean_weight(self.n_rows, self.weight)
 
     def coded_outcome(self) -> Array:
         """Outcome of shape (n, k): as it is, or the class in contrasts."""
@@ -160,7 +160,8 @@ class Prepared:
         ridge = self.problem.l2 / self.scale**2
         scaled = (coef * self.scale).T
         T = self.objective.to_raw[1:, 1:] * self.scale[:, None]
-        whitened = T.T @ (self.gram @ scaled + ridge[:, None] * scaled)
+        normal = T.T @ (self.gram + np.diag(ridge))
+        whitened = np.linalg.lstsq(normal @ T, normal @ scaled, rcond=None)[0]
         centred = np.atleast_1d(intercept) + coef @ self.mean - self.objective.to_raw[0, 1:] @ whitened
         return np.column_stack([centred, whitened.T]).ravel()
 
@@ -178,7 +179,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     ridge = problem.l2 / scale**2
     kept = _independent(gram)
     _check_freedom(problem, basis, len(kept))
-    columns = np.arange(len(gram)) if problem.l2 > 0.0 else kept
+    columns = _independent(gram + np.diag(ridge)) if problem.l2 > 0.0 else kept
     T = (_whitening(gram + np.diag(ridge), columns) if whiten else np.eye(len(gram))) / scale[:, None]
     to_raw = np.zeros((1 + T.shape[0], 1 + T.shape[1]))
     to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -second[0, 1:] @ T
@@ -215,7 +216,8 @@ def _correlations(second: Array, mean: Array) -> tuple[Array, Array]:
     """Correlations of the features, and their standard deviations (1 for a constant)."""
     cross = second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])
     spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
-    varies = spread > 1e-13 * (np.abs(mean) + np.abs(second[0, 1:]))  # rounding is not variation
+    # Rounding is not variation; where the mean could not be taken off before (sparse features) it is the larger.
+    varies = (spread > 1e-13 * np.abs(mean)) & (spread > 1e-7 * np.abs(second[0, 1:]))
     divisors = np.where(varies, spread, np.inf)
     return cross / np.outer(divisors, divisors), np.where(varies, spread, 1.0)
 
@@ -254,7 +256,13 @@ def _null_model(problem: Problem, y: Array, w: Array, moments: Sums, m: int) -> 
     else:
         inverse = problem.family.activation.inverse
         assert inverse is not None  # every family has a link
-        theta[0, 0] = inverse(np.asarray(w @ y[:, 0]))
+        average = float(w @ y[:, 0])
+        if not problem.family.activation.range[0] < average < problem.family.activation.range[1]:
+            raise InputError(
+                f"The outcome's mean is {average:g}, which the {problem.family.link} link of the {problem.family.name} "
+                "family cannot reach: choose another link."
+            )
+        theta[0, 0] = inverse(np.asarray(average))
     if offset is not None:
         theta[:, 0] -= w @ offset
         top = float(offset.max()) + theta[0, 0]
@@ -265,15 +273,17 @@ def _null_model(problem: Problem, y: Array, w: Array, moments: Sums, m: int) -> 
     loss, slope = float(w @ terms.loss), float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
     sums = _null_sums(loss, terms, *moments) if offset is None and problem.family.link == "canonical" else None
     curvatures = np.trace(terms.curvature, axis1=1, axis2=2) / problem.n_predictors
-    return Start(theta.ravel(), loss, slope, float(w @ np.broadcast_to(curvatures, w.shape)), sums)
+    mean = w @ np.broadcast_to(terms.mean, y.shape)
+    return Start(theta.ravel(), loss, mean, slope, float(w @ np.broadcast_to(curvatures, w.shape)), sums)
 
 
 def _null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
     """The sums of :meth:`Objective.model` where all rows have the same mean and curvature."""
     mean, mean_slope, curvature = terms.mean[0], terms.mean_slope[0], terms.curvature[0]
+    zero = np.zeros_like(mean)  # no prediction differs from the mean
     J, H = mean_slope[:, :, None, None] * zq.T, curvature[:, :, None, None] * second
     g = np.outer(second[0], mean) - zy
-    return np.asarray(loss), np.outer(zq[0], mean), mean, mean**2, np.trace(mean_slope), g, J, H
+    return np.asarray(loss), np.outer(zq[0], zero), zero, zero, np.trace(mean_slope), g, J, H
 
 
 def _coded_offset(problem: Problem) -> Array | None:
@@ -351,7 +361,7 @@ def _check_outcome(problem: Problem) -> None:
 
 def _check_classes(problem: Problem, y: Array) -> None:
     whole = (y == np.floor(y)).all() and y.min() >= 0.0
-    if not whole or y.max() < 1.0 or (np.bincount(y.astype(int)) == 0).any():
+    if not whole or y.max() < max(1.0, problem.outcome.max()) or (np.bincount(y.astype(int)) == 0).any():
         raise InputError(
             "Number the classes 0, 1, ... without a gap: at least two, and each class with a row of positive weight."
         )

@@ -11,10 +11,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from scipy import sparse
@@ -99,7 +99,11 @@ class ArrayRows:
 
     def _cut(self) -> Iterator[Block]:
         """Blocks of equal size, one a core at least where that pays."""
-        n_bytes = 8 * self.n_rows * self.Z.shape[1]
+        k, r = self.y.shape[1], self.Q.shape[1]
+        row = self.Z.shape[1] + (
+            4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0
+        )  # classes bring matrices of their own
+        n_bytes = 8 * self.n_rows * row
         count = max(-(-n_bytes // BLOCK_BYTES), min(_n_cores(), n_bytes // SHARE_BYTES))
         step = max(100, -(-self.n_rows // count))
         for start in range(0, self.n_rows, step):
@@ -130,18 +134,33 @@ def _workers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_n_cores())
 
 
+if hasattr(os, "register_at_fork"):  # a forked process inherits the pool, but not its threads
+    os.register_at_fork(after_in_child=_workers.cache_clear)
+
+
 @cache
 def _linear_algebra() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def single_threaded_blas() -> AbstractContextManager[Any]:
+_blas_limit = threading.RLock()
+
+
+@contextmanager
+def single_threaded_blas() -> Iterator[None]:
     """Context in which BLAS uses one thread, because the row blocks already share out the cores.
 
-    numpy and scipy each bring a BLAS of their own, whose idle threads spin and take the cores from each other.
+    numpy and scipy each bring a BLAS of their own, whose idle threads spin and take the cores from each other. The
+    limit is the whole process's: one thread at a time sets it and takes it back, and others go without.
     """
-    limit: AbstractContextManager[Any] = _linear_algebra().limit(limits=1, user_api="blas")
-    return limit
+    if not _blas_limit.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _linear_algebra().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _blas_limit.release()
 
 
 def row_slices(n_rows: int, n_columns: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:
@@ -169,6 +188,11 @@ def add_up(parts: Iterator[Sums]) -> Sums:
 def is_sparse(A: Matrix) -> bool:
     """Whether ``A`` is a scipy sparse matrix or array."""
     return bool(sparse.issparse(A))
+
+
+def mean_weight(n_rows: int, weight: Array | None) -> Array:
+    """Weights that sum to one."""
+    return np.full(n_rows, 1.0 / n_rows) if weight is None else weight / weight.sum()
 
 
 def as_double(A: Matrix) -> Matrix:

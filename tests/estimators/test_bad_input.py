@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import setsquare as sq
-from setsquare.errors import InputError, LabelSignalWarning, MissingValuesError, OutcomeRangeError
+from setsquare.errors import InputError, LabelSignalWarning, MissingValuesError, OutcomeRangeError, WeightWarning
 
 N = 60
 
@@ -181,3 +184,67 @@ def test_options_that_do_not_exist(table, options, words):
     with pytest.raises(InputError) as error:
         fit(table, **options)
     assert words in one_sentence(error)
+
+
+def test_rows_in_another_order_are_noticed(table):
+    features = table[["a", "b", "c"]]
+    shuffled = table["age"].sample(frac=1.0, random_state=0)
+    with pytest.raises(InputError, match="rows of protected have the labels of the features in another order"):
+        sq.OrthogonalGLMClassifier().fit(features, table["y"], protected=shuffled)
+    with pytest.raises(InputError, match="rows of the outcome"):
+        sq.OrthogonalGLMClassifier().fit(features, table["y"].sample(frac=1.0, random_state=0), protected=table["age"])
+
+
+@pytest.mark.parametrize("names", [["age", "sex"], "age"])
+def test_names_given_to_fit_are_sent_to_the_constructor(table, names):
+    with pytest.raises(InputError, match="in the constructor"):
+        sq.OrthogonalGLMClassifier().fit(table[["a", "b", "c"]], table["y"], protected=names)
+
+
+def test_tables_given_to_the_constructor_are_sent_to_fit(table):
+    for wrong in (table[["age"]], table["age"], table[["age"]].to_numpy()):
+        with pytest.raises(InputError, match=r"to fit\(protected"):
+            sq.OrthogonalGLMClassifier(protected=wrong).fit(table[["a", "b", "c"]], table["y"])
+    with pytest.raises(InputError, match="empty"):
+        sq.OrthogonalGLMClassifier(protected=[]).fit(table[["a", "b", "c"]], table["y"])
+
+
+def test_a_number_that_is_a_position_and_another_columns_name(table):
+    numbered = table[["a", "b", "c", "age"]].set_axis([1, 2, 3, 4], axis=1)
+    with pytest.raises(InputError, match="2 is a position and also the name"):
+        sq.OrthogonalGLMClassifier(protected=[2]).fit(numbered, table["y"])
+
+
+def test_cells_of_numeric_codes_are_refused(table):
+    codes = pd.DataFrame({"sex": table["sex"], "site": np.arange(N) % 3})
+    with pytest.raises(InputError, match="'site' is numeric"):
+        sq.PredictionOrthogonalizer(LogisticRegression(), coding="cells").fit(table[["a"]], table["y"], protected=codes)
+    with pytest.raises(InputError, match="formula codes its own cells"):
+        sq.OrthogonalGLMClassifier(protected="~ sex", coding="cells").fit(table.drop(columns="y"), table["y"])
+
+
+def test_an_identifier_is_no_feature():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"id": [f"p{i}" for i in range(200)], "a": rng.normal(size=200), "b": rng.normal(size=200)})
+    with pytest.raises(InputError, match="'id' has 200 levels in 200 rows"):
+        sq.OrthogonalGLMClassifier().fit(table, np.arange(200) % 2, protected=rng.normal(size=200))
+
+
+def test_a_misspelt_reference_column(table):
+    with pytest.raises(InputError, match="'Sex'"):
+        fit(table, reference={"Sex": "f"})
+
+
+def test_text_outcomes_with_missing_values_are_counted(table):
+    y = pd.Series(np.where(table["y"] == 1, "yes", "no"), dtype=object)
+    y[3] = None
+    with pytest.raises(MissingValuesError, match="1 missing"):
+        fit(table, y=y)
+
+
+def test_weights_that_the_model_inside_cannot_take_are_said(table):
+    inside = make_pipeline(StandardScaler(), LogisticRegression())
+    with pytest.warns(WeightWarning, match="Pipeline takes no sample_weight"):
+        sq.PredictionOrthogonalizer(inside).fit(
+            table[["a", "b"]], table["y"], protected=table["age"], sample_weight=np.ones(N)
+        )

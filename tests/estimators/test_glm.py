@@ -13,10 +13,11 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import NotFittedError
 
 import setsquare as sq
 from setsquare import families
-from setsquare.errors import DroppedColumnWarning, PooledLevelWarning, SolverWarning
+from setsquare.errors import DroppedColumnWarning, OffsetWarning, PooledLevelWarning, SolverWarning
 from setsquare.estimators.warn import judge
 
 
@@ -176,7 +177,10 @@ def test_exposure_enters_as_an_offset():
     y = rng.poisson(exposure * np.exp(0.4 * Z[:, 0]))
     model = sq.OrthogonalGLMRegressor("poisson").fit(Z, y, protected=X, offset=np.log(exposure))
     assert largest_correlation(X, model.predict(Z, offset=np.log(exposure))) < 1e-8
-    np.testing.assert_allclose(model.predict(Z, offset=np.log(exposure)), exposure * model.predict(Z), rtol=1e-12)
+    with pytest.warns(OffsetWarning, match="offset of 0"):
+        rate = model.predict(Z)
+    np.testing.assert_allclose(model.predict(Z, offset=np.log(exposure)), exposure * rate, rtol=1e-12)
+    assert model.score(Z, y, offset=np.log(exposure)) > 0.0
 
 
 def test_weights_count_as_repetition():
@@ -215,6 +219,9 @@ def test_rows_with_missing_values_can_be_dropped_or_given_a_level():
     complete = features.dropna()
     by_hand = sq.OrthogonalGLMClassifier(protected=["sex", "race"]).fit(complete, table["sick"][complete.index])
     np.testing.assert_allclose(dropped.coef_, by_hand.coef_, rtol=1e-10)
+    assert dropped.n_dropped_ == len(features) - len(complete) == 15
+    with pytest.raises(sq.errors.MissingValuesError, match="'income'"):
+        dropped.predict(features)
     level = sq.OrthogonalGLMClassifier(protected=["sex", "race"], missing="level").fit(features, table["sick"])
     assert "race[missing]" in level.protected_names_
     assert "income[missing]" in level.coefficient_names_
@@ -238,6 +245,7 @@ def test_protected_columns_may_be_gone_from_the_table_at_prediction():
     features = table.drop(columns="sick")
     model = sq.OrthogonalGLMClassifier(protected=["sex", "race"]).fit(features, table["sick"])
     bare = features.drop(columns=["sex", "race"])
+    np.testing.assert_array_equal(model.predict_proba(features.drop(columns="sex")), model.predict_proba(features))
     np.testing.assert_array_equal(model.predict_proba(bare), model.predict_proba(features))
     np.testing.assert_array_equal(model.predict_proba(pl.from_pandas(bare)), model.predict_proba(features))
     with pytest.raises(sq.errors.InputError, match="'income'"):
@@ -318,3 +326,55 @@ def test_the_canonical_gamma_link_refuses_rows_without_a_mean():
     far = Z[:2] + 1e4 * np.sign(model.coef_)
     with pytest.raises(sq.errors.InputError, match=r'2 row.*link="log"'):
         model.predict(far)
+
+
+def test_a_failed_fit_leaves_no_model_that_leaks():
+    rng = np.random.default_rng(8)
+    X = rng.normal(size=(300, 1))
+    Z = X + rng.normal(size=(300, 3))
+    y = (Z[:, 0] + rng.normal(size=300) > 0).astype(int)
+    model = sq.OrthogonalGLMClassifier(max_iter=1)
+    with pytest.raises(sq.errors.NotOrthogonalError):
+        model.fit(Z, y, protected=X, offset=6.0 * X[:, 0])
+    with pytest.raises(NotFittedError):
+        model.predict(Z)
+
+
+def test_classes_are_those_of_the_rows_that_are_left():
+    table = patients()
+    y = np.where(table["sick"], "ill", "well").astype(object)
+    y[:20] = "gone"
+    features = table.drop(columns="sick").assign(income=table["income"].where(np.arange(len(table)) >= 20))
+    model = sq.OrthogonalGLMClassifier(protected=["sex", "race"], missing="drop").fit(features, y)
+    assert list(model.classes_) == ["ill", "well"] and model.predict_proba(features.iloc[20:]).shape[1] == 2
+
+
+@pytest.mark.parametrize(("family", "link"), [("gamma", "canonical"), ("poisson", None)])
+def test_restarts_stay_in_the_domain_and_never_end_worse(family, link):
+    rng = np.random.default_rng(9)
+    X = rng.normal(size=(200, 1))
+    Z = np.abs(0.5 * X + rng.normal(size=(200, 3)))
+    y = rng.gamma(5.0, 1.0 / (1.0 + Z[:, 0]) / 5.0)
+    once = sq.OrthogonalGLMRegressor(family, link=link).fit(Z, y, protected=X)
+    often = sq.OrthogonalGLMRegressor(family, link=link, n_restarts=5, random_state=0).fit(Z, y, protected=X)
+    assert often.solution_.certificate.loss <= once.solution_.certificate.loss + 1e-12
+
+
+def test_a_ridge_settles_collinear_features_on_any_scale():
+    rng = np.random.default_rng(10)
+    X = rng.normal(size=(300, 1))
+    z = X + rng.normal(size=(300, 2))
+    Z = np.column_stack([1e6 * z, 1e6 * z[:, 0]])
+    y = (z[:, 0] + rng.normal(size=300) > 0).astype(int)
+    model = sq.OrthogonalGLMClassifier(l2=1e-4).fit(Z, y, protected=X)
+    assert largest_correlation(X, model.predict_proba(Z)[:, 1]) < 1e-8
+
+
+def test_an_outcome_far_from_zero_is_certified_honestly():
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(300, 1))
+    Z = X + rng.normal(size=(300, 3))
+    y = 1e9 + Z[:, 0] + rng.normal(size=300)
+    model = sq.OrthogonalGLMRegressor().fit(Z, y, protected=X)
+    assert largest_correlation(X, model.predict(Z) - 1e9) < 1e-6
+    assert model.n_iter_ < 10

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier, RandomForestRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
+from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import LinearSVC
 
 import setsquare as sq
@@ -57,7 +59,7 @@ def test_a_forests_zeros_and_ones_are_moved_inside_and_counted(data):
     before = model.estimator_.predict_proba(Z)[:, 1]
     after = model.predict_proba(Z, protected=X)[:, 1]
     assert model.n_boundary_ == np.count_nonzero((before == 0) | (before == 1)) > 0
-    assert model.boundary_ == pytest.approx(0.5 * min(before[before > 0].min(), 1 - before[before < 1].max()))
+    assert model.boundary_ == pytest.approx((0.5 * before[before > 0].min(), 0.5 * (1 - before[before < 1].max())))
     assert correlation(X, after) < 1e-8
     assert after.mean() == pytest.approx(before.mean(), abs=1e-12)
     assert after.min() > 0.0 and after.max() < 1.0
@@ -148,3 +150,42 @@ def test_regressors_have_no_probabilities(data):
     model = sq.PredictionOrthogonalizer(RandomForestRegressor(5, random_state=0)).fit(Z, y * 1.0, protected=X)
     assert not hasattr(model, "predict_proba")
     assert correlation(X, model.predict(Z, protected=X)) < 1e-8
+
+
+def test_a_very_sure_classifier_is_corrected_too():
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 2, size=400)
+    X = (y + rng.normal(size=400))[:, None]
+    Z = 12.0 * y[:, None] + rng.normal(size=(400, 3))
+    with pytest.warns(BoundaryWarning):
+        model = sq.PredictionOrthogonalizer(GaussianNB()).fit(Z, y, protected=X)
+    p = model.predict_proba(Z, protected=X)[:, 1]
+    assert np.abs(np.cov(X[:, 0], p)[0, 1]) < 1e-9 and p.min() >= 0.0 and p.max() <= 1.0
+
+
+def test_large_predictions_lose_no_digits():
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(300, 1))
+    Z = X + rng.normal(size=(300, 2))
+    y = 1e10 + Z[:, 0] + rng.normal(size=300)
+    model = sq.PredictionOrthogonalizer(LinearRegression()).fit(Z, y, protected=X)
+    p = model.predict(Z, protected=X) - 1e10
+    assert correlation(X, p) < 1e-5  # a prediction of 1e10 has six digits behind the point
+
+
+def test_protected_columns_are_not_given_twice(data):
+    Z, X, y = data
+    model = sq.PredictionOrthogonalizer(LogisticRegression(), protected=[0]).fit(np.column_stack([X, Z]), y)
+    with pytest.raises(sq.errors.InputError, match="given twice"):
+        model.predict(np.column_stack([X, Z]), protected=X)
+
+
+def test_weights_reach_the_folds_whatever_metadata_routing_says(data):
+    Z, X, y = data
+    weight = np.random.default_rng(7).integers(1, 4, size=len(y)).astype(float)
+    plain = sq.PredictionOrthogonalizer(LogisticRegression(), cv=3).fit(Z, y, protected=X, sample_weight=weight)
+    with sklearn.config_context(enable_metadata_routing=True):
+        routed = sq.PredictionOrthogonalizer(LogisticRegression(), cv=3).fit(Z, y, protected=X, sample_weight=weight)
+    np.testing.assert_array_equal(plain.projector_.coefficients, routed.projector_.coefficients)
+    unweighted = sq.PredictionOrthogonalizer(LogisticRegression(), cv=3).fit(Z, y, protected=X)
+    assert np.abs(plain.projector_.coefficients - unweighted.projector_.coefficients).max() > 1e-3

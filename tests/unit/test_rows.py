@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
+import threadpoolctl
 from scipy import sparse
 
 from setsquare import rows as rows_module
+from setsquare.problem import Problem
 from setsquare.rows import ArrayRows, add_up, as_double, is_sparse, row_slices, weighted_gram, weighted_product
+from setsquare.solvers import solve
 
 
 def draw_rows(n: int = 1234, q: int = 5, seed: int = 0, *, make=np.asarray) -> ArrayRows:
@@ -37,10 +44,11 @@ def kernel(block) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 @pytest.mark.parametrize("block_bytes", [1, 8 * 5 * 100, 8 * 5 * 333, 2**30])
 def test_sums_do_not_depend_on_the_size_of_blocks(block_bytes: int, make, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = draw_rows(make=make)
-    one = kernel(whole)  # the rows themselves have all that a block has
+    one = kernel(draw_rows(make=make))  # the rows themselves have all that a block has
     monkeypatch.setattr(rows_module, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(rows_module, "SHARE_BYTES", 1)
+    whole = draw_rows(make=make)
+    assert len(whole.blocks) > 1
     for ours, expected in zip(whole.reduce(kernel), one, strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-12)
 
@@ -111,3 +119,47 @@ def test_double_precision_without_a_copy_where_it_is_there_already() -> None:
     assert as_double(A.astype(np.float32)).dtype == np.float64
     S = sparse.csr_array(A.astype(np.float32))
     assert as_double(S).dtype == np.float64 and is_sparse(as_double(S)) and not is_sparse(A)
+
+
+def fit_large(seed: int = 0) -> int:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(60_000, 1))
+    Z = X + rng.normal(size=(60_000, 12))
+    y = (Z[:, 0] + rng.normal(size=60_000) > 0.0).astype(float)
+    return solve(Problem(Z, y, X, family="binomial")).n_iter
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_process_makes_threads_of_its_own() -> None:
+    fit_large()
+    child = multiprocessing.get_context("fork").Process(target=fit_large)
+    child.start()
+    child.join(60)
+    alive = child.is_alive()
+    child.kill()
+    assert not alive and child.exitcode == 0
+
+
+def test_the_limit_on_blas_threads_goes_when_the_last_of_several_solves_ends() -> None:
+    def threads() -> list[int]:
+        return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+
+    before = threads()
+    with ThreadPoolExecutor(4) as pool:
+        inside = list(pool.map(lambda seed: (fit_large(seed), threads())[0], range(6)))
+    assert len(inside) == 6 and threads() == before
+    with rows_module.single_threaded_blas():
+        assert set(threads()) == {1}
+    assert threads() == before
+
+
+def test_threads_do_not_share_their_scratch_memory() -> None:
+    rng = np.random.default_rng(0)
+    A = [rng.normal(size=(20_000, 20)) for _ in range(4)]
+    w = rng.random(20_000)
+    expected = [a.T @ (a * w[:, None]) for a in A]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            for ours, right in zip(pool.map(lambda a: weighted_gram(a, w), A), expected, strict=True):
+                np.testing.assert_allclose(ours, right, rtol=1e-9, atol=1e-7)

@@ -421,7 +421,7 @@ def test_the_certificate_says_all_it_knows(draw) -> None:
     for name in ("one", "twice", "copy", "cost of the constraint", "outcome explained by protected"):
         assert name in text
     assert "NO" not in text and f"{c.loss:.4f}"[:5] in text
-    assert str(found).startswith("sqp: converged after") and text in str(found)
+    assert str(found).startswith("sqp, ") and text in str(found)
     plain = c.to_dict()
     assert json.loads(json.dumps(plain)) == plain
     assert plain["is_orthogonal"] is True and plain["is_optimal"] is True

@@ -236,6 +236,10 @@ def _position(frame: Frame, column: Any) -> int:
     if isinstance(column, bool | np.bool_) or not isinstance(column, int | np.integer):
         raise InputError(f"Columns are asked for by name or position, not by {column!r}.")
     k = len(frame.names)
+    if str(column) in frame.names and (not 0 <= column < k or frame.names[column] != str(column)):
+        raise InputError(
+            f"{column} is a position and also the name of another column; write {str(column)!r} for that one."
+        )
     if not -k <= column < k:
         raise InputError(f"There is no column at position {column}; the table has {k} columns.")
     return int(column) % k

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.typing import IntArray, Table
+from setsquare.typing import Array, IntArray, Table
 
 from .coders import Categorical, Cells, Coder, Numeric, Unseen, locate_levels, order_levels
 from .column import Level, Levels, Missing, Rows, open_rows
@@ -18,6 +18,10 @@ from .formula import learn_formula, parse
 from .table import Columns, Frame, is_sparse, open_table, require_filled, resolve
 
 Coding: TypeAlias = Literal["dummy", "cells"]
+#: A text column with more levels than this, and than half the rows, is taken for an identifier.
+MANY_LEVELS = 50
+#: A numeric column with no more values than this is taken for codes of groups when cells are asked for.
+FEW_VALUES = 20
 
 
 def learn(
@@ -78,6 +82,8 @@ def learn(
     if isinstance(columns, str) and columns.lstrip().startswith("~"):
         formula = columns
     if formula is not None:
+        if coding == "cells":
+            raise InputError("A formula codes its own cells: write sex * race instead of coding='cells'.")
         coders = _learn_formula(frame, formula, reference or {}, missing)
     else:
         names = tuple(frame.names[j] for j in resolve(frame, columns))
@@ -92,7 +98,7 @@ def _learn_columns(
 ) -> tuple[Coder, ...]:
     if not names:
         raise InputError("No column was asked for; name at least one.")
-    plain = not reference and (missing != "level" or is_sparse(frame.source))
+    plain = coding == "dummy" and not reference and (missing != "level" or is_sparse(frame.source))
     if plain and read_matrix(frame, names) is not None:
         return tuple(Numeric(name) for name in names)
     rows = open_rows(frame, names, missing)
@@ -117,7 +123,13 @@ def _learn_variables(rows: Rows, reference: Mapping[str, Level]) -> Iterator[Num
         if blank.all():
             raise MissingValuesError(f"Column {name!r} has missing values only; leave it out.")
         if isinstance(column, Levels):
-            yield Categorical(name, order_levels(column, name, reference.get(name)))
+            levels = order_levels(column, name, reference.get(name))
+            if len(levels) > max(MANY_LEVELS, rows.n // 2):
+                raise InputError(
+                    f"Column {name!r} has {len(levels)} levels in {rows.n} rows, as an identifier has; leave it out, "
+                    "or convert it if it holds numbers as text."
+                )
+            yield Categorical(name, levels)
             continue
         if name in reference:
             raise InputError(f"Column {name!r} is numeric and has no reference level; convert it to text.")
@@ -127,6 +139,12 @@ def _learn_variables(rows: Rows, reference: Mapping[str, Level]) -> Iterator[Num
 
 def _join(coders: Sequence[Numeric | Categorical], rows: Rows) -> tuple[Coder, ...]:
     """Put one saturated coder in the place of the first categorical."""
+    for coder in coders:
+        if isinstance(coder, Numeric) and _looks_like_codes(rows.numbers(coder.name)):
+            raise InputError(
+                f"Column {coder.name!r} is numeric and would take no part in the cells, although it has few values; "
+                "convert it to text or to a category."
+            )
     parts = [coder for coder in coders if isinstance(coder, Categorical)]
     if len(parts) < 2:
         return tuple(coders)
@@ -134,6 +152,13 @@ def _join(coders: Sequence[Numeric | Categorical], rows: Rows) -> tuple[Coder, .
     cells = Cells(tuple(p.name for p in parts), tuple(p.levels for p in parts), _observed(codes))
     rest = [coder for coder in coders if coder not in parts[1:]]
     return tuple(cells if coder is parts[0] else coder for coder in rest)
+
+
+def _looks_like_codes(values: Array) -> bool:
+    """Whether numbers are whole and few, and each occurs often: groups rather than a quantity."""
+    distinct = np.unique(values[~np.isnan(values)])
+    few = len(distinct) <= FEW_VALUES and 10 * len(distinct) <= len(values)
+    return bool(few and (distinct == np.floor(distinct)).all())
 
 
 def _observed(codes: Sequence[IntArray]) -> tuple[tuple[int, ...], ...]:

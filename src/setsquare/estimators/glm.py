@@ -7,13 +7,21 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare import design, families
 from setsquare.errors import InputError
-from setsquare.estimators.reading import Columns, learn_reader, validate_features, validate_outcome, validate_weight
-from setsquare.estimators.warn import judge, warn_pooled
+from setsquare.estimators.reading import (
+    Columns,
+    check_alignment,
+    learn_reader,
+    validate_features,
+    validate_outcome,
+    validate_weight,
+)
+from setsquare.estimators.warn import judge, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.problem import Problem
 from setsquare.solvers import Solution, solve
@@ -40,44 +48,39 @@ class _OrthogonalGLM(BaseEstimator):
     def _columns(self) -> Columns:
         return Columns(self.protected, self.use_protected, self.coding, self.reference, self.missing, self.unseen)
 
-    def _fit(
-        self, X: Table, y: Array, family: Family, protected: Table | None, weight: Any, offset: Any
-    ) -> tuple[Array, Array]:
-        """Fit and return intercepts (k,) and coefficients (k, q)."""
-        self.reader_, encoded = learn_reader(X, protected, self._columns())
+    def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
+        """Family, outcome as numbers, and the classes if there are any."""
+        raise NotImplementedError
+
+    def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any) -> Any:
+        """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
+        X = validate_features(self, X, reset=True)
         n = design.n_rows(X)
-        keep = slice(None) if encoded.keep is None else encoded.keep
-        weight, offset = (
-            None if values is None else values[keep]
-            for values in (validate_weight(weight, n), _validate_offset(offset, n))
-        )
-        problem = Problem(
-            encoded.Z,
-            y[keep],
-            encoded.X,
-            family,
-            weight=weight,
-            offset=offset,
-            l2=self.l2,
-            feature_names=self.reader_.feature_names,
-            protected_names=self.reader_.protected.names,
-        )
-        start = self._start(problem) if self.warm_start else None
-        self.solution_ = solve(
+        for what, values in (("the outcome", y), ("sample_weight", weight), ("offset", offset)):
+            check_alignment(X, values, what)
+        y, weight, offset = validate_outcome(y, n), validate_weight(weight, n), _validate_offset(offset, n)
+        reader, encoded = learn_reader(X, protected, self._columns())
+        if encoded.keep is not None:
+            y, weight, offset = (None if values is None else values[encoded.keep] for values in (y, weight, offset))
+        family, outcome, classes = self._code_outcome(y, weight)
+        names = {"feature_names": reader.feature_names, "protected_names": reader.protected.names}
+        problem = Problem(encoded.Z, outcome, encoded.X, family, weight=weight, offset=offset, l2=self.l2, **names)
+        solution = solve(
             problem,
             self.solver,
             max_iter=self.max_iter,
             tol=self.tol,
-            start=start,
+            start=self._start(problem) if self.warm_start else None,
             n_restarts=self.n_restarts,
             rng=np.random.default_rng(self.random_state),
         )
-        judge(self.solution_, self.reader_.protected.constant)
-        self.family_ = family
-        self.n_iter_ = self.solution_.n_iter
-        self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
-        self.coefficient_names_ = np.asarray(self.reader_.feature_names, dtype=object)
-        return self.solution_.intercept, self.solution_.coef
+        judge(solution, reader.protected.constant)
+        self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, family, solution.n_iter
+        self.has_offset_ = offset is not None
+        self.n_dropped_ = n - problem.n_rows
+        self.protected_names_ = np.asarray(reader.protected.names, dtype=object)
+        self.coefficient_names_ = np.asarray(reader.feature_names, dtype=object)
+        return classes
 
     def _start(self, problem: Problem) -> tuple[Array, Array] | None:
         before: Solution | None = getattr(self, "solution_", None)
@@ -88,15 +91,16 @@ class _OrthogonalGLM(BaseEstimator):
 
     def _linear_predictor(self, X: Table, offset: Any) -> Array:
         """Linear predictors (n, k) of new rows."""
-        check_is_fitted(self)
-        if not self.reader_.is_without_protected(X):
+        check_is_fitted(self, "solution_")
+        if not self.reader_.lacks_protected(X):
             X = validate_features(self, X, reset=False)
         Z, n_pooled = self.reader_.feature_matrix(self.reader_.feature_table(X))
         warn_pooled(n_pooled)
         eta = np.asarray(Z @ self.solution_.coef.T) + self.solution_.intercept
-        if offset is None:
+        shift = _validate_offset(offset, len(eta))
+        if shift is None:
+            warn_no_offset(self.has_offset_)
             return eta
-        shift = np.asarray(offset, dtype=np.float64)
         return eta + (shift[:, None] if shift.ndim == 1 else shift)
 
     def __sklearn_tags__(self) -> Any:
@@ -110,7 +114,8 @@ class OrthogonalGLMClassifier(ClassifierMixin, _OrthogonalGLM):
 
     ``min loss(gamma)  subject to  Xc' h(Z gamma) = 0`` (Corollary 1 of the paper, with the vector constraint): every
     generalised linear model that regresses the probabilities on the protected columns finds nothing. Prediction does
-    not need the protected columns. If the constraint cannot be met, ``fit`` raises ``NotOrthogonalError``.
+    not need the protected columns. If the constraint cannot be met, ``fit`` raises ``NotOrthogonalError`` (with
+    ``solver="mdmm"``, which never meets it exactly, it warns). There must be more features than protected columns.
 
     Parameters
     ----------
@@ -152,6 +157,8 @@ class OrthogonalGLMClassifier(ClassifierMixin, _OrthogonalGLM):
     solution_ : Solution
         With ``.certificate``, ``.status`` and ``.trace``.
     n_iter_ : int
+    n_dropped_ : int
+        Rows left out of the fit because of missing values (``missing="drop"``).
 
     Examples
     --------
@@ -218,21 +225,21 @@ class OrthogonalGLMClassifier(ClassifierMixin, _OrthogonalGLM):
         -------
         self
         """
-        X = validate_features(self, X, reset=True)
-        y = validate_outcome(y, design.n_rows(X))
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InputError(
-                f"The outcome has only one class ({self.classes_[0]}): there is nothing to predict; give rows of two "
-                "classes at least."
-            )
-        weight = validate_weight(sample_weight, len(codes))
-        if weight is not None and len(np.unique(codes[weight > 0.0])) < len(self.classes_):
-            raise InputError("After leaving out rows of weight 0 a class has no row: give it rows or leave it out.")
-        family = families.binomial if len(self.classes_) == 2 else families.multinomial
-        self.intercept_, self.coef_ = self._fit(X, codes.astype(np.float64), family, protected, sample_weight, offset)
+        self.classes_ = self._fit(X, y, protected, sample_weight, offset)
+        self.intercept_, self.coef_ = self.solution_.intercept, self.solution_.coef
         return self
+
+    def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
+        check_classification_targets(y)
+        classes, codes = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise InputError(
+                f"The outcome has only one class ({classes[0]}): there is nothing to predict; give rows of two classes "
+                "at least."
+            )
+        if weight is not None and len(np.unique(codes[weight > 0.0])) < len(classes):
+            raise InputError("After leaving out rows of weight 0 a class has no row: give it rows or leave it out.")
+        return families.binomial if len(classes) == 2 else families.multinomial, codes.astype(np.float64), classes
 
     def decision_function(self, X: Table, offset: Any = None) -> Array:
         """Linear predictors: (n,) for two classes, (n, n_classes) for more."""
@@ -255,6 +262,10 @@ class OrthogonalGLMClassifier(ClassifierMixin, _OrthogonalGLM):
         scores = self.decision_function(X, offset)
         codes = (scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[codes]
+
+    def score(self, X: Table, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
+        """Accuracy of the predicted classes."""
+        return float(accuracy_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
 
 class OrthogonalGLMRegressor(RegressorMixin, _OrthogonalGLM):
@@ -352,19 +363,19 @@ random_state
         -------
         self
         """
+        self._fit(X, y, protected, sample_weight, offset)
+        self.intercept_, self.coef_ = float(self.solution_.intercept[0]), self.solution_.coef[0]
+        return self
+
+    def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
         family = families.family(self.family, self.link)
         if family.is_vector:
             raise InputError("The multinomial family is for classes: use OrthogonalGLMClassifier.")
-        X = validate_features(self, X, reset=True)
-        y = validate_outcome(y, design.n_rows(X))
         try:
-            outcome = y.astype(np.float64)
+            return family, y.astype(np.float64), None
         except (TypeError, ValueError):
             message = f"The outcome must be numbers, not {y.dtype}: convert it, or use OrthogonalGLMClassifier."
             raise InputError(message) from None
-        intercept, coef = self._fit(X, outcome, family, protected, sample_weight, offset)
-        self.intercept_, self.coef_ = float(intercept[0]), coef[0]
-        return self
 
     def predict(self, X: Table, offset: Any = None) -> Array:
         """Predicted means, (n,); the protected columns are not needed."""
@@ -377,16 +388,25 @@ random_state
             )
         return self.family_.activation(eta)
 
+    def score(self, X: Table, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
+        """R² of the predicted means."""
+        return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = families.family(self.family, self.link).outcome_range[0] >= 0.0
+        known = isinstance(self.family, Family) or self.family in families.FAMILIES  # fit says what is wrong otherwise
+        if known and self.link in (None, "canonical", "log"):
+            tags.target_tags.positive_only = families.family(self.family, self.link).outcome_range[0] >= 0.0
         return tags
 
 
 def _validate_offset(offset: Any, n_rows: int) -> Array | None:
     if offset is None:
         return None
-    array = np.asarray(offset, dtype=np.float64)
+    try:
+        array = np.asarray(offset, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"The offset must be numbers, not {type(offset).__name__}: give one value a row.") from None
     if array.ndim == 0 or len(array) != n_rows:
         raise InputError(f"The offset has the shape {array.shape} but there are {n_rows} rows: give one value a row.")
     return array

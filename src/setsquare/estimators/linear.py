@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare.errors import InputError
-from setsquare.estimators.reading import Columns, learn_reader, validate_features, validate_weight
+from setsquare.estimators.reading import Columns, dense, learn_reader, validate_features, validate_weight
 from setsquare.estimators.warn import warn_dropped, warn_pooled
 from setsquare.problem import check_finite
 from setsquare.projection import Projector
@@ -90,7 +90,7 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         table = validate_features(self, X, reset=True)
         columns = Columns(self.protected, False, self.coding, self.reference, self.missing, self.unseen)
         self.reader_, (Z, P, _) = learn_reader(table, protected, columns)
-        Z = _dense(Z)
+        Z = dense(Z)
         check_finite(Z, self.reader_.feature_names, "feature")
         check_finite(P, self.reader_.protected.names, "protected column")
         weight = validate_weight(sample_weight, len(P))
@@ -114,12 +114,12 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         -------
         ndarray of shape (n, number of coded features)
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "projector_")
         table = validate_features(self, X, reset=False)
         P, pooled = self.reader_.protected_matrix(table, protected)
         Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))
         warn_pooled({**pooled, **pooled_features})
-        return self.projector_.apply(_dense(Z), P)
+        return self.projector_.apply(dense(Z), P)
 
     def fit_transform(
         self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None
@@ -130,14 +130,10 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Names of the corrected features: those that went in, dummies spelled out, without protected ones."""
-        check_is_fitted(self)
+        check_is_fitted(self, "projector_")
         return np.asarray(self.reader_.feature_names, dtype=object)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def _dense(Z: Any) -> Array:
-    return np.asarray(Z.toarray() if hasattr(Z, "toarray") else Z)

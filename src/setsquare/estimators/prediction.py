@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
+from sklearn import config_context
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import cross_val_predict
@@ -15,8 +16,15 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from setsquare import families
 from setsquare.errors import InputError, NotOrthogonalError
-from setsquare.estimators.reading import Columns, learn_reader, validate_features, validate_outcome, validate_weight
-from setsquare.estimators.warn import warn_boundary, warn_dropped, warn_outside, warn_pooled
+from setsquare.estimators.reading import (
+    Columns,
+    check_alignment,
+    learn_reader,
+    validate_features,
+    validate_outcome,
+    validate_weight,
+)
+from setsquare.estimators.warn import warn_boundary, warn_dropped, warn_outside, warn_pooled, warn_unweighted
 from setsquare.families import Activation
 from setsquare.problem import check_finite
 from setsquare.projection import GeneralizedProjector, Projector
@@ -39,8 +47,8 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
       Exactly orthogonal too, but probabilities can leave [0, 1]; the number that do is in ``n_outside_``.
 
     Predictions on the boundary of their range (a forest's probabilities of 0 and 1) have no finite score: they are
-    moved inside by half the distance of the nearest other prediction from the boundary, and counted in ``n_boundary_``;
-    the mean that is kept is that of the predictions as they were.
+    moved inside by half the distance of the nearest other prediction from that end (``boundary_``), and counted in
+    ``n_boundary_``; the mean that is kept is that of the predictions as they were.
 
     Parameters
     ----------
@@ -54,7 +62,8 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         Activation whose range the predictions keep: by default that of the probabilities for a classifier and the
         identity for a regressor; "exp" for positive predictions (counts, costs).
     cv : int or splitter, optional
-        Learn the correction on predictions out of cross-validation; by default on those of the training rows.
+        Learn the correction on predictions out of cross-validation, which then are the ones that it makes exactly
+        orthogonal; by default on those of the training rows.
     prefit : bool
         Whether the estimator is fitted already and must not be refitted.
     use_protected : bool
@@ -144,6 +153,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         check_finite(P, self.reader_.protected.names, "protected column")
         self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
         features = self.reader_.feature_table(table)
+        check_alignment(table, y, "the outcome")
         y, weight = validate_outcome(y, len(P)), validate_weight(sample_weight, len(P))
         self.estimator_, predictions = self._fit_model(features, y, weight)
         if is_classifier(self.estimator_):
@@ -156,16 +166,16 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         if self.prefit or isinstance(self.estimator, FrozenEstimator):
             check_is_fitted(self.estimator)
             return self.estimator, _raw_predictions(self.estimator, features)
-        options = (
-            {"sample_weight": weight}
-            if weight is not None and has_fit_parameter(self.estimator, "sample_weight")
-            else {}
-        )
+        takes_weight = has_fit_parameter(self.estimator, "sample_weight")
+        if weight is not None and not takes_weight:
+            warn_unweighted(type(self.estimator).__name__)
+        options = {"sample_weight": weight} if weight is not None and takes_weight else {}
         model = clone(self.estimator).fit(features, y, **options)
         if self.cv is None:
             return model, _raw_predictions(model, features)
         method = "predict_proba" if is_classifier(model) else "predict"
-        held_out = cross_val_predict(clone(self.estimator), features, y, cv=self.cv, method=method, params=options)
+        with config_context(enable_metadata_routing=False):  # the weights are for the model, whatever it has requested
+            held_out = cross_val_predict(clone(self.estimator), features, y, cv=self.cv, method=method, params=options)
         return model, _as_units(held_out, is_classifier(model))
 
     def _learn_correction(self, predictions: Array, P: Array, weight: Array | None) -> None:
@@ -173,16 +183,16 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self.activation_ = self._activation(predictions)
         names = self.reader_.protected.names
         self.n_boundary_, self.n_outside_ = 0, 0
-        if self.method == "linear":
+        if self._is_linear():
             self.projector_: Any = Projector.fit(predictions, P, weight, names)
             low, high = self.activation_.range
             corrected = self.projector_.apply(predictions, P)
             self.n_outside_ = int(np.count_nonzero(((corrected < low) | (corrected > high)).any(axis=1)))
             warn_outside(self.n_outside_, len(corrected))
         else:
-            self.boundary_ = _boundary_distance(predictions, self.activation_)
+            self.boundary_ = _boundary_distances(predictions, self.activation_)
             eta, self.n_boundary_ = _scores(predictions, self.activation_, self.boundary_)
-            warn_boundary(self.n_boundary_, len(eta), self.boundary_)
+            warn_boundary(self.n_boundary_, len(eta), max(self.boundary_))
             w = np.full(len(P), 1.0) if weight is None else weight
             with single_threaded_blas():
                 self.projector_ = GeneralizedProjector.fit(
@@ -196,6 +206,10 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         warn_dropped(
             (*self.reader_.protected.constant, *self.projector_.basis.constant), self.projector_.basis.collinear
         )
+
+    def _is_linear(self) -> bool:
+        """The generalised projection of the identity is the linear one."""
+        return self.method == "linear" or self.activation_.name == "identity"
 
     def _activation(self, predictions: Array) -> Activation:
         if self.activation is not None:
@@ -213,12 +227,12 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         return h
 
     def _corrected(self, X: Table, protected: Table | None) -> Array:
-        check_is_fitted(self)
+        check_is_fitted(self, "projector_")
         table = validate_features(self, X, reset=False)
         P, pooled = self.reader_.protected_matrix(table, protected)
         warn_pooled(pooled)
         predictions = _raw_predictions(self.estimator_, self.reader_.feature_table(table))
-        if self.method == "linear":
+        if self._is_linear():
             return np.asarray(self.projector_.apply(predictions, P))
         eta, _ = _scores(predictions, self.activation_, self.boundary_)
         return np.asarray(self.projector_.predict(eta, P))
@@ -231,7 +245,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
 
     def predict(self, X: Table, protected: Table | None = None) -> Any:
         """Corrected predictions, (n,): most probable classes or means, given the protected columns of the same rows."""
-        check_is_fitted(self)
+        check_is_fitted(self, "projector_")
         if is_classifier(self.estimator):
             return self.classes_[self.predict_proba(X, protected).argmax(axis=1)]
         return self._corrected(X, protected)[:, 0]
@@ -271,20 +285,21 @@ def _as_units(predictions: Any, classes: bool) -> Array:
     return values[:, 1:] if values.shape[1] == 2 else values
 
 
-def _boundary_distance(predictions: Array, h: Activation) -> float:
-    """Half the smallest distance of an inner prediction from the boundary: what a prediction on it is moved by."""
+def _boundary_distances(predictions: Array, h: Activation) -> tuple[float, float]:
+    """Half the smallest distance of an inner prediction from either end of the range: what one on it is moved by."""
     low, high = h.range
-    distance = np.minimum(predictions - low, high - predictions)
-    inner = distance[(distance > 0.0) & np.isfinite(distance)]
-    if not np.isfinite(low) and not np.isfinite(high):
-        return 0.0
-    return 0.5 * float(inner.min()) if inner.size else 0.5 / len(predictions)
+    above, below = predictions - low, high - predictions
+    inner = (above > 0.0) & (below > 0.0)
+    halves = [0.5 * float(gap[inner].min()) if inner.any() else 0.5 / len(predictions) for gap in (above, below)]
+    # Next to 1 the numbers are no denser than this, and a step too small would change nothing.
+    smallest = np.finfo(float).epsneg * abs(high)
+    return halves[0] if np.isfinite(low) else 0.0, max(halves[1], smallest) if np.isfinite(high) else 0.0
 
 
-def _scores(predictions: Array, h: Activation, distance: float) -> tuple[Array, int]:
+def _scores(predictions: Array, h: Activation, distances: tuple[float, float]) -> tuple[Array, int]:
     """Pre-activations, and the number of rows that were moved off the boundary for them."""
     low, high = h.range
-    below, above = predictions <= low, predictions >= high
-    inside = np.where(below, low + distance, np.where(above, high - distance, predictions))
+    outside = (predictions <= low) | (predictions >= high)
     assert h.inverse is not None
-    return h.inverse(inside), int(np.count_nonzero((below | above).any(axis=1)))
+    inside = np.clip(predictions, low + distances[0], high - distances[1])
+    return h.inverse(inside), int(np.count_nonzero(outside.any(axis=1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -74,11 +74,11 @@ class Reader:
         unused = [] if self.use_protected else [name for name in self.inside if name in names]
         return design.drop(table, unused) if unused else table
 
-    def is_without_protected(self, table: Table) -> bool:
-        """Whether this is the feature table less the protected columns, which a corrected model can do without."""
+    def lacks_protected(self, table: Table) -> bool:
+        """Whether protected columns are gone from this feature table, which a corrected model can do without."""
         if self.use_protected or not self.inside or not is_dataframe(table):
             return False
-        return not set(self.inside) & set(design.column_names(table))
+        return not set(self.inside) <= set(design.column_names(table))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -87,27 +87,32 @@ class Reader:
 
     def protected_matrix(self, table: Table, protected: Table | None) -> tuple[Array, Mapping[str, int]]:
         """Protected columns of new rows, from inside the feature table or beside it, and pooled rows by column."""
+        if self.inside and protected is not None:
+            raise InputError(
+                "Protected columns are given twice: they are inside the feature table, so leave out protected=."
+            )
         if not self.inside and protected is None:
             raise InputError("This method needs the protected columns of the rows that it corrects: pass protected=.")
-        encoded = self.protected.apply(table if self.inside else protected)
-        if encoded.keep is not None:
-            raise InputError(
-                "Protected columns have missing values in rows to be corrected: fill or leave out those rows."
-            )
+        if not self.inside:
+            check_alignment(table, protected, "protected")
+        encoded = replace(self.protected, missing=_strict(self.protected)).apply(table if self.inside else protected)
         if design.n_rows(table) != encoded.values.shape[0]:
             raise InputError(
                 f"protected has {encoded.values.shape[0]} rows but the features have {design.n_rows(table)}: "
                 "give the same rows in both."
             )
-        return _dense(encoded.values), encoded.n_pooled
+        return dense(encoded.values), encoded.n_pooled
 
     def feature_matrix(self, table: Table) -> tuple[Matrix, Mapping[str, int]]:
         """Coded features of new rows, and rows with an unseen level that were pooled, by column."""
         assert self.features is not None
-        encoded = self.features.apply(table)
-        if encoded.keep is not None:
-            raise InputError("Features have missing values in rows to be predicted: fill or leave out those rows.")
+        encoded = replace(self.features, missing=_strict(self.features)).apply(table)
         return encoded.values, encoded.n_pooled
+
+
+def _strict(design: Design) -> Any:
+    """Rows can be dropped when fitting only; afterwards a missing value is an error that names its column."""
+    return "error" if design.missing == "drop" else design.missing
 
 
 def learn_reader(
@@ -116,6 +121,7 @@ def learn_reader(
     """Learn from training tables how to read them, and read them."""
     inside = _find_protected(table, protected, columns)
     source = table if inside else protected
+    check_alignment(table, source, "protected")
     n_features = len(design.column_names(table))
     if len(inside) == n_features and not columns.use_protected:
         raise InputError(
@@ -138,6 +144,11 @@ def learn_reader(
         return Reader(design.learn(rest, **_known(coded, rest, None)), used, inside, columns.use_protected)
 
     reader = learn(table, source)
+    for name in columns.reference or ():
+        if name not in (*reader.protected.columns, *(reader.features.columns if reader.features else ())):
+            raise InputError(
+                f"The reference names the column {name!r}, which is not in the tables; check its spelling."
+            )
     keep = _complete_rows(reader, table, source) if columns.missing == "drop" else None
     if keep is not None:  # levels that only incomplete rows have are no levels of the training data
         table, source = design.filter_rows(table, keep), design.filter_rows(source, keep)
@@ -148,7 +159,7 @@ def learn_reader(
             f"Every protected column is constant ({', '.join(reader.protected.columns)}): there is nothing to protect; "
             "name a column that varies."
         )
-    X = _dense(reader.protected.apply(source).values)
+    X = dense(reader.protected.apply(source).values)
     return reader, Encoded(Z, X, keep)
 
 
@@ -173,8 +184,22 @@ def is_dataframe(table: Table) -> bool:
     return hasattr(table, "columns") or hasattr(table, "column_names")
 
 
+def check_alignment(table: Table, other: Any, what: str) -> None:
+    """Refuse pandas objects with the same labels in another order: rows are matched by position, as in scikit-learn."""
+    index: Any = getattr(table, "index", None)
+    other_index: Any = getattr(other, "index", None)
+    if not hasattr(index, "equals") or not hasattr(other_index, "equals") or len(index) != len(other_index):
+        return
+    if not index.equals(other_index) and index.is_unique and len(index.difference(other_index)) == 0:
+        raise InputError(
+            f"The rows of {what} have the labels of the features in another order: bring them into the same order, or "
+            "reset the index of both if their order is right as it is."
+        )
+
+
 def _find_protected(table: Table, protected: Table | None, columns: Columns) -> tuple[str, ...]:
     """Names of the protected columns inside the feature table; none when they are a table of their own."""
+    _check_kinds(columns.protected, protected)
     if columns.protected is None and protected is None:
         raise InputError(
             "Nothing is protected: name columns of the feature table in the constructor (protected=[...]) "
@@ -193,6 +218,24 @@ def _find_protected(table: Table, protected: Table | None, columns: Columns) -> 
     if isinstance(columns.protected, str) and columns.protected.lstrip().startswith("~"):
         return design.learn(table, columns.protected, missing="drop").columns
     return design.column_names(design.select(table, columns.protected))
+
+
+def _check_kinds(named: Any, given: Any) -> None:
+    """Refuse names where a table belongs, and a table where names belong."""
+    if isinstance(given, str) or (isinstance(given, list | tuple) and given and all(isinstance(g, str) for g in given)):
+        raise InputError(
+            "fit(protected=...) takes the protected columns themselves; name columns of the feature table in the "
+            "constructor (protected=[...])."
+        )
+    if named is None or isinstance(named, str | int | np.integer):
+        return
+    if getattr(named, "ndim", 1) > 1 or hasattr(named, "dtype") or not isinstance(named, Sequence):
+        raise InputError(
+            "protected in the constructor takes names or positions of columns, or a formula such as '~ sex * race'; "
+            "pass the columns themselves to fit(protected=...)."
+        )
+    if not len(named):
+        raise InputError("Nothing is protected: the list of protected columns is empty.")
 
 
 def _known(coded: dict[str, Any], table: Table, columns: Any) -> dict[str, Any]:
@@ -215,7 +258,8 @@ def _complete_rows(reader: Reader, table: Table, source: Table) -> BoolArray | N
     return keep
 
 
-def _dense(values: Matrix) -> Array:
+def dense(values: Matrix) -> Array:
+    """A dense float64 array of a matrix that may be sparse."""
     return np.asarray(values.toarray() if hasattr(values, "toarray") else values, dtype=np.float64)
 
 
@@ -242,11 +286,12 @@ def validate_outcome(y: Any, n_rows: int) -> Any:
     if y is None:
         raise InputError("The estimator requires y to be passed, but the target y is None.")
     y = column_or_1d(y, warn=True)
+    if y.dtype.kind == "O" and (count := sum(value is None or value != value for value in y)):
+        raise MissingValuesError(f"The outcome has {count} missing (NaN) value(s): leave out those rows.")
     if len(y) != n_rows:
         raise InputError(f"The outcome has {len(y)} rows but the features have {n_rows}: give the same rows in both.")
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         n_nan, n_inf = int(np.isnan(y).sum()), int(np.isinf(y).sum())
-        raise MissingValuesError(
-            f"The outcome (input y) has {n_nan} NaN and {n_inf} infinite (infinity) value(s): leave out those rows."
-        )
+        kinds = " and ".join(f"{n} {kind}" for n, kind in ((n_nan, "NaN"), (n_inf, "infinite (infinity)")) if n)
+        raise MissingValuesError(f"The outcome (input y) has {kinds} value(s): leave out those rows.")
     return y

@@ -10,10 +10,12 @@ from setsquare.errors import (
     DroppedColumnWarning,
     LabelSignalWarning,
     NotOrthogonalError,
+    OffsetWarning,
     PooledLevelWarning,
     SeparationWarning,
     SetsquareWarning,
     SolverWarning,
+    WeightWarning,
 )
 from setsquare.solvers import Certificate, Solution
 
@@ -83,6 +85,25 @@ def warn_pooled(n_pooled: Mapping[str, int]) -> None:
     if n_pooled:
         listed = ", ".join(f"{name} ({count})" for name, count in n_pooled.items())
         _warn(f"Rows with a level unseen in training count as the reference level: {listed}.", PooledLevelWarning)
+
+
+def warn_no_offset(has_offset: bool) -> None:
+    """Say that predictions without the offset of the fit are another thing."""
+    if has_offset:
+        _warn(
+            "The model was fitted with an offset: without one, predictions are those of an offset of 0, and are not "
+            "orthogonal to the protected columns; pass offset=.",
+            OffsetWarning,
+        )
+
+
+def warn_unweighted(model: str) -> None:
+    """Say that the model inside was fitted without the sample weights."""
+    _warn(
+        f"{model} takes no sample_weight, so the weights are those of the correction only; give it an estimator that "
+        "takes them, or fit it before and pass prefit=True.",
+        WeightWarning,
+    )
 
 
 def warn_boundary(count: int, n_rows: int, distance: float) -> None:

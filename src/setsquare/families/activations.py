@@ -21,7 +21,7 @@ Three = tuple[Array, Array, Array]
 Four = tuple[Array, Array, Array, Array]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Activation:
     """A monotone function ``h`` and what the solvers need of it.
 
@@ -52,6 +52,9 @@ class Activation:
         array([0. , 0.5, 1. ])
         """
         return self.evaluate(np.asarray(eta, dtype=np.float64))[1]
+
+    def __repr__(self) -> str:
+        return f"<activation {self.name}>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Activation) and self.name == other.name

@@ -27,7 +27,7 @@ from setsquare.families.softmax import RowTerms, softmax_terms, softmax_values
 from setsquare.typing import Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Family:
     """A distribution with its link.
 
@@ -140,6 +140,9 @@ class Family:
 
     def _key(self) -> tuple[str, str, float | None]:
         return self.name, self.link, self.parameter
+
+    def __repr__(self) -> str:
+        return f"<family {self}>"
 
     def __str__(self) -> str:
         parameter = "" if self.parameter is None else f"({self.parameter:g})"

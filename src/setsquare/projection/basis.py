@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, lapack
 
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.rows import row_slices, weighted_gram
+from setsquare.rows import mean_weight, row_slices, weighted_gram
 from setsquare.typing import Array
 
 #: A column whose part outside the span of the columns before it is smaller than this share of it is collinear.
@@ -81,7 +81,7 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     n, p = X.shape
     check_rows(n, p)
     names = names or tuple(f"x{j}" for j in range(p))
-    w = np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
+    w = mean_weight(n, weight)
     mean, gram = _moments(X, w)
     if not np.isfinite(gram).all():
         listed = ", ".join(np.asarray(names)[~np.isfinite(np.diag(gram))])

@@ -23,7 +23,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Activation, activation, contrasts
 from setsquare.families.softmax import softmax_terms
 from setsquare.projection.basis import Basis, protected_basis
-from setsquare.rows import row_slices, weighted_product
+from setsquare.rows import mean_weight, row_slices, weighted_gram, weighted_product
 from setsquare.typing import Array, BoolArray, IntArray
 
 Index: TypeAlias = "IntArray | slice"
@@ -100,7 +100,7 @@ class GeneralizedProjector:
                 "give both for the same rows."
             )
         basis = protected_basis(X, weight, names)
-        w = np.full(len(X), 1.0 / len(X)) if weight is None else weight / weight.sum()
+        w = mean_weight(len(X), weight)
         units = np.asarray(eta, dtype=np.float64).reshape(len(eta), -1)
         if not np.isfinite(units).all():
             raise MissingValuesError("The pre-activations have missing or infinite values: remove or fill those rows.")
@@ -136,10 +136,10 @@ class _Minimum(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """For d convex problems in m unknowns each: value (d,), gradient (m, d), Hessian (d, m, m), and three sizes (d,).
+    """For d convex problems in m unknowns each: value (d,), gradient (m, d), Hessian (d, m, m), and four sizes (d,).
 
-    ``magnitude`` is that of the terms of the value, ``spread`` the standard deviation of the output, ``reach`` that of
-    the pre-activations.
+    ``magnitude`` is that of the terms of the value, ``spread`` the standard deviation of the output, ``size`` its root
+    mean square, ``reach`` that of the pre-activations.
     """
 
     value: Array
@@ -175,13 +175,16 @@ def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Ar
     total, spread, reach = np.zeros(d), np.zeros(d), np.zeros(d)
     gradient, upper = np.zeros((m, d)), np.zeros((len(i), d))
     gradient[0] = mean
-    for rows in row_slices(len(eta), d + len(i)):
+    for rows in row_slices(len(eta), d + (m if d == 1 else len(i))):
         D = np.column_stack([np.ones(len(w[rows])), Q[rows]])
         u = eta[rows, units] - D @ B
         H, out, slope, _ = h.evaluate(u)
         total += w[rows] @ H
         gradient -= D.T @ (w[rows, None] * out)
-        upper += (D[:, i] * D[:, j]).T @ (w[rows, None] * slope)
+        if d == 1:  # a Gram matrix, without the products of its columns
+            upper += weighted_gram(D, w[rows] * slope[:, 0])[i, j, None]
+        else:
+            upper += (D[:, i] * D[:, j]).T @ (w[rows, None] * slope)
         spread += w[rows] @ (out - mean) ** 2
         reach += w[rows] @ u**2
     hessian = np.empty((d, m, m))

@@ -8,7 +8,7 @@ import numpy as np
 
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.projection.basis import Basis, protected_basis
-from setsquare.rows import row_slices
+from setsquare.rows import mean_weight, row_slices
 from setsquare.typing import Array
 
 
@@ -49,7 +49,7 @@ class Projector:
                 "give both for the same rows."
             )
         basis = protected_basis(X, weight, names)
-        w = np.full(len(X), 1.0 / len(X)) if weight is None else weight / weight.sum()
+        w = mean_weight(len(X), weight)
         fitted = cls(basis, np.zeros((basis.rank, int(np.prod(Y.shape[1:], dtype=int)))))
         with np.errstate(invalid="ignore", over="ignore"):  # infinite values end in coefficients that are not finite
             for _ in range(2):  # the second pass removes what rounding left in the first

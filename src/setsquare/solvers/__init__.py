@@ -65,6 +65,10 @@ def solve(
     name = "sqp" if solver == "auto" else solver
     if name not in SOLVERS:
         raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(SOLVERS)}.")
+    if max_iter is not None and (not isinstance(max_iter, int | np.integer) or max_iter < 0):
+        raise InputError(f"max_iter must be a whole number of 0 or more, not {max_iter!r}.")
+    if not tol >= 0.0:
+        raise InputError(f"tol must be a number of 0 or more, not {tol!r}.")
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # a step too far is taken back
         return _solve(
             problem,
@@ -88,12 +92,16 @@ def _solve(
     objective = prepared.objective
     run = partial(SOLVERS[name], objective)
     theta = None if start is None else prepared.theta(*class_coefficients(problem, *start))
+    if theta is not None and not np.isfinite(objective.values(theta).loss):
+        theta = None  # outside the domain of the link
     ends = [run(theta, settings)]
     if theta is not None and ends[0].status not in (Status.CONVERGED, Status.FLAT):
         ends.append(run(None, settings))  # a start that leads nowhere is given up for the one that always works
     for _ in range(n_restarts):
         generator = rng or np.random.default_rng()
         draw = generator.normal(size=objective.n_parameters) / objective.n_parameters**0.5
+        while not np.isfinite(objective.values(objective.start.theta + draw).loss):
+            draw *= 0.5  # back into the domain of the link, in which the start is
         ends.append(run(objective.start.theta + draw, settings))
     return certify(prepared, min(ends, key=lambda end: _rank(end, settings)), name)
 

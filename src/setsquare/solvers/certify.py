@@ -8,6 +8,7 @@ from setsquare.errors import InputError
 from setsquare.families import contrasts
 from setsquare.objective import linear_predictor
 from setsquare.problem import Prepared, Problem
+from setsquare.projection.basis import CONSTANT
 from setsquare.rows import Block, Sums
 from setsquare.solvers.solution import Certificate, Solution, Status
 from setsquare.solvers.sqp import OPEN, Iterate, Settings, kkt_residual, reduced_hessian, solve_reduced, solve_sqp
@@ -87,19 +88,21 @@ def _max_correlation(prepared: Prepared, end: Iterate) -> float:
     problem, objective, raw = prepared.problem, prepared.objective, prepared.objective.raw(end.theta)
     if prepared.basis is None:
         return 0.0
-    mean_x = prepared.basis.mean
+    mean_x, start = prepared.basis.mean, objective.start.theta.reshape(objective.n_predictors, -1)[:, :1].T
+    reference = _class_means(problem, start)
 
     def kernel(block: Block) -> Sums:
-        mean = _class_means(problem, linear_predictor(block, raw))
-        weighted = block.weight[:, None] * mean
+        gap = _class_means(problem, linear_predictor(block, raw)) - reference
+        weighted = block.weight[:, None] * gap
         centred = np.subtract(np.asarray(block.X), mean_x, order="F")
         variance = block.weight @ (centred * centred)
-        return centred.T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, mean), variance
+        return centred.T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap), variance
 
     cov, total, square, variance = objective.rows.reduce(kernel)
     spread, spread_x = np.sqrt(np.maximum(square - total**2, 0.0)), np.sqrt(variance)
-    varies = [name not in prepared.basis.constant for name in problem.protected_names]
-    floor = 1e-6 * np.sqrt(square)  # a constant prediction has no correlation
+    varies = spread_x > CONSTANT * np.abs(mean_x)
+    y = problem.coded_outcome()
+    floor = 1e-10 * np.sqrt(np.sum(np.var(y, axis=0)))  # a constant prediction has no correlation
     correlation = np.abs(cov[varies]) / spread_x[varies, None] / np.maximum(spread, floor)
     return float(np.max(correlation, initial=0.0))
 

@@ -173,4 +173,4 @@ class Solution:
     solver: str
 
     def __str__(self) -> str:
-        return f"{self.solver}: {self.status} after {self.n_iter} iterations\n{self.certificate}"
+        return f"{self.solver}, {self.n_iter} iteration(s): {self.status}\n{self.certificate}"

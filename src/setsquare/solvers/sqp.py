@@ -25,6 +25,8 @@ UNREACHABLE = 1e-10
 SINGULAR = 1e-9
 #: Curvature, relative to that of the intercept-only model, under which the data hardly determine a direction.
 OPEN = 1e-3
+#: Predicted reduction of the loss, as a share of it, that rounding hides.
+ROUNDING = 1e-15
 #: Correlation with the basis up to which a point counts as near the constraint.
 NEAR = 0.1
 
@@ -86,7 +88,7 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
     model = objective.start_model() if theta is None else objective.model(theta, lam)
     theta = objective.start.theta if theta is None else theta
     trace: list[Step] = []
-    nu, length, corrected, confident = 0.0, 0.0, False, True
+    nu, length, corrected, confident, before = 0.0, 0.0, False, True, (np.inf, np.inf)
     status = Status.MAX_ITER
     for iteration in range(settings.max_iter + 1):
         frame = _frame(model)
@@ -101,12 +103,16 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
             if escape is None:
                 status = Status.CONVERGED
                 break
-            theta, model, lam = escape, objective.model(escape, lam), lam
+            theta, model = escape, objective.model(escape, lam)
             continue
         still = direction.reduction <= settings.loss * abs(model.loss) and kkt <= 100.0 * settings.kkt
         if still and direction.curvature <= OPEN * objective.start.curvature:
             status = Status.FLAT
             break
+        if direction.reduction <= ROUNDING * abs(model.loss) and gap >= 0.5 * before[0] and kkt >= 0.5 * before[1]:
+            status = Status.STALLED  # the numbers have no more digits
+            break
+        before = gap, kkt
         if iteration == settings.max_iter:
             break
         nu = _penalty(nu, model, direction)
