@@ -40,7 +40,9 @@ lint: $(VENV)/.lint  ## ruff, mypy (strict on src) and the layers
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.test  ## speed as ratios against peers, in one run
+	$(BIN)/python -m benchmarks.fit_quality
 	$(BIN)/python -m benchmarks.bench_glm
+	$(BIN)/python -m benchmarks.bench_prediction
 
 docs: $(VENV)/.test  ## the README's examples run as written
 	$(BIN)/python -m pytest -q tests/pipeline/test_readme.py

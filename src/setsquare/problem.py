@@ -1,4 +1,4 @@
-"""What is to be solved: features, outcome, protected columns and a family, checked and prepared once."""
+"""What is to be solved: features, outcome, protected columns and a family, checked once."""
 
 from __future__ import annotations
 
@@ -6,29 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
-from scipy.linalg import LinAlgError, lapack
 
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.families import Family, RowTerms, contrasts, family
-from setsquare.objective import Objective, Start
-from setsquare.projection import Basis, check_rows, protected_basis
-from setsquare.rows import (
-    ArrayRows,
-    Block,
-    Sums,
-    as_double,
-    is_sparse,
-    mean_weight,
-    row_slices,
-    weighted_gram,
-    weighted_product,
-)
+from setsquare.families import Family, contrasts, family
+from setsquare.projection import check_rows
+from setsquare.rows import is_sparse, mean_weight
 from setsquare.typing import Array, Matrix
-
-#: A feature of which less than this share of the variance lies outside the span of those before it is aliased.
-ALIASED = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,195 +96,6 @@ class Problem:
         return np.asarray(C[self.outcome.astype(int)])
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A problem ready for a solver.
-
-    Attributes
-    ----------
-    problem : Problem
-    objective : Objective
-    basis : Basis or None
-        Of the protected columns.
-    mean : ndarray of shape (q,)
-        What was subtracted from the features in the objective's rows.
-    scale : ndarray of shape (q,)
-        Standard deviations of the features (1 for a constant one).
-    gram : ndarray of shape (q, q)
-        Correlations of the features.
-    aliased : tuple of str
-        Features that are linear combinations of earlier ones; without a ridge their coefficient is 0.
-    label_share : float
-        Share of the outcome's variance that the protected columns explain.
-    """
-
-    problem: Problem
-    objective: Objective
-    basis: Basis | None
-    mean: Array
-    scale: Array
-    gram: Array
-    aliased: tuple[str, ...]
-    label_share: float
-
-    @property
-    def rank_features(self) -> int:
-        """Number of linearly independent features, the intercept not counted."""
-        return len(self.mean) - len(self.aliased)
-
-    def coefficients(self, theta: Array) -> tuple[Array, Array]:
-        """Intercepts (k,) and coefficients (k, q) on the scale of the features as they were given."""
-        raw = self.objective.raw(theta)
-        coef = raw[1:].T
-        return raw[0] - coef @ self.mean, coef
-
-    def theta(self, intercept: Array, coef: Array) -> Array:
-        """Inverse of :meth:`coefficients`, up to aliased features: the point with the same linear predictor."""
-        ridge = self.problem.l2 / self.scale**2
-        scaled = (coef * self.scale).T
-        T = self.objective.to_raw[1:, 1:] * self.scale[:, None]
-        normal = T.T @ (self.gram + np.diag(ridge))
-        whitened = np.linalg.lstsq(normal @ T, normal @ scaled, rcond=None)[0]
-        centred = np.atleast_1d(intercept) + coef @ self.mean - self.objective.to_raw[0, 1:] @ whitened
-        return np.column_stack([centred, whitened.T]).ravel()
-
-
-def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
-    """Whiten the features (or only standardise them), take a basis of the protected columns, set the objective up."""
-    w = problem.mean_weight()
-    basis = None if problem.protected is None else protected_basis(problem.protected, w, tuple(problem.protected_names))
-    Q = np.zeros((problem.n_rows, 0)) if basis is None else basis.apply(np.asarray(problem.protected))
-    y = problem.coded_outcome()
-    Z, mean = _centre(problem.features, w)
-    rows = ArrayRows(Z, y, Q, w, _coded_offset(problem), problem.protected)
-    second, zy, zq = rows.reduce(_moments)
-    gram, scale = _correlations(second, mean)
-    ridge = problem.l2 / scale**2
-    kept = _independent(gram)
-    _check_freedom(problem, basis, len(kept))
-    columns = _independent(gram + np.diag(ridge)) if problem.l2 > 0.0 else kept
-    T = (_whitening(gram + np.diag(ridge), columns) if whiten else np.eye(len(gram))) / scale[:, None]
-    to_raw = np.zeros((1 + T.shape[0], 1 + T.shape[1]))
-    to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -second[0, 1:] @ T
-    penalty = np.zeros((to_raw.shape[1],) * 2)
-    penalty[1:, 1:] = problem.l2 * T.T @ T
-    start = _null_model(problem, y, w, (second, zy, zq), to_raw.shape[1])
-    objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, Q.shape[1], start)
-    names = np.asarray(problem.feature_names, dtype=object)
-    aliased = tuple(np.delete(names, kept))
-    return Prepared(problem, objective, basis, mean, scale, gram, aliased, _label_share(y, Q, w))
-
-
-def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
-    """A column of ones and the features less their mean; sparse features are left where they are, to stay sparse."""
-    if is_sparse(Z):
-        ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
-        return sparse.hstack([ones, sparse.csr_array(as_double(Z))], format="csr"), np.zeros(Z.shape[1])
-    mean = np.asarray(w @ Z, dtype=np.float64)
-    # Column by column in memory: weights then run along the rows, not along a few features.
-    centred = np.empty((Z.shape[0], 1 + Z.shape[1]), order="F")
-    centred[:, 0] = 1.0
-    for rows in row_slices(*Z.shape):
-        np.subtract(Z[rows], mean, out=centred[rows, 1:])
-    return centred, mean
-
-
-def _moments(block: Block) -> Sums:
-    """Moments of the features with themselves, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
-    Z, w = block.Z, block.weight
-    return weighted_gram(Z, w), weighted_product(Z, w, block.y), weighted_product(Z, w, block.Q)
-
-
-def _correlations(second: Array, mean: Array) -> tuple[Array, Array]:
-    """Correlations of the features, and their standard deviations (1 for a constant)."""
-    cross = second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])
-    spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
-    # Rounding is not variation; where the mean could not be taken off before (sparse features) it is the larger.
-    varies = (spread > 1e-13 * np.abs(mean)) & (spread > 1e-7 * np.abs(second[0, 1:]))
-    divisors = np.where(varies, spread, np.inf)
-    return cross / np.outer(divisors, divisors), np.where(varies, spread, 1.0)
-
-
-def _independent(gram: Array) -> NDArray[np.intp]:
-    """Indices of the features that are not combinations of earlier ones; those that vary have unit variance."""
-    try:
-        if np.linalg.cholesky(gram).diagonal().min() ** 2 > ALIASED:
-            return np.arange(len(gram))
-    except LinAlgError:
-        pass
-    rest, kept = gram.copy(), []
-    for j in range(len(gram)):  # eliminate column by column: what is left on the diagonal is unexplained variance
-        if rest[j, j] > ALIASED:
-            kept.append(j)
-            rest[j + 1 :, j + 1 :] -= np.outer(rest[j + 1 :, j], rest[j, j + 1 :] / rest[j, j])
-    return np.asarray(kept, dtype=np.intp)
-
-
-def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
-    """``T`` with ``T' gram T = I``, rows of other columns zero."""
-    T = np.zeros((len(gram), len(columns)))
-    if len(columns):
-        upper = np.linalg.cholesky(gram[np.ix_(columns, columns)]).T
-        T[columns] = lapack.dtrtri(upper)[0]
-    return T
-
-
-def _null_model(problem: Problem, y: Array, w: Array, moments: Sums, m: int) -> Start:
-    """The intercept-only model, for ``m`` coordinates a predictor."""
-    theta = np.zeros((problem.n_predictors, m))
-    offset = _coded_offset(problem)
-    if problem.family.is_vector:
-        shares = np.bincount(problem.outcome.astype(int), weights=w)
-        theta[:, 0] = contrasts(len(shares)).T @ np.log(shares)
-    else:
-        inverse = problem.family.activation.inverse
-        assert inverse is not None  # every family has a link
-        average = float(w @ y[:, 0])
-        if not problem.family.activation.range[0] < average < problem.family.activation.range[1]:
-            raise InputError(
-                f"The outcome's mean is {average:g}, which the {problem.family.link} link of the {problem.family.name} "
-                "family cannot reach: choose another link."
-            )
-        theta[0, 0] = inverse(np.asarray(average))
-    if offset is not None:
-        theta[:, 0] -= w @ offset
-        top = float(offset.max()) + theta[0, 0]
-        if top >= problem.family.activation.domain[1]:
-            theta[:, 0] -= top - problem.family.activation.domain[1] + 1.0
-    eta = theta[:, 0] + (np.zeros((1, 1)) if offset is None else offset)  # without one, a row stands for all
-    terms = problem.family.terms(y, eta, np.zeros_like(eta))
-    loss, slope = float(w @ terms.loss), float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
-    sums = _null_sums(loss, terms, *moments) if offset is None and problem.family.link == "canonical" else None
-    curvatures = np.trace(terms.curvature, axis1=1, axis2=2) / problem.n_predictors
-    mean = w @ np.broadcast_to(terms.mean, y.shape)
-    return Start(theta.ravel(), loss, mean, slope, float(w @ np.broadcast_to(curvatures, w.shape)), sums)
-
-
-def _null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
-    """The sums of :meth:`Objective.model` where all rows have the same mean and curvature."""
-    mean, mean_slope, curvature = terms.mean[0], terms.mean_slope[0], terms.curvature[0]
-    zero = np.zeros_like(mean)  # no prediction differs from the mean
-    J, H = mean_slope[:, :, None, None] * zq.T, curvature[:, :, None, None] * second
-    g = np.outer(second[0], mean) - zy
-    return np.asarray(loss), np.outer(zq[0], zero), zero, zero, np.trace(mean_slope), g, J, H
-
-
-def _coded_offset(problem: Problem) -> Array | None:
-    if problem.offset is None:
-        return None
-    if not problem.family.is_vector:
-        return problem.offset.reshape(problem.n_rows, 1)
-    return problem.offset @ contrasts(problem.n_predictors + 1)
-
-
-def _label_share(y: Array, Q: Array, w: Array) -> float:
-    """R² of the least-squares fit of the outcome on the protected columns."""
-    centred = y - w @ y
-    total = float(np.sum(w @ centred**2))
-    return float(np.sum((Q.T @ (w[:, None] * centred)) ** 2)) / total if total > 0.0 else 0.0
-
-
-# --------------------------------------------------------------------------- checks
 def _array(values: object, what: str) -> Array:
     try:
         array = np.asarray(values)
@@ -385,11 +179,3 @@ def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:
                     f"{label[0].upper()}{label[1:]} has {count} {kind} value(s): "
                     'remove or fill them, or pass missing="drop" to an estimator.'
                 )
-
-
-def _check_freedom(problem: Problem, basis: Basis | None, n_free: int) -> None:
-    if basis is not None and basis.rank >= n_free:
-        raise InputError(
-            f"{basis.rank} independent protected column(s) leave no freedom to the features (n_features = {n_free}): "
-            "only a constant prediction is orthogonal to them; give more features than protected columns."
-        )

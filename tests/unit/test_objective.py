@@ -10,7 +10,8 @@ from scipy import sparse
 
 from setsquare.families import Family, contrasts, family
 from setsquare.objective import Objective
-from setsquare.problem import Prepared, Problem, prepare
+from setsquare.preparation import Prepared, prepare
+from setsquare.problem import Problem
 
 
 def near_start(prepared: Prepared, seed: int = 0, size: float = 0.1) -> tuple[np.ndarray, np.ndarray]:

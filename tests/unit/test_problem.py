@@ -7,7 +7,8 @@ import pytest
 from scipy import sparse
 
 from setsquare.errors import InputError, MissingValuesError, OutcomeRangeError
-from setsquare.problem import Problem, prepare
+from setsquare.preparation import prepare
+from setsquare.problem import Problem
 from setsquare.solvers import solve
 
 NAMES = {"feature_names": ("age", "income", "debt", "rooms"), "protected_names": ("sex", "race")}

@@ -1,8 +1,9 @@
 """scikit-learn estimators: corrected models, and corrections around models of your own."""
 
-from setsquare.estimators.glm import OrthogonalGLMClassifier, OrthogonalGLMRegressor
+from setsquare.estimators.classifier import OrthogonalGLMClassifier
 from setsquare.estimators.linear import LinearOrthogonalizer
 from setsquare.estimators.prediction import PredictionOrthogonalizer
+from setsquare.estimators.regressor import OrthogonalGLMRegressor
 
 __all__ = [
     "LinearOrthogonalizer",

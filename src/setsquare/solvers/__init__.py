@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 
 from setsquare.errors import InputError
-from setsquare.problem import Problem, prepare
+from setsquare.preparation import prepare
+from setsquare.problem import Problem
 from setsquare.rows import single_threaded_blas
 from setsquare.solvers.certify import certify, class_coefficients
 from setsquare.solvers.mdmm import solve_mdmm

@@ -7,7 +7,8 @@ import numpy as np
 from setsquare.errors import InputError
 from setsquare.families import contrasts
 from setsquare.objective import linear_predictor
-from setsquare.problem import Prepared, Problem
+from setsquare.preparation import Prepared
+from setsquare.problem import Problem
 from setsquare.projection.basis import CONSTANT
 from setsquare.rows import Block, Sums
 from setsquare.solvers.solution import Certificate, Solution, Status

@@ -1,0 +1,39 @@
+"""The command line as a user calls it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import setsquare
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "setsquare", *arguments], capture_output=True, text=True, timeout=120)
+
+
+def test_the_demonstration_shows_before_and_after_without_colour_codes_in_a_pipe():
+    done = run("demo")
+    assert done.returncode == 0, done.stderr
+    assert "correlation with age" in done.stdout and "correlation with sex" in done.stdout
+    assert "+0.290" in done.stdout and "orthogonal to protected columns   yes" in done.stdout
+    assert "\x1b[" not in done.stdout
+
+
+def test_the_version_is_that_of_the_package():
+    assert run("--version").stdout.strip() == setsquare.__version__
+
+
+def test_a_wrong_command_ends_without_a_traceback():
+    done = run("dmeo")
+    assert done.returncode != 0
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_the_import_brings_no_optional_package_and_no_heavy_one():
+    code = (
+        "import sys, setsquare; heavy = {'torch', 'matplotlib', 'pandas', 'dask', 'sklearn', 'scipy', 'numpy'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]"
