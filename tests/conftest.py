@@ -74,3 +74,9 @@ def glm(request: pytest.FixtureRequest) -> Family:
 def draw() -> Callable[..., Data]:
     """Draw features, an outcome of the family, and protected columns."""
     return draw_data
+
+
+@pytest.fixture
+def draw_outcome() -> Callable[..., np.ndarray]:
+    """Outcomes of a family, given a signal."""
+    return _draw_outcome

@@ -123,6 +123,8 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
         length, corrected, confident = taken.length, direction.corrected, taken.length >= 0.5
         theta, lam, model = taken.theta, taken.lam, taken.model
     theta, model = _restore(objective, theta, lam, model, settings)
+    if not _is_feasible(model, settings):
+        theta, model = _retreat(objective, theta, lam, model, settings)
     return Iterate(theta, -_frame(model).pinv.T @ model.g, model, status, tuple(trace))
 
 
@@ -269,15 +271,34 @@ def _escape(objective: Objective, theta: Array, model: Model, frame: _Frame) -> 
     return None
 
 
+def _is_feasible(model: Model, settings: Settings) -> bool:
+    return float(np.abs(model.c).max(initial=0.0)) <= settings.correlation * model.spread
+
+
+def _retreat(objective: Objective, theta: Array, lam: Array, model: Model, settings: Settings) -> tuple[Array, Model]:
+    """Go back towards the start, which is feasible, until the constraint can be met: a solver got stuck at an edge."""
+    start = objective.start.theta
+    for share in (0.9, 0.7, 0.5, 0.3, 0.1, 0.03):
+        back = start + share * (theta - start)
+        found = _restore(objective, back, lam, objective.model(back, lam), settings)
+        if np.isfinite(found[1].loss) and _is_feasible(found[1], settings):
+            return found
+    return theta, model
+
+
 def _restore(objective: Objective, theta: Array, lam: Array, model: Model, settings: Settings) -> tuple[Array, Model]:
     """Newton steps onto the constraint alone: open directions make the last digits of ``c`` come slowly otherwise."""
-    for _ in range(5):
-        gap = float(np.abs(model.c).max(initial=0.0))
-        if gap <= settings.correlation * model.spread:
+    for _ in range(50):
+        if _is_feasible(model, settings) or not np.isfinite(model.loss):
             break
-        trial = theta - _frame(model).pinv @ model.c
-        new = objective.model(trial, lam)
-        if not np.isfinite(new.loss) or float(np.abs(new.c).max()) >= gap:
+        gap = float(np.abs(model.c).max())
+        step = -_frame(model).pinv @ model.c
+        for halvings in range(20):  # a shorter one where the edge of a link's domain is near
+            trial = theta + 0.5**halvings * step
+            point = objective.values(trial)
+            if np.isfinite(point.loss) and float(np.abs(point.c).max()) < gap:
+                break
+        else:
             break
-        theta, model = trial, new
+        theta, model = trial, objective.model(trial, lam)
     return theta, model
