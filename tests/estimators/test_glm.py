@@ -271,6 +271,15 @@ def test_collinear_and_constant_protected_columns_are_named_and_harmless():
     assert model.solution_.certificate.rank_protected == 1
 
 
+def test_warnings_point_at_the_line_that_called():
+    table = patients()
+    with pytest.warns(DroppedColumnWarning) as caught:
+        sq.OrthogonalGLMClassifier().fit(
+            table[["income", "steps"]], table["sick"], protected=table[["sex"]].assign(one=1.0)
+        )
+    assert caught[0].filename == __file__
+
+
 def test_a_warm_start_needs_no_more_than_two_iterations():
     table = patients()
     features = table.drop(columns="sick")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ from setsquare.solvers import Solution, solve
 from setsquare.typing import Array, Table
 
 
-class OrthogonalGLM(BaseEstimator):
+class OrthogonalGLM(BaseEstimator, ABC):
     """What classifier and regressor share: read tables, solve, judge the certificate, predict."""
 
     protected: str | int | Sequence[str | int] | None
@@ -46,9 +47,9 @@ class OrthogonalGLM(BaseEstimator):
     def _columns(self) -> Columns:
         return Columns(self.protected, self.use_protected, self.coding, self.reference, self.missing, self.unseen)
 
+    @abstractmethod
     def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
         """Family, outcome as numbers, and the classes if there are any."""
-        raise NotImplementedError
 
     def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any) -> Any:
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -74,8 +75,8 @@ def warn_label_share(share: float) -> None:
 def _warn_undetermined(certificate: Certificate) -> None:
     if certificate.flat_features:
         _warn(
-            f"The data do not determine the coefficient(s) of {', '.join(certificate.flat_features[:5])} "
-            "(quasi-separation: some level has one outcome only); predictions are fine, and l2=1e-6 would settle them.",
+            f"The data hardly determine the coefficient(s) of {', '.join(certificate.flat_features[:5])} "
+            "(quasi-separation: a level with hardly any variation of the outcome); predictions are fine, and l2=1e-6 would settle them.",
             SeparationWarning,
         )
 
@@ -127,4 +128,8 @@ def warn_outside(count: int, n_rows: int) -> None:
 
 
 def _warn(message: str, category: type[SetsquareWarning]) -> None:
-    warnings.warn(message, category, stacklevel=4)
+    """Warn at the line of the caller's own code, however deep in this package it was noticed."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("setsquare."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
