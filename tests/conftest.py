@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import NamedTuple
 
+import hypothesis
 import numpy as np
 import pytest
 
 from setsquare.families import Family, family
+
+# Where nobody looks at a new failure at once, the same examples are tried each time.
+hypothesis.settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    hypothesis.settings.load_profile("ci")
 
 #: Every family with its links.
 GLMS = (

@@ -76,7 +76,7 @@ def _warn_undetermined(certificate: Certificate) -> None:
     if certificate.flat_features:
         _warn(
             f"The data hardly determine the coefficient(s) of {', '.join(certificate.flat_features[:5])} "
-            "(quasi-separation: a level with hardly any variation of the outcome); predictions are fine, and l2=1e-6 would settle them.",
+            "(quasi-separation: a level whose outcome hardly varies); predictions are fine; l2=1e-6 would settle it.",
             SeparationWarning,
         )
 

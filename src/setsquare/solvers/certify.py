@@ -11,7 +11,7 @@ from setsquare.preparation import Prepared
 from setsquare.problem import Problem
 from setsquare.projection.basis import CONSTANT
 from setsquare.rows import Block, Sums
-from setsquare.solvers.solution import Certificate, Solution, Status
+from setsquare.solvers.solution import MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
 from setsquare.solvers.sqp import OPEN, Iterate, Settings, kkt_residual, reduced_hessian, solve_reduced, solve_sqp
 from setsquare.typing import Array
 
@@ -27,11 +27,14 @@ def certify(prepared: Prepared, end: Iterate, solver: str) -> Solution:
         C = contrasts(problem.n_predictors + 1)
         intercept, coef = C @ intercept, C @ coef
     curvature, flat = _curvature(prepared, end)
+    kkt = kkt_residual(objective, end.model, end.lam)
     status = Status.FLAT if flat and end.status is Status.CONVERGED else end.status
+    if status in (Status.CONVERGED, Status.FLAT) and (kkt > MAX_KKT or curvature < MIN_CURVATURE):
+        status = Status.STALLED  # the last steps onto the constraint led away from the optimum again
     certificate = Certificate(
         constraint_residual=float(np.abs(end.model.c).max(initial=0.0)),
         max_correlation=_max_correlation(prepared, end),
-        kkt_residual=kkt_residual(objective, end.model, end.lam),
+        kkt_residual=kkt,
         min_curvature=curvature,
         loss=end.model.loss,
         loss_unconstrained=end.model.loss if basis is None else _unconstrained_loss(prepared, end),
@@ -103,7 +106,8 @@ def _max_correlation(prepared: Prepared, end: Iterate) -> float:
     spread, spread_x = np.sqrt(np.maximum(square - total**2, 0.0)), np.sqrt(variance)
     varies = spread_x > CONSTANT * np.abs(mean_x)
     y = problem.coded_outcome()
-    floor = 1e-10 * np.sqrt(np.sum(np.var(y, axis=0)))  # a constant prediction has no correlation
+    # What varies by less than this, of the outcome or of the other classes, is constant and has no correlation.
+    floor = max(1e-8 * float(np.sqrt(np.var(y, axis=0).sum())), 1e-6 * float(np.linalg.norm(spread)))
     correlation = np.abs(cov[varies]) / spread_x[varies, None] / np.maximum(spread, floor)
     return float(np.max(correlation, initial=0.0))
 

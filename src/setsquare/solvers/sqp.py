@@ -99,6 +99,7 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
         # What is left of the constraint by then is settled afterwards, and changes the gradient by no more than itself.
         feasible = gap <= max(settings.kkt, settings.correlation) * max(model.spread, 1e-6 * objective.start.slope)
         if feasible and kkt <= settings.kkt:
+            model = _with_multipliers(objective, theta, lam, model, frame)
             escape = _escape(objective, theta, model, frame)
             if escape is None:
                 status = Status.CONVERGED
@@ -249,6 +250,14 @@ def _norm(c: Array) -> float:
     """Euclidean length, infinite instead of a warning where the squares overflow."""
     largest = float(np.abs(c).max(initial=0.0))
     return largest * float(np.linalg.norm(c / largest)) if 0.0 < largest < np.inf else largest
+
+
+def _with_multipliers(objective: Objective, theta: Array, lam: Array, model: Model, frame: _Frame) -> Model:
+    """The model with the Hessian of the multipliers that belong to it, if its own are not close to them."""
+    right = -frame.pinv.T @ model.g
+    if _norm(right - lam) <= 1e-4 * (1.0 + _norm(right)):
+        return model
+    return objective.model(theta, right)
 
 
 def _escape(objective: Objective, theta: Array, model: Model, frame: _Frame) -> Array | None:
