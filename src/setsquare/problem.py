@@ -167,6 +167,9 @@ def _check_classes(problem: Problem, y: Array) -> None:
 def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:
     """Raise one sentence that names the columns with missing or infinite values, and how many there are."""
     data = values.data if is_sparse(values) else values
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(data.sum(dtype=np.float64)):  # one number that is not finite would spoil the sum
+            return
     if np.isfinite(data).all():
         return
     dense = values.tocsc() if is_sparse(values) else None

@@ -168,7 +168,9 @@ def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
         _require_finite(values, columns)
         return values
     values = np.ascontiguousarray(source, dtype=np.float64)
-    return values if np.isfinite(values).all() else None
+    with np.errstate(over="ignore", invalid="ignore"):
+        finite = np.isfinite(values.sum()) or np.isfinite(values).all()  # one bad number would spoil the sum
+    return values if finite else None
 
 
 def _require_finite(matrix: Any, columns: tuple[str, ...]) -> None:

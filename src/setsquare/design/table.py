@@ -46,7 +46,7 @@ def open_table(table: Table) -> Frame:
     """View any table as a :class:`Frame`, without a copy."""
     if is_sparse(table):
         return _from_matrix(table.tocsr())
-    native = _as_narwhals(table)
+    native = None if isinstance(table, np.ndarray) else _as_narwhals(table)  # asking it takes longer than a small fit
     if native is None:
         return _from_matrix(_as_array(table))
     names = tuple(str(name) for name in native.columns)
