@@ -168,7 +168,7 @@ def _null_model(problem: Problem, y: Array, w: Array, moments: Sums, m: int) -> 
     theta = np.zeros((problem.n_predictors, m))
     offset = _coded_offset(problem)
     if problem.family.is_vector:
-        shares = np.bincount(problem.outcome.astype(int), weights=w)
+        shares = problem.mean_outcome()
         theta[:, 0] = contrasts(len(shares)).T @ np.log(shares)
     else:
         inverse = problem.family.activation.inverse

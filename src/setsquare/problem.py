@@ -22,8 +22,8 @@ class Problem:
     ----------
     features : ndarray or scipy.sparse matrix of shape (n, q)
         ``Z``, without a column for the intercept, which is implied.
-    outcome : ndarray of shape (n,)
-        ``y``; for the multinomial family class numbers 0, 1, ..., K - 1.
+    outcome : ndarray of shape (n,) or (n, K)
+        ``y``; for the multinomial family class numbers 0, 1, ..., K - 1, or shares of K classes.
     protected : ndarray of shape (n, p) or None
         ``X``; without it the fit is the ordinary one.
     family : str or Family
@@ -35,6 +35,9 @@ class Problem:
         Ridge: ``l2/2 |gamma|^2`` is added to the mean loss; the intercept is free.
     feature_names, protected_names : sequence of str, optional
         For messages and certificates.
+    quasi : bool
+        Take the outcome as it is, even where the family cannot produce it (a probability of 1.02): the estimating
+        equations need only means that are in range.
 
     Examples
     --------
@@ -56,6 +59,7 @@ class Problem:
     l2: float = 0.0
     feature_names: Sequence[str] = ()
     protected_names: Sequence[str] = ()
+    quasi: bool = False
 
     def __post_init__(self) -> None:
         Z = self.features.tocsr() if is_sparse(self.features) else _array(self.features, "feature")
@@ -82,7 +86,9 @@ class Problem:
     @property
     def n_predictors(self) -> int:
         """Linear predictors a row: 1, or classes minus one."""
-        return int(self.outcome.max()) if self.family.is_vector else 1
+        if not self.family.is_vector:
+            return 1
+        return int(self.outcome.max()) if self.outcome.ndim == 1 else self.outcome.shape[1] - 1
 
     def mean_weight(self) -> Array:
         """Weights that sum to one."""
@@ -93,7 +99,14 @@ class Problem:
         if not self.family.is_vector:
             return self.outcome[:, None]
         C = contrasts(self.n_predictors + 1)
-        return np.asarray(C[self.outcome.astype(int)])
+        return np.asarray(C[self.outcome.astype(int)] if self.outcome.ndim == 1 else self.outcome @ C)
+
+    def mean_outcome(self) -> Array:
+        """Weighted mean of the outcome, (1,), or share of each class, (K,)."""
+        w = self.mean_weight()
+        if not self.family.is_vector or self.outcome.ndim == 2:
+            return np.atleast_1d(w @ self.outcome)
+        return np.asarray(np.bincount(self.outcome.astype(int), weights=w), dtype=np.float64)
 
 
 def _array(values: object, what: str) -> Array:
@@ -106,7 +119,7 @@ def _array(values: object, what: str) -> Array:
 
 def _check(problem: Problem) -> None:
     n = problem.features.shape[0]
-    if problem.outcome.ndim != 1:
+    if problem.outcome.ndim != 1 and not (problem.family.is_vector and problem.outcome.ndim == 2):
         raise InputError(f"The outcome must be one column, not the shape {problem.outcome.shape}.")
     for what, names, count in (
         ("feature", problem.feature_names, problem.features.shape[1]),
@@ -121,7 +134,7 @@ def _check(problem: Problem) -> None:
                 f"The {what} has {len(values)} rows but the features have {n}: give the same rows in both."
             )
     check_finite(problem.features, problem.feature_names, "feature")
-    check_finite(problem.outcome[:, None], ("the outcome",), "")
+    check_finite(problem.outcome.reshape(n, -1), ("the outcome",) * (problem.outcome.size // n), "")
     if problem.protected is not None:
         if problem.protected.ndim != 2 or not problem.protected.shape[1]:
             raise InputError(f"The protected columns must be a table, not an array of shape {problem.protected.shape}.")
@@ -143,7 +156,8 @@ def _check_outcome(problem: Problem) -> None:
     if problem.family.is_vector:
         _check_classes(problem, y)
         return
-    problem.family.check_outcome(y)
+    if not problem.quasi:
+        problem.family.check_outcome(y)
     if problem.offset is not None and problem.offset.size != problem.n_rows:
         raise InputError(f"The offset must be one column, not the shape {problem.offset.shape}.")
     if np.ptp(y) == 0.0:
@@ -154,14 +168,27 @@ def _check_outcome(problem: Problem) -> None:
 
 
 def _check_classes(problem: Problem, y: Array) -> None:
-    whole = (y == np.floor(y)).all() and y.min() >= 0.0
-    if not whole or y.max() < max(1.0, problem.outcome.max()) or (np.bincount(y.astype(int)) == 0).any():
-        raise InputError(
-            "Number the classes 0, 1, ... without a gap: at least two, and each class with a row of positive weight."
-        )
+    if y.ndim == 2:
+        _check_shares(problem, y)
+    else:
+        whole = (y == np.floor(y)).all() and y.min() >= 0.0
+        if not whole or y.max() < max(1.0, problem.outcome.max()) or (np.bincount(y.astype(int)) == 0).any():
+            raise InputError(
+                "Number the classes 0, 1, ... without a gap: at least two, and each class with a row of positive "
+                "weight."
+            )
     shape = (problem.n_rows, problem.n_predictors + 1)
     if problem.offset is not None and problem.offset.shape != shape:
         raise InputError(f"The offset of {shape[1]} classes must have the shape {shape}, not {problem.offset.shape}.")
+
+
+def _check_shares(problem: Problem, y: Array) -> None:
+    if y.shape[1] < 2 or np.abs(y.sum(axis=1) - 1.0).max() > 1e-6 or (not problem.quasi and y.min() < 0.0):
+        raise InputError("Shares of classes need at least two columns, values of 0 or more, and rows that sum to 1.")
+    if problem.mean_outcome().min() <= 0.0:
+        raise InputError("A class has no share in any row: leave its column out.")
+    if (np.ptp(y, axis=0) == 0.0).all():
+        raise InputError("Every row has the same shares, so there is nothing to predict: give an outcome that varies.")
 
 
 def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:

@@ -62,8 +62,17 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if encoded.keep is not None:
             y, weight, offset = (None if values is None else values[encoded.keep] for values in (y, weight, offset))
         family, outcome, classes = self._code_outcome(y, weight)
-        names = {"feature_names": reader.feature_names, "protected_names": reader.protected.names}
-        problem = Problem(encoded.Z, outcome, encoded.X, family, weight=weight, offset=offset, l2=self.l2, **names)
+        problem = Problem(
+            encoded.Z,
+            outcome,
+            encoded.X,
+            family,
+            weight,
+            offset,
+            self.l2,
+            feature_names=reader.feature_names,
+            protected_names=reader.protected.names,
+        )
         solution = solve(
             problem,
             self.solver,

@@ -267,7 +267,10 @@ def validate_weight(weight: Any, n_rows: int) -> Array | None:
     """Sample weights as float64, one a row, not negative and not all zero."""
     if weight is None:
         return None
-    array = np.asarray(weight, dtype=np.float64)
+    try:
+        array = np.asarray(weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("Sample weights must be numbers: give one a row.") from None
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.shape != (n_rows,):
