@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from setsquare import datasets, design, errors, families, projection
+    from setsquare import auditing, datasets, design, errors, families, projection
 
     __version__: str
+    from setsquare.auditing import AuditResult, Comparison, audit, audit_correction, audit_model, compare
     from setsquare.estimators import (
         LinearOrthogonalizer,
         OrthogonalGLMClassifier,
@@ -22,23 +23,36 @@ if TYPE_CHECKING:
     from setsquare.solvers import Solution, solve
 
 _HOME = {
+    "AuditResult": "setsquare.auditing",
+    "Comparison": "setsquare.auditing",
     "LinearOrthogonalizer": "setsquare.estimators",
     "OrthogonalGLMClassifier": "setsquare.estimators",
     "OrthogonalGLMRegressor": "setsquare.estimators",
     "PredictionOrthogonalizer": "setsquare.estimators",
     "Problem": "setsquare.problem",
     "Solution": "setsquare.solvers",
+    "audit": "setsquare.auditing",
+    "audit_correction": "setsquare.auditing",
+    "audit_model": "setsquare.auditing",
+    "compare": "setsquare.auditing",
     "solve": "setsquare.solvers",
 }
-_MODULES = ("datasets", "design", "errors", "families", "projection")
+_MODULES = ("auditing", "datasets", "design", "errors", "families", "projection")
 
 __all__ = [
+    "AuditResult",
+    "Comparison",
     "LinearOrthogonalizer",
     "OrthogonalGLMClassifier",
     "OrthogonalGLMRegressor",
     "PredictionOrthogonalizer",
     "Problem",
     "Solution",
+    "audit",
+    "audit_correction",
+    "audit_model",
+    "auditing",
+    "compare",
     "datasets",
     "design",
     "errors",

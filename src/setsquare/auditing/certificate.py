@@ -1,0 +1,165 @@
+"""The certificate: how large a remaining effect can be, with n and p stated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from setsquare.auditing.association import Association, association
+from setsquare.auditing.glm import Fit
+from setsquare.auditing.protected import Protected
+from setsquare.auditing.tensor import unit_correlations
+from setsquare.families import Family
+from setsquare.rows import mean_weight
+from setsquare.typing import Array
+
+#: More units than this are not bounded one by one.
+MANY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBound:
+    """Upper confidence bounds for one protected column.
+
+    Attributes
+    ----------
+    term, source : str
+    correlation, correlation_upper : float
+        Absolute correlation with the predictions, and what it is at most.
+    unit : str
+        What the effect is of: ``group``, or a standard deviation of the column.
+    effect, effect_upper : float
+        Odds ratio, rate ratio or difference in either direction (a ratio is at least 1), holding the other protected
+        columns fixed; infinite where the data set no limit.
+    n_group : int or None
+        Rows in the group.
+    """
+
+    term: str
+    source: str
+    correlation: float
+    correlation_upper: float
+    unit: str
+    effect: float
+    effect_upper: float
+    n_group: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What can still be there, with 95 % confidence (or another level).
+
+    Attributes
+    ----------
+    n, p : int
+        Rows, and protected columns.
+    level : float
+    correlation, correlation_upper : float
+        Multiple correlation of the predictions with all protected columns.
+    effect_kind : str
+        ``odds ratio``, ``rate ratio`` or ``difference (sd of predictions)``; empty for units of a tensor.
+    columns : tuple of ColumnBound
+        Each bound holds on its own with the confidence given.
+    """
+
+    n: int
+    p: int
+    level: float
+    correlation: float
+    correlation_upper: float
+    effect_kind: str
+    columns: tuple[ColumnBound, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        head = (
+            f"With {100 * self.level:g} % confidence the correlation with the protected columns is at most "
+            f"{self.correlation_upper:.3f} (n = {self.n}, p = {self.p})."
+        )
+        effects = (
+            f"   {self.effect_kind} <= {c.effect_upper:.3g} per {c.unit}" if self.effect_kind else ""
+            for c in self.columns
+        )
+        lines = [
+            f"  {c.term:<28} |corr| <= {c.correlation_upper:.3f}{effect}"
+            for c, effect in zip(self.columns, effects, strict=True)
+        ]
+        return "\n".join([head, *lines])
+
+
+def certify(
+    y: Array,
+    protected: Protected,
+    glm: Family,
+    fit: Fit | None,
+    level: float,
+) -> Certificate:
+    """Bound every association of predictions ``y``, (n,) or (n, k)."""
+    whole, single = _largest(y.reshape(len(y), -1), protected, level)
+    scale = _spread(y, protected.weight) if glm.activation.name == "identity" and y.ndim == 1 else 1.0
+    kind = "" if fit is None else _kind(glm)
+    bounds = []
+    sizes = protected.group_sizes
+    for j, (name, source) in enumerate(zip(protected.names, protected.sources, strict=True)):
+        n_group = sizes[j]
+        spread = 1.0 if n_group is not None else _spread(protected.values[:, j], protected.weight)
+        unit = "group" if n_group is not None else f"sd ({spread:.3g})" if spread > 0.0 else "-"
+        effect, upper = _effect(fit, j, spread, level, scale, ratio=_is_ratio(glm))
+        bounds.append(ColumnBound(name, source, single[j].estimate, single[j].upper, unit, effect, upper, n_group))
+    n, p = protected.values.shape
+    return Certificate(n, p, level, whole.estimate, whole.upper, kind, tuple(bounds))
+
+
+def _largest(Y: Array, protected: Protected, level: float) -> tuple[Association, tuple[Association, ...]]:
+    """Largest associations over the columns of ``Y``, at a level that holds for all of them together."""
+    k, X, weight, cluster = Y.shape[1], protected.values, protected.weight, protected.cluster
+    if k == 2 and np.ptp(Y.sum(axis=1)) < 1e-6:
+        Y, k = Y[:, 1:], 1  # two shares are one number
+    share = 1.0 - (1.0 - level) / k
+    if k > MANY:  # of many units, those that follow the columns most closely
+        tops = [unit_correlations(Y, part, weight).argmax() for part in (X, *(x[:, None] for x in X.T))]
+        Y = Y[:, sorted(set(map(int, tops)))]
+    basis = protected.basis
+    found = [association(y, X, weight=weight, cluster=cluster, level=share, basis=basis) for y in Y.T]
+    whole = max((total for total, _ in found), key=lambda a: a.upper)
+    single = [max((own[j] for _, own in found), key=lambda a: a.upper) for j in range(X.shape[1])]
+    return whole, tuple(single)
+
+
+def _is_ratio(glm: Family) -> bool:
+    return glm.is_vector or glm.activation.name in ("sigmoid", "exp", "exp-below-one")
+
+
+def _kind(glm: Family) -> str:
+    if glm.is_vector or glm.activation.name == "sigmoid":
+        return "odds ratio"
+    return "rate ratio" if _is_ratio(glm) else "difference (sd of predictions)"
+
+
+def _spread(x: Array, weight: Array | None) -> float:
+    w = mean_weight(len(x), weight)
+    return math.sqrt(float(w @ (x - w @ x) ** 2))
+
+
+def _effect(fit: Fit | None, j: int, unit: float, level: float, scale: float, *, ratio: bool) -> tuple[float, float]:
+    """Largest effect over the classes, in either direction, and its upper bound."""
+    if fit is None:
+        return math.nan, math.nan
+    if np.isnan(fit.coef[:, j]).any():
+        return math.nan, math.nan if fit.converged else math.inf
+    p = fit.coef.shape[1]
+    estimate = np.abs(fit.coef[:, j])
+    errors = np.sqrt(np.maximum(np.diag(fit.cov)[j::p], 0.0))
+    share = 1.0 - (1.0 - level) / len(estimate)
+    z = stats.norm.ppf(share) if math.isinf(fit.df) else stats.t.ppf(share, fit.df)
+    with np.errstate(over="ignore"):
+        both = np.array([np.max(estimate), np.max(estimate + z * errors)]) * unit / scale
+        effect, upper = np.exp(both) if ratio else both
+    return float(effect), float(upper)

@@ -1,0 +1,348 @@
+"""Several predictions of the same outcome side by side: what they leak, and how good they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from setsquare import design
+from setsquare.auditing import render
+from setsquare.auditing.frames import backend_of, to_frame
+from setsquare.auditing.performance import Calibration, Interval, calibration, difference, interval, performance
+from setsquare.auditing.predictions import audit
+from setsquare.auditing.result import AuditResult
+from setsquare.auditing.subject import MANY_CLASSES, Raw, open_predictions, read_predictions
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.estimators.reading import check_alignment, validate_weight
+from setsquare.families import Family
+from setsquare.families import family as make_family
+from setsquare.typing import Array, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good one set of predictions is by one metric.
+
+    Attributes
+    ----------
+    metric : str
+    value : Interval
+    difference : Interval
+        To the first set of predictions, on the same rows.
+    higher_is_better : bool
+    """
+
+    metric: str
+    value: Interval
+    difference: Interval
+    higher_is_better: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One set of predictions: its audit, its scores and its calibration.
+
+    ``in_the_large`` (0 is right) and ``slope`` (1 is right) sum the calibration up.
+    """
+
+    name: str
+    audit: AuditResult
+    scores: tuple[Score, ...]
+    calibration: Calibration
+    in_the_large: Interval
+    slope: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Predictions side by side; differences are to the first of them.
+
+    Attributes
+    ----------
+    sides : tuple of Side
+    family : str
+    n : int
+    level : float
+    backend : str
+        Dataframe library of the tables.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import setsquare as sq
+    >>> rng = np.random.default_rng(0)
+    >>> sex, signal = rng.integers(2, size=2000), rng.normal(size=2000)
+    >>> y = rng.random(2000) < 1 / (1 + np.exp(-signal - sex))
+    >>> comparison = sq.compare(
+    ...     {"with sex": 1 / (1 + np.exp(-signal - sex)), "without": 1 / (1 + np.exp(-signal - 0.5))}, y, sex
+    ... )
+    >>> comparison.table().round(2)[["model", "verdict", "correlation", "accuracy"]]
+          model        verdict  correlation  accuracy
+    0  with sex           leak         0.46      0.70
+    1   without  no leak found         0.02      0.67
+    """
+
+    sides: tuple[Side, ...]
+    family: str
+    n: int
+    level: float
+    backend: str = "pandas"
+
+    def __getitem__(self, name: str) -> Side:
+        for side in self.sides:
+            if side.name == name:
+                return side
+        raise KeyError(f"There is no {name!r} in this comparison: it has {', '.join(s.name for s in self.sides)}.")
+
+    def table(self) -> Table:
+        """One row a set of predictions: verdict, leakage, scores."""
+        columns: dict[str, list[Any]] = {
+            "model": [s.name for s in self.sides],
+            "verdict": [str(s.audit.verdict) for s in self.sides],
+            "p_value": [s.audit.p_value for s in self.sides],
+            "correlation": [s.audit.certificate.correlation for s in self.sides],
+            "correlation_upper": [s.audit.certificate.correlation_upper for s in self.sides],
+        }
+        for j, score in enumerate(self.sides[0].scores):
+            columns[score.metric] = [s.scores[j].value.estimate for s in self.sides]
+        columns["calibration_in_the_large"] = [s.in_the_large.estimate for s in self.sides]
+        columns["calibration_slope"] = [s.slope.estimate for s in self.sides]
+        return to_frame(columns, self.backend)
+
+    def scores(self) -> Table:
+        """One row a set of predictions and metric, with intervals and the difference to the first set."""
+        rows = [
+            {
+                "model": side.name,
+                "metric": score.metric,
+                "estimate": score.value.estimate,
+                "std_error": score.value.std_error,
+                "ci_low": score.value.ci_low,
+                "ci_high": score.value.ci_high,
+                "difference": score.difference.estimate,
+                "difference_low": score.difference.ci_low,
+                "difference_high": score.difference.ci_high,
+                "difference_p": score.difference.p_value,
+            }
+            for side in self.sides
+            for score in side.scores
+        ]
+        return to_frame({name: [row[name] for row in rows] for name in rows[0]}, self.backend)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "family": self.family,
+            "n": self.n,
+            "level": self.level,
+            "models": [
+                {
+                    "name": side.name,
+                    "audit": side.audit.to_dict(),
+                    "scores": [asdict(score) for score in side.scores],
+                    "calibration": {
+                        "in_the_large": asdict(side.in_the_large),
+                        "slope": asdict(side.slope),
+                        "bins": [asdict(one) for one in side.calibration.bins],
+                    },
+                }
+                for side in self.sides
+            ],
+        }
+
+    def __str__(self) -> str:
+        return render.comparison_text(self)
+
+    def _repr_html_(self) -> str:
+        return render.comparison_fragment(self)
+
+
+def compare(
+    predictions: Mapping[str, Any],
+    y: Any,
+    protected: Any,
+    family: str | Family | None = None,
+    *,
+    link: str | None = None,
+    parameter: float | None = None,
+    cluster: Any = None,
+    sample_weight: Any = None,
+    level: float = 0.95,
+    **options: Any,
+) -> Comparison:
+    """Put several predictions of one outcome side by side.
+
+    Parameters
+    ----------
+    predictions : mapping of name to predictions
+        Each as for :func:`audit`; the first is what the others are compared with.
+    y : array or series of n values
+        The outcome: numbers, or two or more class labels.
+    protected : dataframe, series or array of n rows
+    family : str or Family, optional
+        Of outcome and predictions; guessed from the outcome by default (two values: binomial, text: classes, other
+        numbers: gaussian).
+    link, parameter, cluster, sample_weight, level
+        As for :func:`audit`.
+    **options
+        Everything else goes to :func:`audit`.
+
+    Returns
+    -------
+    Comparison
+    """
+    if not isinstance(predictions, Mapping) or not predictions:
+        raise InputError("Give the predictions as a mapping of names to arrays, such as {'plain': p, 'corrected': q}.")
+    given = {str(name): open_predictions(values) for name, values in predictions.items()}
+    outcome = open_predictions(y)
+    _check_rows(outcome, protected, predictions, given, y)
+    weight = validate_weight(sample_weight, outcome.n_rows)
+    if options.get("missing") == "drop":
+        keep = ~np.logical_or.reduce([outcome.missing, *(raw.missing for raw in given.values())])
+        known = design.learn(protected, missing="drop").apply(protected).keep
+        keep &= True if known is None else known
+        outcome, given = outcome.take(keep), {name: raw.take(keep) for name, raw in given.items()}
+        protected = design.filter_rows(protected, keep)
+        cluster, weight = (None if v is None else np.asarray(v)[keep] for v in (cluster, weight))
+    if outcome.missing.any():
+        raise MissingValuesError(f"The outcome has {int(outcome.missing.sum())} missing value(s): remove those rows.")
+    glm = _guess(outcome, given, family, link, parameter)
+    classes = _class_names(outcome, given, glm)
+    target = _outcome(outcome, glm, classes)
+    sides: list[Side] = []
+    first: tuple[Any, ...] = ()
+    for name, raw in given.items():
+        try:
+            values, notes = _aligned(raw, glm, classes)
+            found = audit(values, protected, glm, cluster=cluster, sample_weight=weight, level=level, **options)
+            found = replace(found, notes=(*notes, *(n for n in found.notes if "class labels" not in n)))
+            metrics = performance(target, values, glm, weight)
+            calibrated = calibration(target, values, glm, weight, level=level, cluster=cluster)
+        except InputError as error:
+            raise type(error)(f"{name}: {error}") from error
+        first = first or metrics
+        scores = tuple(
+            Score(m.name, interval(m, level, cluster), difference(m, base, level, cluster), bool(m.higher_is_better))
+            for m, base in zip(metrics, first, strict=True)
+        )
+        large, slope = (interval(m, level, cluster) for m in (calibrated.in_the_large, calibrated.slope))
+        sides.append(Side(name, found, scores, calibrated, large, slope))
+    return Comparison(tuple(sides), str(glm), outcome.n_rows, level, backend_of(protected, *predictions.values()))
+
+
+def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], given: Mapping[str, Raw], y: Any) -> None:
+    if outcome.array.ndim != 1:
+        raise InputError(f"The outcome must be one column, not the shape {outcome.array.shape}.")
+    check_alignment(protected, y, "the outcome")
+    for name, raw in given.items():
+        if raw.n_rows != outcome.n_rows:
+            raise InputError(
+                f"{name}: There are {raw.n_rows} predictions but {outcome.n_rows} outcomes: give the same rows in both."
+            )
+        check_alignment(y, predictions[name], f"{name}, a set of predictions,")
+
+
+def _is_text(raw: Raw) -> bool:
+    return raw.array.dtype.kind in "OUSb"
+
+
+def _guess(outcome: Raw, given: Mapping[str, Raw], family: Any, link: str | None, parameter: float | None) -> Family:
+    if family is not None:
+        return make_family(family, link, parameter)
+    if len(np.unique(outcome.array.astype(str))) < 2:
+        raise InputError(f"The outcome is {outcome.array[0]} in every row: there is nothing to compare.")
+    n_columns = max((raw.array.shape[1] for raw in given.values() if raw.array.ndim == 2), default=1)
+    values = np.unique(outcome.array.astype(str) if _is_text(outcome) else outcome.array)
+    whole = _is_text(outcome) or bool((outcome.array == np.floor(outcome.array)).all())
+    if (n_columns > 2 and whole) or (_is_text(outcome) and len(values) > 2):
+        return make_family("multinomial")
+    return make_family("binomial" if _is_text(outcome) or len(values) == 2 else "gaussian")
+
+
+def _class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[str, ...]:
+    """Names of the classes, in the order of the columns of probabilities; none for a number."""
+    if glm.name not in ("binomial", "multinomial"):
+        if _is_text(outcome):
+            raise InputError(f"The outcome is text, which the {glm.name} family cannot have: leave family= out.")
+        return ()
+    seen = _levels(outcome)
+    if glm.name == "binomial" and not _is_text(outcome) and len(seen) > 2:
+        if outcome.array.min() < 0.0 or outcome.array.max() > 1.0:
+            raise InputError(f"The outcome has {len(seen)} values; the binomial family takes two classes, or shares.")
+        return ()
+    widths = {raw.array.shape[1] for raw in given.values() if raw.array.ndim == 2}
+    if len(widths) > 1:
+        raise InputError(
+            f"The predictions have {sorted(widths)} columns: give probabilities of the same classes in all."
+        )
+    width = widths.pop() if widths else None
+    named = [raw.names for raw in given.values() if raw.names and set(seen) <= set(raw.names)]
+    if named:
+        return tuple(sorted(named[0]))
+    numbers = not _is_text(outcome) and all(float(c).is_integer() and float(c) >= 0 for c in seen)
+    if numbers and (width is None or float(seen[-1]) < width):
+        top = max(int(float(c)) for c in seen) if width is None else width - 1
+        if max(top, 1) < MANY_CLASSES and (glm.is_vector or set(seen) <= {"0", "1"}):
+            return tuple(str(j) for j in range(max(top, 1) + 1))
+    labels = [_levels(raw) for raw in given.values() if raw.array.ndim == 1 and _is_text(raw)]
+    union = tuple(sorted(set(seen).union(*labels)))
+    if width is not None and width != len(seen):
+        raise InputError(
+            f"The outcome has {len(seen)} classes and the predictions {width} columns: name the columns like the "
+            "classes."
+        )
+    if width is None and glm.name == "binomial" and len(union) > 2:
+        strange = sorted(set(union) - set(seen))
+        raise InputError(f"Predicted labels {', '.join(strange)} are not among the outcomes {', '.join(seen)}.")
+    if len(union) < 2:
+        raise InputError(f"The outcome is {union[0]} in every row: there is nothing to compare.")
+    return union
+
+
+def _levels(raw: Raw) -> tuple[str, ...]:
+    array = raw.array
+    if array.dtype.kind in "fiu":
+        return tuple(f"{value:g}" for value in np.unique(array))
+    return tuple(sorted(set(array.astype(str).tolist())))
+
+
+def _codes(raw: Raw, classes: tuple[str, ...]) -> Array:
+    text = [f"{value:g}" for value in raw.array] if raw.array.dtype.kind in "fiu" else raw.array.astype(str).tolist()
+    place = {name: j for j, name in enumerate(classes)}
+    if strange := sorted(set(text) - set(place)):
+        raise InputError(
+            f"The label(s) {', '.join(strange[:5])} are not among the classes {', '.join(classes)}: use one set of "
+            "labels."
+        )
+    return np.array([place[value] for value in text], dtype=np.float64)
+
+
+def _outcome(outcome: Raw, glm: Family, classes: tuple[str, ...]) -> Array:
+    return _codes(outcome, classes) if classes else outcome.array.astype(np.float64)
+
+
+def _aligned(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
+    """Predictions as means, or as shares in the order of the classes."""
+    raw.check_complete()
+    if raw.array.ndim > 2:
+        raise InputError("Tensors and embeddings have no outcome to be compared with: use audit.")
+    if raw.array.ndim == 2 and classes and raw.names and set(raw.names) == set(classes):
+        raw = Raw(raw.array[:, [raw.names.index(name) for name in classes]], classes, raw.missing)
+    labels = (
+        raw.array.ndim == 1 and bool(classes) and (_is_text(raw) or glm.is_vector or set(_levels(raw)) <= {"0", "1"})
+    )
+    if labels:
+        codes = _codes(raw, classes)
+        note = ("The predictions are class labels: give probabilities where you have them.",)
+        return (np.eye(len(classes))[codes.astype(int)] if glm.is_vector else codes), note
+    subject = read_predictions(raw, glm)
+    if subject.shape:
+        raise InputError("Several columns that are no probabilities cannot be compared with an outcome: use audit.")
+    if glm.is_vector and subject.values.shape[1] < raw.array.shape[1]:
+        return raw.array.astype(
+            np.float64
+        ), subject.notes  # a class that is never predicted is still one of the outcome
+    return subject.values, subject.notes

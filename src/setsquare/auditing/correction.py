@@ -1,0 +1,89 @@
+"""Audit a correction: whether removing the protected columns from the features feeds a learner what was removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+
+from setsquare import design
+from setsquare.auditing.leakage import ConfoundLeakage, confound_leakage
+from setsquare.errors import InputError
+from setsquare.estimators.reading import check_alignment, dense, validate_outcome
+from setsquare.typing import Table
+
+
+def audit_correction(
+    Z: Table,
+    y: Any,
+    protected: Table,
+    estimator: Any = None,
+    *,
+    cv: int = 5,
+    n_shuffles: int = 10,
+    random_state: int = 0,
+) -> ConfoundLeakage:
+    """Look for confound leakage: information that the linear correction of features hands to a non-linear learner.
+
+    Features are shuffled, so that they know nothing; if they predict the outcome once they are corrected, the
+    correction wrote the protected columns into them (Hamdan et al., GigaScience 2023).
+
+    Parameters
+    ----------
+    Z : dataframe or array of n rows
+        Features, coded by dummies where they are categorical.
+    y : array of n values
+        Outcome.
+    protected : dataframe or array of n rows
+    estimator : scikit-learn estimator, optional
+        The learner that gets the corrected features; a random forest by default.
+    cv, n_shuffles, random_state : int
+        Folds, shuffles of the features, seed.
+
+    Returns
+    -------
+    ConfoundLeakage
+        With ``flagged``, a ``reason`` in words, and the scores.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> age = rng.normal(size=300)
+    >>> y = age + 0.5 * rng.normal(size=300) > 0
+    >>> symptoms = rng.integers(2, size=(300, 3))  # know nothing of age or outcome
+    >>> audit_correction(symptoms, y, age, n_shuffles=5).flagged
+    True
+    """
+    n = design.n_rows(Z)
+    outcome = validate_outcome(y, n)
+    if design.n_rows(protected) != n:
+        raise InputError(
+            f"protected has {design.n_rows(protected)} rows but the features have {n}: give the same rows in both."
+        )
+    check_alignment(Z, protected, "protected")
+    check_alignment(Z, y, "the outcome")
+    classification = is_classifier(estimator) if estimator is not None else _few(outcome)
+    if estimator is None:
+        forest = RandomForestClassifier if classification else RandomForestRegressor
+        estimator = forest(n_estimators=50, min_samples_leaf=2)
+    features, columns = (dense(design.learn(table).apply(table).values) for table in (Z, protected))
+    if classification:
+        outcome = np.unique(outcome, return_inverse=True)[1]
+    rng = np.random.default_rng(random_state)
+    return confound_leakage(
+        features,
+        outcome.astype(np.float64),
+        columns,
+        estimator=estimator,
+        classification=classification,
+        cv=cv,
+        n_shuffles=n_shuffles,
+        rng=rng,
+    )
+
+
+def _few(outcome: Any) -> bool:
+    return outcome.dtype.kind in "OUSb" or len(np.unique(outcome)) <= 2

@@ -1,0 +1,346 @@
+"""Audit predictions: is there a leak, how large, how sure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from setsquare import design
+from setsquare.auditing.certificate import Certificate, certify
+from setsquare.auditing.covariance import KINDS
+from setsquare.auditing.frames import backend_of
+from setsquare.auditing.glm import Fit, evaluate_glm
+from setsquare.auditing.nonlinear import PERMUTATION_BASED
+from setsquare.auditing.protected import Protected
+from setsquare.auditing.records import Evaluation
+from setsquare.auditing.result import AuditResult
+from setsquare.auditing.subject import Raw, Subject, open_predictions, read_predictions
+from setsquare.auditing.tensor import EffectMap, evaluate_tensor
+from setsquare.auditing.verdict import Verdict, judge
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.estimators.reading import check_alignment, dense, validate_weight
+from setsquare.families import Family
+from setsquare.families import family as make_family
+from setsquare.typing import Array, BoolArray, IntArray, Table
+
+EVALUATIONS = ("glm", "linear", *PERMUTATION_BASED)
+#: Joint statistics below this do not happen by chance: the predictions were corrected on these very rows.
+TAUTOLOGY = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an audit is done; see :func:`audit`."""
+
+    vcov: str = "HC3"
+    level: float = 0.95
+    tolerance: float = 0.0
+    n_permutations: int = 499
+    max_rows: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Weights and clusters of the rows, where there are some."""
+
+    weight: Array | None
+    cluster: IntArray | None
+
+    def take(self, keep: BoolArray) -> Rows:
+        """Return some of them."""
+        return Rows(
+            None if self.weight is None else self.weight[keep],
+            None if self.cluster is None else np.unique(self.cluster[keep], return_inverse=True)[1],
+        )
+
+
+def audit(
+    predictions: Any,
+    protected: Any,
+    family: str | Family | None = None,
+    vcov: str = "HC3",
+    *,
+    evaluation: str | Sequence[str] = "glm",
+    cluster: Any = None,
+    sample_weight: Any = None,
+    classes: Sequence[Any] | None = None,
+    link: str | None = None,
+    parameter: float | None = None,
+    coding: str = "dummy",
+    reference: Mapping[str, Any] | None = None,
+    missing: str = "error",
+    level: float = 0.95,
+    tolerance: float = 0.0,
+    setting: str = "as given",
+    n_permutations: int = 499,
+    max_rows: int | None = None,
+    random_state: int = 0,
+) -> AuditResult:
+    """Audit predictions for what they still say of protected columns.
+
+    Parameters
+    ----------
+    predictions : array, series or dataframe of shape (n,), (n, K) or (n, ...)
+        Probabilities (also as the two columns of ``predict_proba``), class probabilities, counts, scores, class labels,
+        or a tensor or embedding with one row an observation.
+    protected : dataframe, series or array of n rows
+        The protected columns; text and categories are coded by dummies.
+    family : str or Family, optional
+        Family of the evaluation model. By default binomial for values in [0, 1], multinomial for class probabilities,
+        gaussian for other numbers.
+    vcov : {"HC3", "HC2", "HC1", "HC0", "model", "cluster"}
+        Covariance of the effects. "model" is the paper's: what R's ``glm`` prints, made for 0/1 outcomes, and nearly
+        blind on probabilities.
+    evaluation : str or sequence of str
+        Evaluation models: "glm", "linear", "relu", "relu without intercept", "forest", "independence". The first one's
+        effects are the result's table; the verdict heeds them all.
+    cluster : array or series of n values, optional
+        Rows with the same value are not independent (a patient, a site); errors are then cluster-robust.
+    sample_weight : array of n values, optional
+    classes : sequence of names, optional
+        Of the columns of class probabilities.
+    link, parameter : optional
+        Of the family: "canonical" or "log"; power of the Tweedie family or theta of the negative binomial one.
+    coding : {"dummy", "cells"}
+        "cells" gives every combination of categorical columns an effect of its own.
+    reference : mapping of column to level, optional
+        Reference levels of categorical columns.
+    missing : {"error", "drop", "level"}
+        What happens to missing values of the protected columns; "drop" also leaves out rows without a prediction.
+    level : float
+        Confidence of intervals and bounds; 1 - level is the chance of a false alarm.
+    tolerance : float
+        Correlation that is tolerated: a detectable effect is no leak when its upper bound is below it.
+    setting : str
+        Where the predictions come from, for the label of the result: "as given", "in-sample", "held out".
+    n_permutations, max_rows, random_state : int
+        Of the permutation tests (relu, forest, independence, units), which work on a random part of many rows. More
+        permutations allow smaller p-values: none is below ``1 / (1 + n_permutations)``.
+
+    Returns
+    -------
+    AuditResult
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> group = rng.choice(["a", "b", "c"], size=3000)
+    >>> score = rng.normal(size=3000)
+    >>> print(audit(score, group).verdict)
+    no leak found
+    >>> print(audit(score + 0.3 * (group == "b"), group).verdict)
+    leak
+    """
+    settings = Settings(vcov, level, tolerance, n_permutations, max_rows, random_state)
+    names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
+    _check(settings, names, cluster)
+    raw = open_predictions(predictions, classes)
+    if raw.n_rows != design.n_rows(protected):
+        raise InputError(
+            f"There are {raw.n_rows} predictions but {design.n_rows(protected)} rows of protected columns: give "
+            "the same rows in both."
+        )
+    for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
+        check_alignment(protected, values, what)
+    rows = Rows(validate_weight(sample_weight, raw.n_rows), _clusters(cluster, raw.n_rows))
+    raw, columns, notes = _complete(raw, protected, rows, coding, reference, missing)
+    subject = read_predictions(raw, family, link, parameter)
+    names = _check_subject(subject, names)
+    result = _audit(subject, columns, names, settings)
+    return replace(
+        result,
+        setting=setting,
+        notes=(*notes, *subject.notes, *result.notes),
+        backend=backend_of(protected, predictions),
+    )
+
+
+def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what an evaluation model cannot take; units have one linear model, by whichever name."""
+    if subject.shape:
+        names = tuple(dict.fromkeys("glm" if name == "linear" else name for name in names))
+    if subject.classes and "linear" in names:
+        raise InputError("The linear evaluation model takes one column of predictions: use 'glm' for classes.")
+    low, high = subject.family.activation.range
+    mean = float(subject.values.mean())
+    if not subject.classes and not subject.is_constant and not low < mean < high:
+        raise InputError(
+            f"The mean of the predictions is {mean:g}, which the {subject.family.name} family cannot have: choose "
+            "another family."
+        )
+    return names
+
+
+def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
+    if settings.vcov not in KINDS:
+        raise InputError(f"Unknown vcov {settings.vcov!r}: choose one of {', '.join(KINDS)}.")
+    if settings.vcov == "cluster" and cluster is None:
+        raise InputError("vcov='cluster' needs the clusters: pass cluster=.")
+    if not 0.5 <= settings.level < 1.0:
+        raise InputError(f"level is a confidence between 0.5 and 1, such as 0.95, not {settings.level}.")
+    if not 0.0 <= settings.tolerance < 1.0:
+        raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.tolerance}.")
+    if settings.max_rows is not None and settings.max_rows < 100:
+        raise InputError(f"max_rows is a number of rows of 100 or more, not {settings.max_rows}.")
+    if settings.n_permutations < 19:
+        raise InputError(f"A permutation test needs at least 19 permutations, not {settings.n_permutations}.")
+    for name in names:
+        if name not in EVALUATIONS:
+            raise InputError(f"Unknown evaluation model {name!r}: choose among {', '.join(EVALUATIONS)}.")
+    if not names or len(set(names)) < len(names):
+        raise InputError("Name at least one evaluation model, and each only once.")
+
+
+def _clusters(cluster: Any, n: int) -> IntArray | None:
+    if cluster is None:
+        return None
+    values = open_predictions(cluster).array if len(np.shape(cluster)) == 1 else np.asarray(cluster)
+    if values.shape != (n,):
+        raise InputError(f"cluster has the shape {values.shape} but there are {n} rows: give one value a row.")
+    if open_predictions(values).missing.any():
+        raise MissingValuesError("cluster has missing values: give each row a cluster.")
+    codes = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)[1]
+    if not codes.any():
+        raise InputError("Every row is in the same cluster: cluster-robust errors need at least two clusters.")
+    return codes
+
+
+def _complete(
+    raw: Raw,
+    protected: Table,
+    rows: Rows,
+    coding: Any,
+    reference: Mapping[str, Any] | None,
+    missing: Any,
+) -> tuple[Raw, Protected, tuple[str, ...]]:
+    """Code the protected columns, and leave out incomplete rows where that was asked for."""
+    n = raw.n_rows
+    keep = np.ones(n, dtype=bool) if rows.weight is None else rows.weight > 0.0  # a row without weight is not there
+    if missing == "drop":
+        keep &= ~raw.missing
+        if not keep.any():
+            raise MissingValuesError("Every prediction is missing: there is nothing to audit.")
+        known = design.learn(protected, coding=coding, reference=reference, missing=missing).apply(protected).keep
+        keep &= True if known is None else known
+    notes: tuple[str, ...] = ()
+    if not keep.all():
+        raw, rows, protected = raw.take(keep), rows.take(keep), design.filter_rows(protected, keep)
+        notes = (f"{n - raw.n_rows} of {n} rows are incomplete or have no weight, and were left out.",)
+    raw.check_complete()
+    learned = design.learn(protected, coding=coding, reference=reference, missing=missing)
+    encoded = learned.apply(protected)
+    columns = Protected(dense(encoded.values), encoded.names, encoded.sources, rows.weight, rows.cluster)
+    if not columns.names or not (np.ptp(columns.values, axis=0) > 0.0).any():
+        raise InputError(
+            f"Every protected column is constant ({', '.join(learned.columns)}): there is nothing to audit; name a "
+            "column that varies."
+        )
+    if raw.n_rows < columns.values.shape[1] + 3:
+        raise InputError(
+            f"Too few rows ({raw.n_rows}) for {columns.values.shape[1]} protected column(s): give at least three "
+            "more rows than columns."
+        )
+    return raw, columns, notes
+
+
+def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings) -> AuditResult:
+    n, p = protected.values.shape
+    blank = AuditResult(
+        verdict=Verdict.NONE,
+        reason="Nothing to leak: every prediction is the same.",
+        evaluations=(),
+        certificate=Certificate(n, p, settings.level, 0.0, 0.0, "", ()),
+        setting="",
+        family=str(subject.family),
+        n=n,
+        n_protected=p,
+        level=settings.level,
+    )
+    if subject.is_constant:
+        return blank
+    evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
+    if not subject.shape and (fit is None or settings.vcov == "model"):
+        robust = (
+            "HC3" if protected.cluster is None else "cluster"
+        )  # bounds rest on such errors whatever the table shows
+        fit = evaluate_glm(subject.values, protected, subject.family, vcov=robust)[1]
+    bounds = certify(subject.values, protected, subject.family, fit, settings.level)
+    verdict, reason = judge(evaluations, bounds, level=settings.level, tolerance=settings.tolerance)
+    return replace(
+        blank,
+        verdict=verdict,
+        reason=reason,
+        evaluations=evaluations,
+        certificate=bounds,
+        notes=_cautions(evaluations, protected, bounds, settings),
+        effect_map=effect_map,
+    )
+
+
+def _evaluate(
+    subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings
+) -> tuple[tuple[Evaluation, ...], Fit | None, EffectMap | None]:
+    """Run the evaluation models in order; random numbers of each start from the same seed."""
+    y, level = subject.values, settings.level
+    fit: Fit | None = None
+    effect_map: EffectMap | None = None
+    evaluations: list[Evaluation] = []
+    for name in names:
+        rng = np.random.default_rng(settings.seed)
+        if name in PERMUTATION_BASED:
+            found = PERMUTATION_BASED[name](
+                y, protected, rng=rng, n_permutations=settings.n_permutations, max_rows=settings.max_rows
+            )
+        elif subject.shape:
+            found, effect_map = evaluate_tensor(
+                y,
+                protected,
+                subject.shape,
+                n_permutations=settings.n_permutations,
+                max_rows=settings.max_rows,
+                rng=rng,
+            )
+        else:
+            glm = make_family("gaussian") if name == "linear" else subject.family
+            vcov = "cluster" if protected.cluster is not None and settings.vcov != "model" else settings.vcov
+            found, own = evaluate_glm(y, protected, glm, vcov=vcov, level=level, classes=subject.classes)
+            found = replace(found, name=name)
+            fit = own if name == "glm" else fit
+        evaluations.append(found)
+    return tuple(evaluations), fit, effect_map
+
+
+def _cautions(
+    evaluations: tuple[Evaluation, ...], protected: Protected, bounds: Certificate, settings: Settings
+) -> tuple[str, ...]:
+    notes = []
+    factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
+    if factor * len(evaluations) > (1.0 - settings.level) * (settings.n_permutations + 1):
+        notes.append(
+            f"With {settings.n_permutations} permutations no p-value is small enough to count among so many tests: "
+            "raise n_permutations."
+        )
+    if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
+        notes.append(f"Units have HC3 errors in the effect map, not {settings.vcov}.")
+    blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
+    if blind and protected.cluster is not None:
+        notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the clusters.")
+    if any(name != "tensor" for name in blind) and protected.weight is not None:
+        notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the weights.")
+    if bounds.correlation**2 * bounds.n < TAUTOLOGY and not math.isnan(bounds.correlation):
+        notes.append(
+            "The predictions are orthogonal to these columns up to rounding, which does not happen by chance: they "
+            "were corrected on these very rows. This says nothing of new rows: audit held-out predictions."
+        )
+    if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
+        notes.append(
+            "Model-based errors belong to observed outcomes, not to predictions of them, and are far too wide here: "
+            "the test hardly ever rejects. They are the paper's; use vcov='HC3' to find a leak."
+        )
+    return tuple(notes)

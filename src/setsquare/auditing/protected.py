@@ -1,0 +1,120 @@
+"""The protected columns as an evaluation model sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from setsquare.auditing.covariance import ALONE
+from setsquare.projection import Basis, protected_basis
+from setsquare.rows import mean_weight, row_slices
+from setsquare.typing import Array, BoolArray, IntArray
+
+
+@dataclass(frozen=True)  # without slots: what is worked out of the columns is kept
+class Protected:
+    """Coded protected columns.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n, p)
+    names : tuple of str
+        ``race[Black]``.
+    sources : tuple of str
+        ``race``.
+    weight : ndarray of shape (n,) or None
+        Weights of the rows.
+    cluster : integer ndarray of shape (n,) or None
+        Rows with the same code 0, 1, ... are not independent.
+    rows : integer ndarray or None
+        Which rows of the audit these are; None: all of them.
+    notes : tuple of str
+    """
+
+    values: Array
+    names: tuple[str, ...]
+    sources: tuple[str, ...]
+    weight: Array | None = None
+    cluster: IntArray | None = None
+    rows: IntArray | None = None
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def basis(self) -> Basis:
+        """Orthonormal basis of the columns."""
+        return protected_basis(self.values, mean_weight(len(self.values), self.weight), self.names)
+
+    @cached_property
+    def ends(self) -> tuple[Array, Array]:
+        """Smallest and largest value of each column."""
+        return self.values.min(axis=0), self.values.max(axis=0)
+
+    @property
+    def varies(self) -> BoolArray:
+        """Which columns have more than one value."""
+        return np.asarray(self.ends[0] < self.ends[1])
+
+    @cached_property
+    def max_leverage(self) -> float:
+        """Largest leverage of a row in a linear model with an intercept, or a bound on it below 0.05."""
+        w, (low, high) = mean_weight(len(self.values), self.weight), self.ends
+        if not self.varies.any():
+            return 0.0
+        # The farthest corner of the columns' ranges has more leverage than any row.
+        reach = np.maximum(high - self.basis.mean, self.basis.mean - low)
+        corner = float(reach @ np.linalg.norm(self.basis.transform, axis=1))
+        bound = float(w.max()) * (1.0 + corner**2)
+        return bound if bound < 0.05 else float(self.leverage.max())
+
+    @cached_property
+    def leverage(self) -> Array:
+        """Leverage of each row in a linear model with an intercept."""
+        w = mean_weight(len(self.values), self.weight)
+        leverage = np.empty(len(w))
+        for rows in row_slices(*self.values.shape):
+            Q = self.basis.apply(self.values[rows])
+            leverage[rows] = w[rows] * (1.0 + np.einsum("nr,nr->n", Q, Q))
+        return leverage
+
+    @property
+    def group_sizes(self) -> tuple[int | None, ...]:
+        """Rows in the group that a column indicates; None for a column that is no indicator."""
+        low, high = self.ends
+        zero_one = (low == 0.0) & (high == 1.0)
+        columns = zip(self.values.T, zero_one, strict=True)
+        return tuple(int(x.sum()) if maybe and np.array_equal(x, x * x) else None for x, maybe in columns)
+
+    def part(self, values: Array) -> Array:
+        """Return of the audit's values those that belong to these rows."""
+        return values if self.rows is None else values[self.rows]
+
+    def without_lone_rows(self) -> Protected:
+        """Leave out rows that decide an effect alone, such as the only row of a level: they cannot be tested.
+
+        Nothing may vary in what is left.
+        """
+        left, names = self, dict[str, None]()
+        while left.varies.any() and left.max_leverage > ALONE:
+            after = left._take(np.flatnonzero(left.leverage <= ALONE))
+            names |= dict.fromkeys(np.asarray(self.names, dtype=object)[left.varies & ~after.varies])
+            left = after
+        if left is self:
+            return self
+        about = f" ({', '.join(names)})" if names else ""
+        note = (
+            f"{len(self.values) - len(left.values)} row(s) are the only ones to decide an effect{about}, such as a "
+            "level with a single row: they cannot be tested and were left out (with a reference level, the effects "
+            "that are against it)."
+        )
+        return replace(left, notes=(*self.notes, note))
+
+    def _take(self, rows: IntArray) -> Protected:
+        return replace(
+            self,
+            values=self.values[rows],
+            weight=None if self.weight is None else self.weight[rows],
+            cluster=None if self.cluster is None else np.unique(self.cluster[rows], return_inverse=True)[1],
+            rows=rows if self.rows is None else self.rows[rows],
+        )

@@ -1,0 +1,151 @@
+"""What an audit returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from setsquare.auditing import render
+from setsquare.auditing.certificate import Certificate
+from setsquare.auditing.frames import to_frame
+from setsquare.auditing.records import EFFECT_COLUMNS, Evaluation, benjamini_hochberg, holm
+from setsquare.auditing.tensor import EffectMap
+from setsquare.auditing.verdict import Verdict
+from setsquare.errors import InputError
+from setsquare.typing import Table
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    """A verdict, and everything that it rests on.
+
+    Attributes
+    ----------
+    verdict : Verdict
+        "leak", "no leak found" or "inconclusive: n too small"; a string.
+    reason : str
+        Why, with the numbers.
+    evaluations : tuple of Evaluation
+        The evaluation models, in the order in which they were asked for.
+    certificate : Certificate
+        Upper confidence bounds on what can be left.
+    setting : str
+        Where the predictions come from: "as given", "in-sample" or "held out (5 folds)".
+    family : str
+        Of the predictions.
+    n, n_protected : int
+        Rows that were audited, and protected columns.
+    level : float
+        Confidence; a test at 1 - level decides.
+    notes : tuple of str
+        What a reader must know.
+    effect_map : EffectMap or None
+        Effects unit by unit, of a tensor.
+    backend : str
+        Dataframe library of the tables.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import setsquare as sq
+    >>> rng = np.random.default_rng(0)
+    >>> sex = rng.integers(2, size=2000)
+    >>> probability = 1 / (1 + np.exp(-rng.normal(size=2000) - 0.5 * sex))
+    >>> result = sq.audit(probability, sex)
+    >>> print(result.verdict)
+    leak
+    >>> result.table().round(2)[["term", "estimate", "std_error"]]
+      term  estimate  std_error
+    0   x0      0.44       0.04
+    """
+
+    verdict: Verdict
+    reason: str
+    evaluations: tuple[Evaluation, ...]
+    certificate: Certificate
+    setting: str
+    family: str
+    n: int
+    n_protected: int
+    level: float
+    notes: tuple[str, ...] = ()
+    effect_map: EffectMap | None = field(default=None, repr=False)
+    backend: str = "pandas"
+
+    @property
+    def p_value(self) -> float:
+        """Joint p-value of the first evaluation model: no protected column has an effect."""
+        return self.evaluations[0].joint.p_value if self.evaluations else float("nan")
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether a leak was found."""
+        return self.verdict is Verdict.LEAK
+
+    def evaluation(self, name: str | None = None) -> Evaluation:
+        """One of the evaluation models, by name; the first by default."""
+        for evaluation in self.evaluations:
+            if name in (None, evaluation.name):
+                return evaluation
+        have = ", ".join(e.name for e in self.evaluations) or "none (the predictions are constant)"
+        raise InputError(f"This audit has no evaluation model {name!r}: it has {have}.")
+
+    def table(self, evaluation: str | None = None, *, adjusted: bool = False) -> Table:
+        """Effects of the protected columns as a dataframe of the library that the input came in.
+
+        Parameters
+        ----------
+        evaluation : str, optional
+            Name of the evaluation model; the first by default.
+        adjusted : bool
+            Add p-values adjusted by Holm and by Benjamini and Hochberg.
+        """
+        effects = self.evaluation(evaluation).effects if self.evaluations or evaluation else ()
+        columns: dict[str, Any] = {name: [getattr(e, name) for e in effects] for name in EFFECT_COLUMNS}
+        if adjusted:
+            columns["p_holm"] = holm(columns["p_value"]).tolist()
+            columns["p_bh"] = benjamini_hochberg(columns["p_value"]).tolist()
+        return to_frame(columns, self.backend)
+
+    def tests(self) -> Table:
+        """Joint tests of all evaluation models, and those of each source column, as a dataframe."""
+        rows: list[tuple[Any, ...]] = []
+        for evaluation in self.evaluations:
+            groups = ((evaluation.joint,), evaluation.by_source, evaluation.further)
+            for group in groups:
+                adjusted = holm([test.p_value for test in group])
+                for test, p in zip(group, adjusted, strict=True):
+                    rows.append(
+                        (evaluation.name, test.name, test.statistic, test.df, test.p_value, float(p), test.method)
+                    )
+        names = ("evaluation", "test", "statistic", "df", "p_value", "p_holm", "method")
+        return to_frame({name: [row[j] for row in rows] for j, name in enumerate(names)}, self.backend)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; NaN and infinities stay floats."""
+        return {
+            "verdict": str(self.verdict),
+            "reason": self.reason,
+            "setting": self.setting,
+            "family": self.family,
+            "n": self.n,
+            "n_protected": self.n_protected,
+            "level": self.level,
+            "notes": list(self.notes),
+            "evaluations": [evaluation.to_dict() for evaluation in self.evaluations],
+            "certificate": self.certificate.to_dict(),
+        }
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """A page of its own; also written to `path` where one is given."""
+        page = render.page(self)
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def __str__(self) -> str:
+        return render.text(self)
+
+    def _repr_html_(self) -> str:
+        return render.fragment(self)

@@ -1,0 +1,78 @@
+"""Score tests: whether columns have an effect, judged by the residuals of the model without them.
+
+They need no fit of the effect itself, so they exist where it is infinite (a group whose predictions are all 1) or has
+no residual left. They stay on the safe side where few rows, or few clusters, decide: two rows add at most 2 to the
+statistic. Without an effect the covariance of columns and residuals is zero; its error is robust and never
+degenerate unless the predictions are constant.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from setsquare.auditing.association import cluster_sums
+from setsquare.auditing.protected import Protected
+from setsquare.auditing.records import ALL, Test, wald
+from setsquare.projection import protected_basis
+from setsquare.rows import mean_weight
+from setsquare.typing import Array, BoolArray, IntArray
+
+
+def score_tests(y: Array, protected: Protected) -> tuple[Test, tuple[Test, ...], tuple[Test, ...]]:
+    """Tests of all columns, of each source and of each column given the others, of ``y`` (n,) or (n, k).
+
+    The statistic of a single column and prediction is the root of chi-squared(1), with the sign of the effect.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
+    >>> joint, _, _ = score_tests(x, Protected(x[:, None], ("x",), ("x",)))  # no residual is left by x itself
+    >>> joint.statistic.__round__(6), joint.p_value.__round__(4)
+    (8.0, 0.0047)
+    """
+    Y = y.reshape(len(y), -1)
+    w = mean_weight(len(Y), protected.weight)
+    sources = np.asarray(protected.sources)
+    everything = np.ones(len(sources), dtype=bool)
+
+    def test(name: str, chosen: BoolArray) -> Test:
+        return _score_test(name, Y, protected.values, w, chosen, protected.cluster)
+
+    by_source = tuple(test(source, sources == source) for source in dict.fromkeys(protected.sources))
+    single = tuple(test(name, np.arange(len(sources)) == j) for j, name in enumerate(protected.names))
+    if Y.shape[1] == 1:
+        slopes = protected.basis.transform @ (protected.basis.apply(protected.values).T @ (w * Y[:, 0]))
+        single = tuple(_signed(test, slope) for test, slope in zip(single, slopes, strict=True))
+    return test(ALL, everything), by_source, single
+
+
+def _signed(test: Test, slope: float) -> Test:
+    return replace(test, statistic=math.copysign(math.sqrt(test.statistic), slope), method="score, normal")
+
+
+def _score_test(name: str, Y: Array, X: Array, w: Array, chosen: BoolArray, cluster: IntArray | None) -> Test:
+    """Covariance of the chosen columns, given the others, with the residuals of the others."""
+    others = _design(X[:, ~chosen], w)
+    tested = X[:, chosen] - others @ (others.T @ (w[:, None] * X[:, chosen]))
+    residual = Y - others @ (others.T @ (w[:, None] * Y))
+    size = np.sqrt(w @ tested**2)
+    varies = size > 1e-9 * np.sqrt(w @ X[:, chosen] ** 2)
+    if not varies.any():
+        return Test(name, math.nan, 0.0, math.nan, "nothing to test")
+    scaled = tested[:, varies] / size[varies]
+    scores = (w * scaled.T[:, None, :] * residual.T[None, :, :]).reshape(-1, len(Y))
+    sums = cluster_sums(scores, cluster)
+    found = wald(name, sums.sum(axis=1), sums @ sums.T, math.inf)
+    return replace(found, method=f"score, chi-squared({found.df:g})")
+
+
+def _design(X: Array, w: Array) -> Array:
+    """Orthonormal basis of a constant and the columns of ``X``."""
+    ones = np.ones((len(w), 1))
+    if not X.shape[1] or not (np.ptp(X, axis=0) > 0.0).any():
+        return ones
+    return np.column_stack([ones, protected_basis(X, w).apply(X)])

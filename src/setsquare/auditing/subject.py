@@ -1,0 +1,319 @@
+"""What is audited: predictions of any shape, read into means of a family, shares of classes, or units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Number
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.families import Family, family
+from setsquare.typing import Array, BoolArray
+
+#: Rows of class probabilities sum to one up to this.
+SUM = 1e-6
+#: Rounded ones up to this, times the number of classes.
+ROUNDED = 0.005
+#: More labels than this are an identifier.
+MANY_CLASSES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Predictions, ready for an evaluation model.
+
+    Attributes
+    ----------
+    values : ndarray of shape (n,), (n, K) or (n, ...)
+        Means; shares of K classes; or units (a tensor, an embedding).
+    family : Family
+    classes : tuple of str
+        Names of the classes where there are three or more.
+    shape : tuple of int
+        Shape of the units; empty for means and classes.
+    n_outside : int
+        Predictions that the family's mean cannot reach.
+    notes : tuple of str
+    """
+
+    values: Array
+    family: Family
+    classes: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    n_outside: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.values)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every row has the same prediction, up to rounding."""
+        flat = self.values.reshape(len(self.values), -1)
+        size = np.maximum(np.abs(flat).max(axis=0), 1e-300)
+        return bool((np.ptp(flat, axis=0) <= 1e-10 * size).all())
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Predictions as an array, not yet interpreted.
+
+    Attributes
+    ----------
+    array : ndarray of shape (n, ...)
+        Numbers, or objects with None for what is missing.
+    names : tuple of str
+        Columns of a dataframe.
+    missing : boolean ndarray of shape (n,)
+        Rows with a missing or infinite value.
+    """
+
+    array: np.ndarray[Any, Any]
+    names: tuple[str, ...]
+    missing: BoolArray
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.array)
+
+    def take(self, keep: BoolArray) -> Raw:
+        """Return some of the rows."""
+        return Raw(self.array[keep], self.names, self.missing[keep])
+
+    def check_complete(self) -> None:
+        """Refuse missing values."""
+        if count := int(self.missing.sum()):
+            raise MissingValuesError(
+                f"The predictions have {count} row(s) with missing (NaN) or infinite values: remove them, or pass "
+                "missing='drop'."
+            )
+
+
+def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> Raw:
+    """Read predictions of any kind into an array; `classes` name its columns."""
+    array, names = _as_array(predictions)
+    if isinstance(array, np.ma.MaskedArray):
+        raise InputError("Masked arrays are not read: fill the masked entries with NaN first.")
+    if array.ndim == 0:
+        raise InputError(
+            f"The predictions must be an array with one row an observation, not {type(predictions).__name__}."
+        )
+    if array.dtype.kind in "cmMV":
+        raise InputError(f"Predictions of type {array.dtype} cannot be audited: give numbers or class labels.")
+    if not array.size:
+        raise InputError("There are no predictions: give at least one row and one column.")
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.dtype.kind == "O":
+        gone = np.array([_is_missing(value) for value in array.ravel()]).reshape(array.shape)
+        array = array.copy()
+        array[gone] = None
+        if _all_numbers(array[~gone]):
+            array = np.where(gone, np.nan, array).astype(np.float64)
+    if array.dtype.kind == "f":
+        missing = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+    else:
+        missing = gone.reshape(len(array), -1).any(axis=1) if array.dtype.kind == "O" else np.zeros(len(array), bool)
+    if classes is not None:
+        names = tuple(str(name) for name in classes)
+        if array.ndim != 2 or len(names) != array.shape[1]:
+            raise InputError(
+                f"There are {len(names)} classes for predictions of shape {array.shape}: name each column."
+            )
+    return Raw(array, names, missing)
+
+
+def read_predictions(
+    predictions: Any, glm: str | Family | None = None, link: str | None = None, parameter: float | None = None
+) -> Subject:
+    """Find out what complete predictions are, and say so in notes where it had to be guessed.
+
+    Parameters
+    ----------
+    predictions : Raw, array, series or dataframe of shape (n,), (n, K) or (n, ...)
+    glm : str or Family, optional
+        Guessed by default: probabilities and labels are binomial (multinomial for three classes or more), other
+        numbers gaussian.
+
+    Examples
+    --------
+    >>> subject = read_predictions([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    >>> subject.family.name, subject.values
+    ('binomial', array([0.1, 0.8, 0.5]))
+    >>> read_predictions(["no", "yes", "yes"]).notes
+    ("The predictions are class labels, audited as 0 and 1 (1 is 'yes'): give probabilities where you have them.",)
+    """
+    if glm is None and (link is not None or parameter is not None):
+        raise InputError("link= and parameter= belong to a family: pass family= too.")
+    asked = None if glm is None else family(glm, link, parameter)
+    raw = predictions if isinstance(predictions, Raw) else open_predictions(predictions)
+    raw.check_complete()
+    labels = _labels(raw.array, asked) if raw.array.ndim == 1 else None
+    if labels is not None:
+        return labels
+    values = _numbers(raw.array)
+    if values.ndim == 2 and (sums := _sums_to_one(values, asked)):
+        return _classes(values, raw.names, asked, rounded=sums == "rounded")
+    if values.ndim > 1:
+        return _units(values, asked)
+    if asked is not None and asked.is_vector:
+        raise InputError("The multinomial family needs a column of probabilities for each class, or class labels.")
+    return _means(values, asked)
+
+
+def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
+    try:
+        native = nw.from_native(predictions, eager_only=True, allow_series=True, pass_through=True)
+        if isinstance(native, nw.Series):
+            return native.to_numpy(), ()
+        if isinstance(native, nw.DataFrame):
+            return native.to_numpy(), tuple(str(name) for name in native.columns)
+        if hasattr(predictions, "collect"):
+            raise InputError(f"A lazy {type(predictions).__name__} cannot be read here; collect it first.")
+        if hasattr(predictions, "detach"):  # a torch tensor, on any device
+            predictions = predictions.detach().cpu().numpy()
+        if hasattr(predictions, "toarray"):
+            raise InputError("Sparse predictions are not read: give a dense array.")
+        return (predictions if isinstance(predictions, np.ma.MaskedArray) else np.asarray(predictions)), ()
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"The predictions are no array ({error}): give one row an observation.") from None
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # pandas' NA is neither equal nor unequal to itself
+        return True
+
+
+def _all_numbers(values: np.ndarray[Any, Any]) -> bool:
+    return bool(len(values)) and all(
+        isinstance(value, Number) and not isinstance(value, bool | np.bool_ | complex) for value in values
+    )
+
+
+def _numbers(array: np.ndarray[Any, Any]) -> Array:
+    try:
+        return array.astype(np.float64, copy=False)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"The predictions hold text or objects (such as {array.ravel()[0]!r}): give numbers, or one column of "
+            "labels."
+        ) from None
+
+
+def _labels(array: np.ndarray[Any, Any], asked: Family | None) -> Subject | None:
+    """Class labels as 0 and 1, or as indicators of three classes or more; None if these are numbers."""
+    text, vector = array.dtype.kind in "OUSb", asked is not None and asked.is_vector
+    if not text and not vector and (asked is not None and asked.name != "binomial"):
+        return None
+    if text and asked is not None and asked.name not in ("binomial", "multinomial"):
+        raise InputError(f"Class labels cannot be audited by the {asked.name} family: leave family= out.")
+    if array.dtype.kind == "f" and not (array == np.floor(array)).all():
+        return None
+    levels, codes = np.unique(array.astype(str) if array.dtype.kind == "O" else array, return_inverse=True)
+    names = tuple(str(level) for level in levels)
+    if not text and not vector and len(levels) != 2:
+        return None  # counts or other numbers
+    if len(levels) > MANY_CLASSES:
+        raise InputError(
+            f"The predictions are text with {len(levels)} different values: give numbers, or class labels."
+        )
+    if len(levels) <= 2 and not vector:
+        coded = codes.astype(np.float64)
+        note = (
+            f"The predictions are class labels, audited as 0 and 1 (1 is {names[-1]!r}): give probabilities where you "
+            "have them."
+        )
+        return Subject(coded, family("binomial") if asked is None else asked, notes=(note,))
+    if asked is not None and not asked.is_vector:
+        raise InputError(f"{len(levels)} labels are more than the binomial family takes: leave family= out.")
+    note = (
+        f"The predictions are labels of {len(levels)} classes, audited as indicators: give probabilities where you "
+        "have them."
+    )
+    return Subject(np.eye(len(levels))[codes], family("multinomial"), classes=names, notes=(note,))
+
+
+def _sums_to_one(values: Array, asked: Family | None) -> str:
+    """Whether rows are class probabilities: "exactly", "rounded" or not ("")."""
+    if asked is not None and asked.name not in ("binomial", "multinomial"):
+        return ""
+    gap = float(np.abs(values.sum(axis=1) - 1.0).max())
+    if gap <= SUM:
+        return "exactly"
+    if gap <= ROUNDED * values.shape[1] and values.min() >= 0.0 and values.max() <= 1.0:
+        return "rounded"
+    if asked is not None:
+        raise InputError(
+            f"{values.shape[1]} columns of predictions whose rows do not sum to 1 are no class probabilities: give one "
+            "column, or probabilities of all classes."
+        )
+    return ""
+
+
+def _classes(values: Array, names: Sequence[str], asked: Family | None, *, rounded: bool) -> Subject:
+    notes = []
+    if rounded:
+        values = values / values.sum(axis=1, keepdims=True)
+        notes.append("The rows of probabilities sum to 1 only roughly, and were scaled to do so.")
+    if values.shape[1] == 2 and (asked is None or not asked.is_vector):
+        found = _means(values[:, 1], asked or family("binomial"))
+        return replace(found, notes=(*notes, *found.notes))
+    if asked is not None and not asked.is_vector:
+        raise InputError(
+            f"Probabilities of {values.shape[1]} classes are audited by the multinomial family, not by the "
+            f"{asked.name} one: leave family= out."
+        )
+    classes = tuple(names) or tuple(str(j) for j in range(values.shape[1]))
+    used = np.abs(values).sum(axis=0) > 0.0
+    if not used.all():
+        empty = ", ".join(name for name, here in zip(classes, used, strict=True) if not here)
+        notes.append(f"Class(es) {empty} have probability 0 in every row and were left out.")
+    outside = int(((values < 0.0) | (values > 1.0)).any(axis=1).sum())
+    return Subject(
+        values[:, used],
+        family("multinomial"),
+        tuple(name for name, here in zip(classes, used, strict=True) if here),
+        n_outside=outside,
+        notes=(*notes, *_outside_note(outside, len(values), "multinomial")),
+    )
+
+
+def _units(values: Array, asked: Family | None) -> Subject:
+    if asked is not None and asked.name != "gaussian":
+        raise InputError(
+            f"Predictions of shape {values.shape} are units, which the linear evaluation model audits: leave family= "
+            f"out, or give one column for the {asked.name} family."
+        )
+    return Subject(values.reshape(len(values), -1), family("gaussian"), shape=values.shape[1:])
+
+
+def _means(values: Array, asked: Family | None) -> Subject:
+    notes: list[str] = []
+    if asked is None:
+        shares = values.min() >= 0.0 and values.max() <= 1.0
+        asked = family("binomial" if shares else "gaussian")
+        kind = "probabilities (binomial)" if shares else "numbers on the whole line (gaussian)"
+        notes.append(f"The predictions were taken for {kind}: pass family= if they are something else.")
+    low, high = asked.activation.range
+    outside = int(((values < low) | (values > high)).sum())
+    return Subject(values, asked, n_outside=outside, notes=(*notes, *_outside_note(outside, len(values), asked.name)))
+
+
+def _outside_note(count: int, n: int, name: str) -> tuple[str, ...]:
+    if not count:
+        return ()
+    return (
+        f"{count} of {n} predictions lie outside the range of the {name} family; they were used as they are, since the "
+        "estimating equations need only group means in range.",
+    )
