@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console, Group
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -15,6 +16,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold
 
+from setsquare.auditing import AuditResult, audit
 from setsquare.datasets import Dataset, load_diabetes
 from setsquare.estimators import OrthogonalGLMRegressor, PredictionOrthogonalizer
 from setsquare.solvers import Certificate
@@ -31,11 +33,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One model, on its training rows and held out (5-fold cross-validation)."""
+    """One model, on its training rows and held out (5-fold cross-validation), with the audit of the latter."""
 
     name: str
     training: Measured
     held_out: Measured
+    audit: AuditResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,8 @@ def _measure(name: str, predict: Predict, data: Dataset, table: Any) -> Side:
     held_out = np.empty(data.n_rows)
     for train, test in KFold(5, shuffle=True, random_state=0).split(table):
         held_out[test] = predict(table.iloc[train], data.y[train], table.iloc[test])
-    return Side(name, _against(data, predict(table, data.y, table)), _against(data, held_out))
+    found = audit(held_out, data.protected_table(), family="gaussian", setting="held out (5 folds)")
+    return Side(name, _against(data, predict(table, data.y, table)), _against(data, held_out), found)
 
 
 def _against(data: Dataset, prediction: Array) -> Measured:
@@ -130,8 +134,17 @@ def _render(demo: Demo) -> Group:
         "\nThe corrected model never needs age and sex again; the corrected predictions\n"
         "do, and keep more of the accuracy. Both are orthogonal to age and sex on the\n"
         f"training rows exactly, and on {n} new ones up to chance (±{2 / np.sqrt(n):.2f}).\n",
-        f"[bold]Certificate of the corrected model[/bold]\n{demo.certificate}",
+        f"[bold]Certificate of the corrected model[/bold]\n{demo.certificate}\n",
+        "[bold]Audit of the predictions for new patients[/bold]",
+        *(_verdict(side) for side in demo.sides),
     )
+
+
+def _verdict(side: Side) -> Padding:
+    name = side.name.replace("\n", " ")
+    colour = {"leak": "red", "no leak found": "green"}.get(str(side.audit.verdict), "yellow")
+    text = f"{name}: [{colour}]{side.audit.verdict}[/{colour}]. {side.audit.reason}"
+    return Padding(text, (0, 0, 0, 2))
 
 
 def _correlation(value: float) -> str:
