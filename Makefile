@@ -43,6 +43,8 @@ bench: $(VENV)/.test  ## speed as ratios against peers, in one run
 	$(BIN)/python -m benchmarks.fit_quality
 	$(BIN)/python -m benchmarks.bench_glm
 	$(BIN)/python -m benchmarks.bench_prediction
+	$(BIN)/python -m benchmarks.bench_audit
+	$(BIN)/python -m benchmarks.audit_calibration --quick
 
 docs: $(VENV)/.test  ## the README's examples run as written
 	$(BIN)/python -m pytest -q tests/pipeline/test_readme.py
