@@ -377,3 +377,16 @@ def test_model_based_errors_are_blind_where_robust_ones_are_not() -> None:
 
     assert rejections(lambda rng: draw(rng, "HC3"), 40) >= 0.9
     assert rejections(lambda rng: draw(rng, "model"), 40) <= 0.1
+
+
+def test_one_extreme_prediction_is_no_leak(rng: np.random.Generator) -> None:
+    """A group whose mean rests on a single row: its effect is large, and says nothing of the group."""
+    x = np.tile([0.0, 1.0], 1000)
+    y = np.exp(0.5 * rng.normal(size=2000))
+    assert sq.audit(y, x, "poisson").verdict == "no leak found"
+    y[7] = 1e5
+    found = sq.audit(y, x, "poisson")
+    columns = Protected(x[:, None], ("x",), ("x",))
+    assert fit_glm(y, columns, family("poisson")).all.p_value < 1e-3  # what a Wald test makes of it
+    assert found.verdict == "no leak found" and found.p_value > 0.1
+    assert any("so extreme" in note for note in found.evaluations[0].notes)

@@ -14,7 +14,7 @@ import numpy as np
 from setsquare.auditing.covariance import Covariance, covariance
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import ALL, Effect, Evaluation, Test, wald, z_effect
-from setsquare.auditing.score import score_tests
+from setsquare.auditing.score import largest_score, score_tests
 from setsquare.families import Family, contrasts
 from setsquare.preparation import Prepared, prepare
 from setsquare.problem import Problem
@@ -28,6 +28,8 @@ from setsquare.typing import Array
 FAR = 12.0
 #: Leverage from which a row is one of too few to decide an effect: groups of less than 20 rows.
 FEW = 0.05
+#: Share of one row in the error of a test from which it decides the test.
+DOMINANT = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ def evaluate_glm(
         y, classes = y[:, there], tuple(name for name, here in zip(classes, there, strict=True) if here)
     fit = _without_lost_reference(fit_glm(y, tested, glm, vcov), protected, tested)
     joint, by_source, single = fit.all, fit.by_source, None
-    if reason := _why_not_wald(fit, tested, vcov, glm):
+    if reason := _why_not_wald(fit, y, tested, vcov, glm):
         # The score equations are those of any family: their test asks the same question and always has an answer.
         joint, by_source, alone = score_tests(y, tested)
         single = alone if fit.separated or not fit.converged else None
@@ -193,7 +195,7 @@ def _nothing(protected: Protected, title: str) -> Evaluation:
     return Evaluation("glm", title, tuple(effects), tests[0], by_source, notes=protected.notes)
 
 
-def _why_not_wald(fit: Fit, protected: Protected, vcov: str, glm: Family) -> str:
+def _why_not_wald(fit: Fit, y: Array, protected: Protected, vcov: str, glm: Family) -> str:
     """Reason for which Wald tests do not hold what they promise; empty if they do."""
     if fit.separated:
         return (
@@ -206,8 +208,12 @@ def _why_not_wald(fit: Fit, protected: Protected, vcov: str, glm: Family) -> str
         return "Some group has no spread in its predictions, which would make its effect look certain"
     if vcov == "cluster":
         return "A group may lie within a few clusters"
-    if vcov != "model" and protected.max_leverage > FEW:
+    if vcov == "model":
+        return ""
+    if protected.max_leverage > FEW:
         return f"Some effects rest on fewer than {1 / FEW:.0f} rows, where Wald tests reject too often"
+    if largest_score(y, protected) > DOMINANT:
+        return "A few predictions are so extreme that they outweigh the others, where Wald tests reject too often"
     return ""
 
 

@@ -59,14 +59,18 @@ class Protected:
     @cached_property
     def max_leverage(self) -> float:
         """Largest leverage of a row in a linear model with an intercept, or a bound on it below 0.05."""
-        w, (low, high) = mean_weight(len(self.values), self.weight), self.ends
         if not self.varies.any():
             return 0.0
-        # The farthest corner of the columns' ranges has more leverage than any row.
-        reach = np.maximum(high - self.basis.mean, self.basis.mean - low)
-        corner = float(reach @ np.linalg.norm(self.basis.transform, axis=1))
-        bound = float(w.max()) * (1.0 + corner**2)
+        w = mean_weight(len(self.values), self.weight)
+        bound = float(w.max()) * (1.0 + self.reach**2)
         return bound if bound < 0.05 else float(self.leverage.max())
+
+    @cached_property
+    def reach(self) -> float:
+        """Length, in the basis, of the farthest corner of the columns' ranges: no row is farther out."""
+        low, high = self.ends
+        widest = np.maximum(high - self.basis.mean, self.basis.mean - low)
+        return float(widest @ np.linalg.norm(self.basis.transform, axis=1))
 
     @cached_property
     def leverage(self) -> Array:

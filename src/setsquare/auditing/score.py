@@ -16,8 +16,8 @@ import numpy as np
 from setsquare.auditing.association import cluster_sums
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import ALL, Test, wald
-from setsquare.projection import protected_basis
-from setsquare.rows import mean_weight
+from setsquare.projection import Basis, protected_basis
+from setsquare.rows import mean_weight, row_slices, weighted_gram
 from setsquare.typing import Array, BoolArray, IntArray
 
 
@@ -48,6 +48,42 @@ def score_tests(y: Array, protected: Protected) -> tuple[Test, tuple[Test, ...],
         slopes = protected.basis.transform @ (protected.basis.apply(protected.values).T @ (w * Y[:, 0]))
         single = tuple(_signed(test, slope) for test, slope in zip(single, slopes, strict=True))
     return test(ALL, everything), by_source, single
+
+
+def largest_score(y: Array, protected: Protected) -> float:
+    """Largest share that one row has in the error of a joint score test, or a bound on it below 0.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.tile([0.0, 1.0], 100)
+    >>> y = np.arange(200.0)
+    >>> y[7] = 1e6
+    >>> largest_score(y, Protected(x[:, None], ("x",), ("x",))).__round__(3)
+    0.995
+    """
+    Y = y.reshape(len(y), -1)
+    w = mean_weight(len(Y), protected.weight)
+    basis, gap = protected.basis, Y - w @ Y
+    return max(_largest_share(basis, protected.values, w * column, protected.reach) for column in gap.T)
+
+
+def _largest_share(basis: Basis, X: Array, size: Array, reach: float) -> float:
+    """Largest ``s'V^-1 s`` of a score ``s = size * q``, with ``V`` the sum of their squares."""
+    V = np.zeros((basis.rank, basis.rank))
+    for rows in row_slices(*X.shape):
+        V += weighted_gram(basis.apply(X[rows]), size[rows] ** 2)
+    values, vectors = np.linalg.eigh(V)
+    if values[0] <= 1e-12 * values[-1]:
+        return 1.0
+    bound = float(np.abs(size).max() * reach) ** 2 / float(values[0])
+    if bound < 0.2:
+        return bound
+    root, largest = vectors / np.sqrt(values), 0.0
+    for rows in row_slices(*X.shape):
+        S = (basis.apply(X[rows]) @ root) * size[rows, None]
+        largest = max(largest, float(np.einsum("nr,nr->n", S, S).max()))
+    return largest
 
 
 def _signed(test: Test, slope: float) -> Test:
