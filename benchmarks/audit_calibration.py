@@ -54,6 +54,10 @@ PERMUTATION_TESTS = (
 )
 
 
+#: Tests that take long have so many times fewer samples, and half of that for the larger n.
+SLOW = {"relu": 2, "distance correlation": 2, "hsic": 2, "forest R²": 2, "forest importance": 10}
+
+
 def draw_protected(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
     """A protected column of the kind; the levels as text."""
     if kind == "binary":
@@ -72,17 +76,18 @@ def draw_predictions(family: str, signal: np.ndarray) -> np.ndarray:
     return 1.0 / (1.0 + np.exp(-signal)) if family == "binomial" else np.exp(0.5 * signal)
 
 
-def p_value(name: str, y: np.ndarray, x: np.ndarray, family: str) -> float:
+def p_value(name: str, y: np.ndarray, x: np.ndarray, family: str, seed: int = 0) -> float:
     """P-value of all protected columns together."""
     if name in TESTS:
         return sq.audit(y, x, family=family, **TESTS[name]).evaluations[0].joint.p_value
     if name.startswith("tensor"):
-        return sq.audit(y, x, n_permutations=N_PERMUTATIONS).p_value
+        return sq.audit(y, x, n_permutations=N_PERMUTATIONS, random_state=seed).p_value
     if name == "relu":
-        return sq.audit(y, x, family=family, evaluation="relu", n_permutations=N_PERMUTATIONS).p_value
+        options = {"evaluation": "relu", "n_permutations": N_PERMUTATIONS, "random_state": seed}
+        return sq.audit(y, x, family=family, **options).p_value
     encoded = design.learn(x).apply(x)
     X, sources, options = encoded.values, encoded.sources, {"n_permutations": N_PERMUTATIONS}
-    rng = np.random.default_rng(len(y))
+    rng = np.random.default_rng([seed, 1])
     if name == "forest R²":
         return forest_r2(y, X, rng=rng, n_trees=30, **options).p_value
     if name == "forest importance":
@@ -96,8 +101,8 @@ def draw_null(name: str, kind: str, n: int, family: str, seed: int) -> float:
     rng = np.random.default_rng([seed, n, len(kind), len(family), len(name)])
     x = draw_protected(kind, n, rng)
     if name.startswith("tensor"):
-        return p_value(name, rng.normal(size=(n, 3, 1)) + rng.normal(size=(n, 1, 4)), x, family)
-    return p_value(name, draw_predictions(family, rng.normal(size=n)), x, family)
+        return p_value(name, rng.normal(size=(n, 3, 1)) + rng.normal(size=(n, 1, 4)), x, family, seed)
+    return p_value(name, draw_predictions(family, rng.normal(size=n)), x, family, seed)
 
 
 def draw_leak(name: str, kind: str, spread: float, seed: int, n: int = 1000, leak: float = 0.2) -> float:
@@ -141,14 +146,20 @@ def rate(hits: list[bool]) -> dict[str, float]:
     return {"rate": float(np.mean(hits)), "low": float(low), "high": float(high), "repetitions": len(hits)}
 
 
-def simulate(repetitions: int, workers: int, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Run everything; `keep` is called after each cell with what is there."""
+def simulate(
+    repetitions: int,
+    workers: int,
+    keep: Callable[[dict[str, Any]], None],
+    again: dict[str, Any] | None = None,
+    only: str = "",
+) -> dict[str, Any]:
+    """Run everything, or the size of the tests whose name has `only` in it; `keep` is called after each cell."""
     run = Parallel(n_jobs=workers, batch_size=16)
 
     def repeat(function: Callable[..., Any], *args: Any, times: int = repetitions) -> list[Any]:
         return list(run(delayed(function)(*args, seed) for seed in range(times)))
 
-    results: dict[str, Any] = {"size": [], "power": [], "coverage": []}
+    results: dict[str, Any] = again or {"size": [], "power": [], "coverage": []}
 
     def add(part: str, cell: dict[str, Any]) -> None:
         results[part].append(cell)
@@ -157,13 +168,19 @@ def simulate(repetitions: int, workers: int, keep: Callable[[dict[str, Any]], No
     def sizes(names: Iterable[str], families: tuple[str, ...]) -> None:
         cells = [(name, kind, n, family) for name in names for kind in KINDS for n in SIZES for family in families]
         for name, kind, n, family in track(cells, "size"):
-            times = repetitions
-            if name in PERMUTATION_TESTS:
-                times //= (2 if n == SIZES[0] else 4) * (5 if name == "forest importance" else 1)
+            times = repetitions // SLOW.get(name, 1)
+            if name in SLOW and n > SIZES[0]:
+                times //= 2
             found = repeat(draw_null, name, kind, n, family, times=times)
             cell = {"test": name, "kind": kind, "n": n, "family": family}
             add("size", cell | rate([p <= NOMINAL for p in found]))
 
+    if only:
+        names = [name for name in (*TESTS, *PERMUTATION_TESTS) if only in name]
+        results["size"] = [cell for cell in results["size"] if cell["test"] not in names]
+        for name in names:
+            sizes([name], FAMILIES if name.startswith(("default", "paper")) else FAMILIES[:1])
+        return results
     sizes(("default (HC3)", "paper (model-based)"), FAMILIES)
     for kind in track(KINDS, "coverage"):
         for leak in (0.0, 0.1, 0.5):
@@ -211,7 +228,7 @@ def draw_figure(results: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = list(dict.fromkeys(c["test"] for c in results["size"]))
+    names = [name for name in (*TESTS, *PERMUTATION_TESTS) if any(c["test"] == name for c in results["size"])]
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), gridspec_kw={"width_ratios": [1.7, 1]}, layout="constrained")
     colours = dict(zip(KINDS, ("#1f4e79", "#c55a11", "#548235"), strict=True))
     left, right = axes
@@ -253,6 +270,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the repetitions, nothing written")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--figure-only", action="store_true", help="draw and print what was kept")
+    parser.add_argument("--only", default="", help="run the size of these tests again, and keep the rest")
     options = parser.parse_args()
     if options.figure_only:
         results = json.loads(RESULTS.read_text())
@@ -260,7 +278,8 @@ def main() -> None:
         results = simulate(options.repetitions // 10, options.workers, keep=lambda results: None)
     else:
         RESULTS.parent.mkdir(exist_ok=True)
-        results = simulate(options.repetitions, options.workers, keep=write)
+        kept = json.loads(RESULTS.read_text()) if options.only else None
+        results = simulate(options.repetitions, options.workers, write, kept, options.only)
     show(results, Console(width=110))
     if not options.quick:
         draw_figure(results, FIGURE)
