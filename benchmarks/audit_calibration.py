@@ -245,7 +245,7 @@ def draw_figure(results: dict[str, Any], path: Path) -> None:
     left.set_xlabel("share of independent predictions that are rejected at 0.05")
     left.set_title("Size: the shaded band is what is promised", loc="left", fontsize=10)
     handles = [plt.Line2D([], [], marker="o", ls="", color=colours[k], label=k) for k in KINDS]
-    left.legend(handles=handles, title="protected", loc="lower right", fontsize=8, title_fontsize=8)
+    left.legend(handles=handles, title="protected", loc="lower left", fontsize=8, title_fontsize=8)
     cells = [c for c in results["power"] if c["test"] in ("default (HC3)", "paper (model-based)")]
     labels = [f"{k}, sd {s:g}" for k in KINDS for s in (0.5, 1.0)]
     for offset, (name, colour) in enumerate((("default (HC3)", "#1f4e79"), ("paper (model-based)", "#a6a6a6"))):

@@ -3,7 +3,7 @@
     python -m benchmarks.bench_audit
 
 statsmodels returns the effects with HC0 errors under the name of HC3; the audit returns effects with HC3 errors, joint
-tests, bounds and a verdict. Memory is the growth of the process's peak, each in a process of its own.
+tests, bounds and a verdict. Memory is the peak of a process of its own, data and imports included.
 """
 
 from __future__ import annotations
@@ -41,18 +41,15 @@ def theirs(y: np.ndarray, X: np.ndarray) -> Any:
 
 
 def peak(name: str, n: int) -> float:
-    """Peak memory of one call in megabytes, in a fresh process, above what data and imports take."""
-    code = f"from benchmarks.bench_audit import growth; print(growth({name!r}, {n}))"
+    """Peak memory of a process that makes one call, in megabytes."""
+    code = f"from benchmarks.bench_audit import memory; print(memory({name!r}, {n}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
-def growth(name: str, n: int) -> float:
-    y, X = draw(n)
-    {"ours": ours, "theirs": theirs}[name](y[:1000], X[:1000])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    {"ours": ours, "theirs": theirs}[name](y, X)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024.0
+def memory(name: str, n: int) -> float:
+    {"ours": ours, "theirs": theirs}[name](*draw(n))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
 
 
 def main() -> None:
@@ -60,12 +57,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    megabytes = {key: peak(key, options.rows) for key in ("ours", "theirs")}  # a fork inherits its parent's peak
     y, X = draw(options.rows)
     timed = interleave({"setsquare": lambda: ours(y, X), "statsmodels": lambda: theirs(y, X)}, options.rounds)
     table = Table("", "seconds (median)", "quartiles", "peak memory, MB", title=f"{options.rows} rows x 10 columns")
     for name, key in (("setsquare", "ours"), ("statsmodels", "theirs")):
         low, high = timed[name].spread
-        table.add_row(name, f"{timed[name].median:.2f}", f"{low:.2f} to {high:.2f}", f"{peak(key, options.rows):.0f}")
+        table.add_row(name, f"{timed[name].median:.2f}", f"{low:.2f} to {high:.2f}", f"{megabytes[key]:.0f}")
     console = Console()
     console.print(table)
     ratio = timed["statsmodels"].median / timed["setsquare"].median

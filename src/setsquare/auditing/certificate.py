@@ -109,7 +109,7 @@ def certify(
     sizes = protected.group_sizes
     for j, (name, source) in enumerate(zip(protected.names, protected.sources, strict=True)):
         n_group = sizes[j]
-        spread = 1.0 if n_group is not None else _spread(protected.values[:, j], protected.weight)
+        spread = 1.0 if n_group is not None else _spread(protected.columns[j], protected.weight)
         unit = "group" if n_group is not None else f"sd ({spread:.3g})" if spread > 0.0 else "-"
         effect, upper = _effect(fit, j, spread, level, scale, ratio=_is_ratio(glm))
         bounds.append(ColumnBound(name, source, single[j].estimate, single[j].upper, unit, effect, upper, n_group))

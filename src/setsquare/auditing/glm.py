@@ -86,7 +86,8 @@ def fit_glm(
         prepared = prepare(Problem(X, y, family=glm, weight=weight, quasi=True, feature_names=names))
         end = solve_sqp(prepared.objective, None, Settings(kkt=1e-7))
         solution = certify(prepared, end, "sqp")
-        theta = _polish(prepared, end.theta) if solution.status is Status.CONVERGED else end.theta
+        rough = solution.status is Status.CONVERGED and end.trace[-1].kkt > 1e-11
+        theta = _polish(prepared, end.theta) if rough else end.theta
         total = float(len(X)) if weight is None else float(weight.sum())
         V = covariance(prepared.objective, theta, vcov, total_weight=total, cluster=protected.cluster)
     separated = (

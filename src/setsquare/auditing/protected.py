@@ -47,9 +47,14 @@ class Protected:
         return protected_basis(self.values, mean_weight(len(self.values), self.weight), self.names)
 
     @cached_property
+    def columns(self) -> Array:
+        """The columns one after the other in memory, (p, n): what is asked of one column then runs along it."""
+        return np.ascontiguousarray(self.values.T)
+
+    @cached_property
     def ends(self) -> tuple[Array, Array]:
         """Smallest and largest value of each column."""
-        return self.values.min(axis=0), self.values.max(axis=0)
+        return self.columns.min(axis=1), self.columns.max(axis=1)
 
     @property
     def varies(self) -> BoolArray:
@@ -87,7 +92,7 @@ class Protected:
         """Rows in the group that a column indicates; None for a column that is no indicator."""
         low, high = self.ends
         zero_one = (low == 0.0) & (high == 1.0)
-        columns = zip(self.values.T, zero_one, strict=True)
+        columns = zip(self.columns, zero_one, strict=True)
         return tuple(int(x.sum()) if maybe and np.array_equal(x, x * x) else None for x, maybe in columns)
 
     def part(self, values: Array) -> Array:
