@@ -24,7 +24,7 @@ from setsquare.auditing.records import (
     wald,
     z_effect,
 )
-from setsquare.auditing.score import score_tests
+from setsquare.auditing.score import largest_score, score_tests
 from setsquare.auditing.tensor import unit_correlations
 from setsquare.auditing.verdict import judge
 
@@ -388,3 +388,14 @@ def test_small_groups_are_named() -> None:
     group = np.where(np.arange(3000) < 20, "rare", np.where(np.arange(3000) % 2 > 0, "a", "b"))
     found = sq.audit(rng.normal(size=3000), group)
     assert found.verdict == "no leak found" and "x0[rare] (20 rows)" in found.reason
+
+
+@pytest.mark.parametrize("row", [0, 7])
+def test_an_extreme_row_is_seen_among_many(rng: np.random.Generator, row: int) -> None:
+    """Also where it is one of the rows that are looked at first."""
+    x = np.tile([0.0, 1.0], 100_000)
+    y = rng.normal(size=200_000)
+    columns = Protected(x[:, None], ("x",), ("x",))
+    assert largest_score(y, columns) < 0.2
+    y[row] = 1e5
+    assert largest_score(y, columns) > 0.99

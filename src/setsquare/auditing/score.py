@@ -76,7 +76,9 @@ def _largest_share(basis: Basis, X: Array, size: Array, reach: float) -> float:
     largest_size = float(np.abs(size).max() * reach) ** 2
     step = len(X) // SCREENED
     if step > 1:  # a part of many rows tells whether any can matter; half of what it says, to be safe
-        part = step * weighted_gram(basis.apply(X[::step]), size[::step] ** 2)
+        common = np.abs(size[::step])
+        common = np.minimum(common, 10.0 * np.median(common))  # an extreme row must not vouch for itself
+        part = step * weighted_gram(basis.apply(X[::step]), common**2)
         bound = 2.0 * largest_size / max(float(np.linalg.eigvalsh(part)[0]), 1e-300)
         if bound < 0.2:
             return bound
