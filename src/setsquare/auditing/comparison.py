@@ -10,16 +10,18 @@ import numpy as np
 
 from setsquare import design
 from setsquare.auditing import render
+from setsquare.auditing.calibration import Calibration, calibration
+from setsquare.auditing.classes import align, class_names, code_outcome, is_text
 from setsquare.auditing.frames import backend_of, to_frame
-from setsquare.auditing.performance import Calibration, Interval, calibration, difference, interval, performance
+from setsquare.auditing.performance import Interval, difference, interval, performance
 from setsquare.auditing.predictions import audit
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.subject import MANY_CLASSES, Raw, open_predictions, read_predictions
+from setsquare.auditing.subject import Raw, open_predictions
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.reading import check_alignment, validate_weight
 from setsquare.families import Family
 from setsquare.families import family as make_family
-from setsquare.typing import Array, Table
+from setsquare.typing import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +212,13 @@ def compare(
     if outcome.missing.any():
         raise MissingValuesError(f"The outcome has {int(outcome.missing.sum())} missing value(s): remove those rows.")
     glm = _guess(outcome, given, family, link, parameter)
-    classes = _class_names(outcome, given, glm)
-    target = _outcome(outcome, glm, classes)
+    classes = class_names(outcome, given, glm)
+    target = code_outcome(outcome, classes)
     sides: list[Side] = []
     first: tuple[Any, ...] = ()
     for name, raw in given.items():
         try:
-            values, notes = _aligned(raw, glm, classes)
+            values, notes = align(raw, glm, classes)
             found = audit(values, protected, glm, cluster=cluster, sample_weight=weight, level=level, **options)
             found = replace(found, notes=(*notes, *(n for n in found.notes if "class labels" not in n)))
             metrics = performance(target, values, glm, weight)
@@ -245,104 +247,14 @@ def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], gi
         check_alignment(y, predictions[name], f"{name}, a set of predictions,")
 
 
-def _is_text(raw: Raw) -> bool:
-    return raw.array.dtype.kind in "OUSb"
-
-
 def _guess(outcome: Raw, given: Mapping[str, Raw], family: Any, link: str | None, parameter: float | None) -> Family:
     if family is not None:
         return make_family(family, link, parameter)
     if len(np.unique(outcome.array.astype(str))) < 2:
         raise InputError(f"The outcome is {outcome.array[0]} in every row: there is nothing to compare.")
     n_columns = max((raw.array.shape[1] for raw in given.values() if raw.array.ndim == 2), default=1)
-    values = np.unique(outcome.array.astype(str) if _is_text(outcome) else outcome.array)
-    whole = _is_text(outcome) or bool((outcome.array == np.floor(outcome.array)).all())
-    if (n_columns > 2 and whole) or (_is_text(outcome) and len(values) > 2):
+    values = np.unique(outcome.array.astype(str) if is_text(outcome) else outcome.array)
+    whole = is_text(outcome) or bool((outcome.array == np.floor(outcome.array)).all())
+    if (n_columns > 2 and whole) or (is_text(outcome) and len(values) > 2):
         return make_family("multinomial")
-    return make_family("binomial" if _is_text(outcome) or len(values) == 2 else "gaussian")
-
-
-def _class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[str, ...]:
-    """Names of the classes, in the order of the columns of probabilities; none for a number."""
-    if glm.name not in ("binomial", "multinomial"):
-        if _is_text(outcome):
-            raise InputError(f"The outcome is text, which the {glm.name} family cannot have: leave family= out.")
-        return ()
-    seen = _levels(outcome)
-    if glm.name == "binomial" and not _is_text(outcome) and len(seen) > 2:
-        if outcome.array.min() < 0.0 or outcome.array.max() > 1.0:
-            raise InputError(f"The outcome has {len(seen)} values; the binomial family takes two classes, or shares.")
-        return ()
-    widths = {raw.array.shape[1] for raw in given.values() if raw.array.ndim == 2}
-    if len(widths) > 1:
-        raise InputError(
-            f"The predictions have {sorted(widths)} columns: give probabilities of the same classes in all."
-        )
-    width = widths.pop() if widths else None
-    named = [raw.names for raw in given.values() if raw.names and set(seen) <= set(raw.names)]
-    if named:
-        return tuple(sorted(named[0]))
-    numbers = not _is_text(outcome) and all(float(c).is_integer() and float(c) >= 0 for c in seen)
-    if numbers and (width is None or float(seen[-1]) < width):
-        top = max(int(float(c)) for c in seen) if width is None else width - 1
-        if max(top, 1) < MANY_CLASSES and (glm.is_vector or set(seen) <= {"0", "1"}):
-            return tuple(str(j) for j in range(max(top, 1) + 1))
-    labels = [_levels(raw) for raw in given.values() if raw.array.ndim == 1 and _is_text(raw)]
-    union = tuple(sorted(set(seen).union(*labels)))
-    if width is not None and width != len(seen):
-        raise InputError(
-            f"The outcome has {len(seen)} classes and the predictions {width} columns: name the columns like the "
-            "classes."
-        )
-    if width is None and glm.name == "binomial" and len(union) > 2:
-        strange = sorted(set(union) - set(seen))
-        raise InputError(f"Predicted labels {', '.join(strange)} are not among the outcomes {', '.join(seen)}.")
-    if len(union) < 2:
-        raise InputError(f"The outcome is {union[0]} in every row: there is nothing to compare.")
-    return union
-
-
-def _levels(raw: Raw) -> tuple[str, ...]:
-    array = raw.array
-    if array.dtype.kind in "fiu":
-        return tuple(f"{value:g}" for value in np.unique(array))
-    return tuple(sorted(set(array.astype(str).tolist())))
-
-
-def _codes(raw: Raw, classes: tuple[str, ...]) -> Array:
-    text = [f"{value:g}" for value in raw.array] if raw.array.dtype.kind in "fiu" else raw.array.astype(str).tolist()
-    place = {name: j for j, name in enumerate(classes)}
-    if strange := sorted(set(text) - set(place)):
-        raise InputError(
-            f"The label(s) {', '.join(strange[:5])} are not among the classes {', '.join(classes)}: use one set of "
-            "labels."
-        )
-    return np.array([place[value] for value in text], dtype=np.float64)
-
-
-def _outcome(outcome: Raw, glm: Family, classes: tuple[str, ...]) -> Array:
-    return _codes(outcome, classes) if classes else outcome.array.astype(np.float64)
-
-
-def _aligned(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
-    """Predictions as means, or as shares in the order of the classes."""
-    raw.check_complete()
-    if raw.array.ndim > 2:
-        raise InputError("Tensors and embeddings have no outcome to be compared with: use audit.")
-    if raw.array.ndim == 2 and classes and raw.names and set(raw.names) == set(classes):
-        raw = Raw(raw.array[:, [raw.names.index(name) for name in classes]], classes, raw.missing)
-    labels = (
-        raw.array.ndim == 1 and bool(classes) and (_is_text(raw) or glm.is_vector or set(_levels(raw)) <= {"0", "1"})
-    )
-    if labels:
-        codes = _codes(raw, classes)
-        note = ("The predictions are class labels: give probabilities where you have them.",)
-        return (np.eye(len(classes))[codes.astype(int)] if glm.is_vector else codes), note
-    subject = read_predictions(raw, glm)
-    if subject.shape:
-        raise InputError("Several columns that are no probabilities cannot be compared with an outcome: use audit.")
-    if glm.is_vector and subject.values.shape[1] < raw.array.shape[1]:
-        return raw.array.astype(
-            np.float64
-        ), subject.notes  # a class that is never predicted is still one of the outcome
-    return subject.values, subject.notes
+    return make_family("binomial" if is_text(outcome) or len(values) == 2 else "gaussian")

@@ -15,7 +15,7 @@ from setsquare.auditing.association import cluster_sums
 from setsquare.auditing.irls import last_weights
 from setsquare.errors import InputError
 from setsquare.objective import Objective, linear_predictor
-from setsquare.rows import Block, Sums, weighted_gram
+from setsquare.rows import ArrayRows, Block, Sums, weighted_gram
 from setsquare.typing import Array, IntArray
 
 KINDS = ("HC0", "HC1", "HC2", "HC3", "model", "cluster")
@@ -163,7 +163,8 @@ def _leverage(objective: Objective, block: Block, curvature: Array, inverse: Arr
 def _cluster_meat(objective: Objective, theta: Array, cluster: IntArray) -> Array:
     """Sum over clusters of the squared sums of their scores."""
     raw, T = objective.raw(theta), objective.to_raw
-    blocks = objective.rows.blocks  # type: ignore[attr-defined]  # rows in memory
+    assert isinstance(objective.rows, ArrayRows)  # clusters are spread over the blocks, so the rows are in memory
+    blocks = objective.rows.blocks
     scores = np.concatenate([_scores(objective, block, raw, T) for block in blocks], axis=1)
     sums = cluster_sums(scores, cluster)
     return np.asarray(sums @ sums.T)

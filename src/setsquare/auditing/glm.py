@@ -191,9 +191,9 @@ def _without_lost_reference(fit: Fit, before: Protected, after: Protected) -> Fi
 def _nothing(protected: Protected, title: str) -> Evaluation:
     """Return what is left to say when the rows that could be compared are gone."""
     effects = [Effect(*pair, *6 * (math.nan,)) for pair in zip(protected.names, protected.sources, strict=True)]
-    tests = [Test(name, math.nan, 0.0, math.nan, "nothing to test") for name in (ALL, *protected.sources)]
-    by_source = tuple(dict.fromkeys(tests[1:]))
-    return Evaluation("glm", title, tuple(effects), tests[0], by_source, notes=protected.notes)
+    names = dict.fromkeys((ALL, *protected.sources))
+    joint, *by_source = (Test(name, math.nan, 0.0, math.nan, "nothing to test") for name in names)
+    return Evaluation("glm", title, tuple(effects), joint, tuple(by_source), notes=protected.notes)
 
 
 def _why_not_wald(fit: Fit, y: Array, protected: Protected, vcov: str, glm: Family) -> str:

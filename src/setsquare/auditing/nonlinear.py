@@ -11,7 +11,7 @@ import numpy as np
 
 from setsquare.auditing.forest import forest_importances, forest_r2
 from setsquare.auditing.independence import independence
-from setsquare.auditing.permutation import PermutationTest, columns_by_source, permutation_test
+from setsquare.auditing.permutation import PermutationTest, columns_by_source, permutation_test, sample_rows
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import ALL, Effect, Evaluation, Test
 from setsquare.auditing.relu import ReluFit, fit_relu
@@ -42,7 +42,7 @@ def evaluate_relu(
         raise InputError("The relu evaluation model takes one column of predictions: audit each class or unit alone.")
     X, names = protected.values, protected.names
     fit = fit_relu(y, X, intercept=intercept, weight=protected.weight, rng=rng)
-    rows = _sample(len(y), max_rows or RELU_ROWS, rng)
+    rows = sample_rows(len(y), max_rows or RELU_ROWS, rng)
     part, target = X[rows], y[rows]
     orders = [rng.permutation(len(rows)) for _ in range(n_permutations)]
     tests: dict[tuple[int, ...], Test] = {}
@@ -168,10 +168,6 @@ def _as_test(name: str, test: PermutationTest, of: str) -> Test:
 
 def _effect(term: str, source: str, estimate: float, statistic: float, p: float) -> Effect:
     return Effect(term, source, estimate, math.nan, statistic, p, math.nan, math.nan)
-
-
-def _sample(n: int, size: int, rng: np.random.Generator) -> IntArray:
-    return np.asarray(np.arange(n) if n <= size else np.sort(rng.choice(n, size, replace=False)))
 
 
 def _sample_note(name: str, used: int, n: int) -> tuple[str, ...]:

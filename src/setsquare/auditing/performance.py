@@ -1,4 +1,4 @@
-"""Performance and calibration of predictions: numbers that know what each row adds to their error.
+"""Performance of predictions: numbers that know what each row adds to their error.
 
 A :class:`Metric` is a value with its influence function, scaled so that to first order
 
@@ -23,14 +23,13 @@ from setsquare.errors import InputError
 from setsquare.estimators.reading import validate_weight
 from setsquare.families import Family
 from setsquare.families import family as look_up
-from setsquare.problem import Problem, check_finite
-from setsquare.rows import mean_weight, weighted_gram
-from setsquare.solvers import Status, solve
+from setsquare.problem import check_finite
+from setsquare.rows import mean_weight
 from setsquare.typing import Array, ArrayLike, IntArray
 
 Scale: TypeAlias = Literal["identity", "log", "logit", "log rest"]
 #: From a value to the scale of its interval, the slope of that, and back. What rounding leaves beside an edge is on it.
-_SCALES: dict[Scale, tuple[Callable[[Any], Any], ...]] = {
+SCALES: dict[Scale, tuple[Callable[[Any], Any], ...]] = {
     "identity": (np.positive, np.ones_like, np.positive),
     "log": (np.log, np.reciprocal, np.exp),
     "logit": (logit, lambda v: 1.0 / np.round(v * (1.0 - v), 14), expit),
@@ -73,29 +72,6 @@ class Interval:
     p_value: float = np.nan
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Rows with similar predictions: their mean prediction, their mean outcome, and how many they are."""
-
-    prediction: float
-    outcome: Interval
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """Calibration of predicted means.
-
-    ``in_the_large``, the mean outcome minus the mean prediction, should be 0; ``slope``, of the outcome on the link of
-    the prediction, 1: less is too extreme, NaN is not determined (the predictions are constant, or separate the
-    outcomes). ``bins`` are of about equal weight, by increasing prediction; equal predictions share one.
-    """
-
-    in_the_large: Metric
-    slope: Metric
-    bins: tuple[Bin, ...]
-
-
 def interval(metric: Metric, level: float = 0.95, cluster: ArrayLike | None = None) -> Interval:
     """Confidence interval, by Student's t with one degree of freedom less than there are rows or clusters.
 
@@ -107,7 +83,7 @@ def interval(metric: Metric, level: float = 0.95, cluster: ArrayLike | None = No
     (0.8, 0.992)
     """
     std_error, df = _error(metric.influence, cluster)
-    there, slope, back = _SCALES[metric.scale]
+    there, slope, back = SCALES[metric.scale]
     with np.errstate(all="ignore"):  # an edge of the range is infinite on the scale
         value = np.float64(metric.value)
         centre, half = there(value), stdtrit(df, 0.5 + 0.5 * level) * std_error * slope(value)
@@ -161,12 +137,12 @@ def performance(y: Array, prediction: Array, family: str | Family, weight: Array
     [('rmse', 0.79), ('deviance', 0.72)]
     """
     glm = look_up(family)
-    y, mu, w = _check(y, prediction, glm, weight)
+    y, mu, w = read_pair(y, prediction, glm, weight)
     if glm.name in ("binomial", "multinomial"):
         right = y[np.arange(len(y)), mu.argmax(axis=1)] if glm.is_vector else np.where(mu > 0.5, y, 1.0 - y)
-        brier = () if glm.is_vector else (_mean("brier", (y - mu) ** 2, w, False, "log"),)
-        return _mean("accuracy", right, w, True, "logit"), _auc(y, mu, w), *brier, _deviance(y, mu, w, glm)
-    mse, total = _mean("mse", (y - mu) ** 2, w), _mean("variance", (y - w @ y) ** 2, w)
+        brier = () if glm.is_vector else (mean_metric("brier", (y - mu) ** 2, w, False, "log"),)
+        return mean_metric("accuracy", right, w, True, "logit"), _auc(y, mu, w), *brier, _deviance(y, mu, w, glm)
+    mse, total = mean_metric("mse", (y - mu) ** 2, w), mean_metric("variance", (y - w @ y) ** 2, w)
     with np.errstate(all="ignore"):  # without errors, or without variation, an influence is 0/0
         root, rest = np.sqrt(mse.value), np.divide(mse.value, total.value)
         rmse = Metric("rmse", float(root), mse.influence / (2.0 * root), False, "log")
@@ -176,46 +152,7 @@ def performance(y: Array, prediction: Array, family: str | Family, weight: Array
     return rmse, _deviance(y, mu, w, glm)
 
 
-def calibration(
-    y: Array,
-    prediction: Array,
-    family: str | Family,
-    weight: Array | None = None,
-    *,
-    n_bins: int = 10,
-    level: float = 0.95,
-    cluster: ArrayLike | None = None,
-) -> Calibration:
-    """Calibration in the large, calibration slope and reliability bins; arguments as for :func:`performance`.
-
-    The slope is that of a GLM of the outcome on ``[1, link(prediction)]``, with the identity for the gaussian family,
-    the logit for the binomial, the log for others. Of several classes the predicted one is judged: its probability
-    against whether it was right. ``level`` and ``cluster`` are for the bins; metrics have theirs from :func:`interval`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> y, too_sure = np.repeat([0, 1, 0, 1], [40, 60, 60, 40]), np.repeat([0.8, 0.2], 100)
-    >>> round(calibration(y, too_sure, "binomial").slope.value, 2)
-    0.29
-    """
-    glm = look_up(family)
-    y, mu, w = _check(y, prediction, glm, weight)
-    if glm.is_vector:
-        top, glm = (np.arange(len(y)), mu.argmax(axis=1)), look_up("binomial")
-        y, mu = y[top], mu[top]
-    scale: Scale = "logit" if glm.name == "binomial" else "identity" if glm.name == "gaussian" else "log"
-    labels = np.arange(len(y)) if cluster is None else _codes(cluster, len(y))
-    place = np.where(w > 0.0, np.floor(n_bins * _midranks(mu, w)[0]), -1.0)
-    bins = []
-    for rows in (place == k for k in np.unique(place) if k >= 0.0):
-        share = w[rows] / w[rows].sum()
-        found = interval(_mean("outcome", y[rows], share, None, scale), level, labels[rows])
-        bins.append(Bin(float(share @ mu[rows]), found, int(rows.sum())))
-    return Calibration(_mean("calibration in the large", y - mu, w), _slope(y, mu, w, glm, scale), tuple(bins))
-
-
-def _check(y: Array, mu: Array, glm: Family, weight: Array | None) -> tuple[Array, Array, Array]:
+def read_pair(y: Array, mu: Array, glm: Family, weight: Array | None) -> tuple[Array, Array, Array]:
     """Outcome and prediction in one shape, (n,) or (n, K), and weights that sum to one."""
     y, mu = np.asarray(y, dtype=np.float64), np.asarray(mu, dtype=np.float64)
     if glm.is_vector and (y.ndim, mu.ndim) == (1, 2):
@@ -233,7 +170,8 @@ def _check(y: Array, mu: Array, glm: Family, weight: Array | None) -> tuple[Arra
     return y, mu, mean_weight(len(y), validate_weight(weight, len(y)))
 
 
-def _codes(cluster: ArrayLike, n_rows: int) -> IntArray:
+def cluster_codes(cluster: ArrayLike, n_rows: int) -> IntArray:
+    """Clusters as numbers 0, 1, ...; one a row."""
     if np.shape(cluster) != (n_rows,):
         raise InputError(f"There are {np.size(cluster)} cluster labels for {n_rows} rows: give one a row.")
     return np.unique(np.asarray(cluster), return_inverse=True)[1]
@@ -241,12 +179,15 @@ def _codes(cluster: ArrayLike, n_rows: int) -> IntArray:
 
 def _error(influence: Array, cluster: ArrayLike | None) -> tuple[float, int]:
     """Standard error and its degrees of freedom."""
-    sums = influence if cluster is None else np.bincount(_codes(cluster, len(influence)), influence)
+    sums = influence if cluster is None else np.bincount(cluster_codes(cluster, len(influence)), influence)
     df = len(sums) - 1
     return (float(np.linalg.norm(sums) * np.sqrt((df + 1) / df)) if df else np.nan), df
 
 
-def _mean(name: str, units: Array, w: Array, higher_is_better: bool | None = None, scale: Scale = "identity") -> Metric:
+def mean_metric(
+    name: str, units: Array, w: Array, higher_is_better: bool | None = None, scale: Scale = "identity"
+) -> Metric:
+    """Weighted mean of what each row has, as a metric."""
     value = float(w @ units)
     return Metric(name, value, w * (units - value), higher_is_better, scale)
 
@@ -257,13 +198,13 @@ def _auc(Y: Array, scores: Array, w: Array) -> Metric:
     for y, score in zip(*(part.reshape(-1, k).T for part in (Y, scores)), strict=True):
         with np.errstate(invalid="ignore"):  # one class only: 0/0
             up, down = w * y / (w @ y), w * (1.0 - y) / (w @ (1.0 - y))
-        below, under = _midranks(score, down, up)
+        below, under = midranks(score, down, up)
         area = float(up @ below)
         value, influence = value + area, influence + up * (below - area) + down * (1.0 - under - area)
     return Metric("auc", value / k, influence / k, True, "logit")
 
 
-def _midranks(score: Array, *weights: Array) -> tuple[Array, ...]:
+def midranks(score: Array, *weights: Array) -> tuple[Array, ...]:
     """Weight of the rows with a smaller score than each row's, and half of those with the same."""
     place = np.unique(score, return_inverse=True)[1]
     sums = (np.bincount(place, weight) for weight in weights)
@@ -279,22 +220,4 @@ def _deviance(y: Array, mu: Array, w: Array, glm: Family) -> Metric:
     units = np.where(exact | (w == 0.0), 0.0, np.where(outside | np.isnan(units), np.inf, units))
     if n_infinite := int(np.isinf(units).sum()):
         return Metric("deviance", np.inf, np.full(len(y), np.nan), False, "log", n_infinite)
-    return _mean("deviance", units, w, False, "log")
-
-
-def _slope(y: Array, mu: Array, w: Array, glm: Family, link: Scale) -> Metric:
-    """Slope of the recalibrated model; its influence is ``-H^-1`` times the score of each row."""
-    with np.errstate(all="ignore"):
-        x = _SCALES[link][0](mu)
-    used = np.isfinite(x)
-    value, influence = np.nan, np.where(used, np.nan, 0.0)
-    y, x, w = y[used], x[used], w[used]
-    if w.any() and min(np.ptp(x[w > 0.0]), np.ptp(y[w > 0.0])) > 0.0:
-        glm = look_up(glm.name, None, glm.parameter)  # gamma and its like with their log link
-        fit = solve(Problem(x[:, None], y, family=glm, weight=w), tol=1e-12)
-        if fit.status is Status.CONVERGED and not fit.certificate.aliased_features:
-            D = np.column_stack([np.ones(len(x)), x])
-            _, slope, curvature = glm.row_losses(y, D @ np.append(fit.intercept, fit.coef))
-            influence[used] = -w * slope * (D @ np.linalg.inv(weighted_gram(D, w * curvature))[:, 1])
-            value = float(fit.coef[0, 0])
-    return Metric("calibration slope", value, influence, n_infinite=int((~used).sum()))
+    return mean_metric("deviance", units, w, False, "log")

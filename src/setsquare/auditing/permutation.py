@@ -95,6 +95,18 @@ def row_blocks(n_rows: int, rng: np.random.Generator, *, max_rows: int, block_ro
     return rng.choice(n_rows, size=count * size, replace=False).reshape(count, size)
 
 
+def sample_rows(n_rows: int, size: int, rng: np.random.Generator) -> IntArray:
+    """Draw at most `size` rows without replacement, in their order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sample_rows(4, 10, np.random.default_rng(0))
+    array([0, 1, 2, 3])
+    """
+    return np.asarray(np.arange(n_rows) if n_rows <= size else np.sort(rng.choice(n_rows, size, replace=False)))
+
+
 def paired_arrays(y: Array, X: Array, n_permutations: int) -> tuple[Array, Array]:
     """Predictions as (n, k) and protected columns as (n, p), checked."""
     y, X = (np.asarray(part, dtype=np.float64) for part in (y, X))

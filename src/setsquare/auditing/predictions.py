@@ -236,7 +236,7 @@ def _complete(
     learned = design.learn(protected, coding=coding, reference=reference, missing=missing)
     encoded = learned.apply(protected)
     columns = Protected(dense(encoded.values), encoded.names, encoded.sources, rows.weight, rows.cluster)
-    if not columns.names or not (np.ptp(columns.values, axis=0) > 0.0).any():
+    if not columns.names or not columns.varies.any():
         raise InputError(
             f"Every protected column is constant ({', '.join(learned.columns)}): there is nothing to audit; name a "
             "column that varies."
@@ -266,9 +266,8 @@ def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], setti
         return blank
     evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
     if not subject.shape and (fit is None or settings.vcov == "model"):
-        robust = (
-            "HC3" if protected.cluster is None else "cluster"
-        )  # bounds rest on such errors whatever the table shows
+        # Bounds rest on robust errors, whatever the table shows.
+        robust = "HC3" if protected.cluster is None else "cluster"
         fit = evaluate_glm(subject.values, protected, subject.family, vcov=robust)[1]
     bounds = certify(subject.values, protected, subject.family, fit, settings.level)
     verdict, reason = judge(evaluations, bounds, level=settings.level, tolerance=settings.tolerance)

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 from scipy import stats
 
+from setsquare.auditing.permutation import sample_rows
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import ALL, Effect, Evaluation, Test, benjamini_hochberg
 from setsquare.projection import protected_basis
@@ -112,7 +113,7 @@ def evaluate_tensor(
         benjamini_hochberg(p_values).reshape(shape),
         names,
     )
-    rows = _sample(len(Y), max_rows or max(MIN_ROWS, min(MAX_ROWS, MAX_VALUES // m)), rng)
+    rows = sample_rows(len(Y), max_rows or max(MIN_ROWS, min(MAX_ROWS, MAX_VALUES // m)), rng)
     tests = _permutation_tests(Z, X, w, tested, sources, n_permutations, rows, rng)
     effects = tuple(
         Effect(t.name, source, math.sqrt(t.statistic), math.nan, math.sqrt(t.statistic), t.p_value, math.nan, math.nan)
@@ -165,10 +166,6 @@ def _unit_maps(Z: Array, Q: Array, w: Array, transform: Array, spread: Array) ->
         W = np.einsum("rm,mr->m", C, np.linalg.solve(scaled, C.T[:, :, None])[:, :, 0]) / size[:, 0, 0]
     p_values = np.where(spread > 0.0, stats.f.sf(W / r, r, max(n - r - 1, 1)), np.nan)
     return (transform @ C) * spread, errors, np.sqrt(np.minimum(np.sum(C * C, axis=0), 1.0)), p_values
-
-
-def _sample(n: int, size: int, rng: np.random.Generator) -> IntArray:
-    return np.asarray(np.arange(n) if n <= size else np.sort(rng.choice(n, size, replace=False)))
 
 
 def _smaller_rank(statistics: Array) -> float:

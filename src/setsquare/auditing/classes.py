@@ -1,0 +1,103 @@
+"""One set of classes for an outcome and several predictions: labels, and columns of probabilities, in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from setsquare.auditing.subject import MANY_CLASSES, Raw, read_predictions
+from setsquare.errors import InputError
+from setsquare.families import Family
+from setsquare.typing import Array
+
+
+def is_text(raw: Raw) -> bool:
+    """Whether these are labels rather than numbers."""
+    return raw.array.dtype.kind in "OUSb"
+
+
+def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[str, ...]:
+    """Names of the classes, in the order of the columns of probabilities; none for a number."""
+    if glm.name not in ("binomial", "multinomial"):
+        if is_text(outcome):
+            raise InputError(f"The outcome is text, which the {glm.name} family cannot have: leave family= out.")
+        return ()
+    seen = _levels(outcome)
+    if glm.name == "binomial" and not is_text(outcome) and len(seen) > 2:
+        if outcome.array.min() < 0.0 or outcome.array.max() > 1.0:
+            raise InputError(f"The outcome has {len(seen)} values; the binomial family takes two classes, or shares.")
+        return ()
+    widths = {raw.array.shape[1] for raw in given.values() if raw.array.ndim == 2}
+    if len(widths) > 1:
+        raise InputError(
+            f"The predictions have {sorted(widths)} columns: give probabilities of the same classes in all."
+        )
+    width = widths.pop() if widths else None
+    named = [raw.names for raw in given.values() if raw.names and set(seen) <= set(raw.names)]
+    if named:
+        return tuple(sorted(named[0]))
+    numbers = not is_text(outcome) and all(float(c).is_integer() and float(c) >= 0 for c in seen)
+    if numbers and (width is None or float(seen[-1]) < width):
+        top = max(int(float(c)) for c in seen) if width is None else width - 1
+        if max(top, 1) < MANY_CLASSES and (glm.is_vector or set(seen) <= {"0", "1"}):
+            return tuple(str(j) for j in range(max(top, 1) + 1))
+    labels = [_levels(raw) for raw in given.values() if raw.array.ndim == 1 and is_text(raw)]
+    union = tuple(sorted(set(seen).union(*labels)))
+    if width is not None and width != len(seen):
+        raise InputError(
+            f"The outcome has {len(seen)} classes and the predictions {width} columns: name the columns like the "
+            "classes."
+        )
+    if width is None and glm.name == "binomial" and len(union) > 2:
+        strange = sorted(set(union) - set(seen))
+        raise InputError(f"Predicted labels {', '.join(strange)} are not among the outcomes {', '.join(seen)}.")
+    if len(union) < 2:
+        raise InputError(f"The outcome is {union[0]} in every row: there is nothing to compare.")
+    return union
+
+
+def _levels(raw: Raw) -> tuple[str, ...]:
+    array = raw.array
+    if array.dtype.kind in "fiu":
+        return tuple(f"{value:g}" for value in np.unique(array))
+    return tuple(sorted(set(array.astype(str).tolist())))
+
+
+def _codes(raw: Raw, classes: tuple[str, ...]) -> Array:
+    text = [f"{value:g}" for value in raw.array] if raw.array.dtype.kind in "fiu" else raw.array.astype(str).tolist()
+    place = {name: j for j, name in enumerate(classes)}
+    if strange := sorted(set(text) - set(place)):
+        raise InputError(
+            f"The label(s) {', '.join(strange[:5])} are not among the classes {', '.join(classes)}: use one set of "
+            "labels."
+        )
+    return np.array([place[value] for value in text], dtype=np.float64)
+
+
+def code_outcome(outcome: Raw, classes: tuple[str, ...]) -> Array:
+    """The outcome as a number, or as the number of its class."""
+    return _codes(outcome, classes) if classes else outcome.array.astype(np.float64)
+
+
+def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
+    """Predictions as means, or as shares in the order of the classes."""
+    raw.check_complete()
+    if raw.array.ndim > 2:
+        raise InputError("Tensors and embeddings have no outcome to be compared with: use audit.")
+    if raw.array.ndim == 2 and classes and raw.names and set(raw.names) == set(classes):
+        raw = Raw(raw.array[:, [raw.names.index(name) for name in classes]], classes, raw.missing)
+    labels = (
+        raw.array.ndim == 1 and bool(classes) and (is_text(raw) or glm.is_vector or set(_levels(raw)) <= {"0", "1"})
+    )
+    if labels:
+        codes = _codes(raw, classes)
+        note = ("The predictions are class labels: give probabilities where you have them.",)
+        return (np.eye(len(classes))[codes.astype(int)] if glm.is_vector else codes), note
+    subject = read_predictions(raw, glm)
+    if subject.shape:
+        raise InputError("Several columns that are no probabilities cannot be compared with an outcome: use audit.")
+    if glm.is_vector and subject.values.shape[1] < raw.array.shape[1]:
+        # A class that is never predicted is still one of the outcome.
+        return raw.array.astype(np.float64), subject.notes
+    return subject.values, subject.notes
