@@ -10,6 +10,7 @@ from __future__ import annotations
 from setsquare.datasets.adult import load_adult
 from setsquare.datasets.bank import load_bank
 from setsquare.datasets.catalogue import available, describe, load, names
+from setsquare.datasets.colored_mnist import load_colored_mnist
 from setsquare.datasets.compas import load_compas
 from setsquare.datasets.diabetes import load_diabetes
 from setsquare.datasets.health_retirement import load_health_retirement
@@ -27,6 +28,7 @@ __all__ = [
     "load",
     "load_adult",
     "load_bank",
+    "load_colored_mnist",
     "load_compas",
     "load_diabetes",
     "load_health_retirement",

@@ -9,6 +9,7 @@ from typing import Any
 
 from setsquare.datasets.adult import load_adult
 from setsquare.datasets.bank import load_bank
+from setsquare.datasets.colored_mnist import load_colored_mnist
 from setsquare.datasets.compas import load_compas
 from setsquare.datasets.diabetes import load_diabetes
 from setsquare.datasets.files import find
@@ -22,6 +23,7 @@ LOADERS: dict[str, Callable[..., Dataset]] = {
     "adult": load_adult,
     "adult_uci": partial(load_adult, "uci"),
     "bank": load_bank,
+    "colored_mnist": load_colored_mnist,
     "compas": load_compas,
     "diabetes": load_diabetes,
     "health_retirement": load_health_retirement,
@@ -34,7 +36,7 @@ def names() -> tuple[str, ...]:
     Examples
     --------
     >>> names()
-    ('adult', 'adult_uci', 'bank', 'compas', 'diabetes', 'health_retirement')
+    ('adult', 'adult_uci', 'bank', 'colored_mnist', 'compas', 'diabetes', 'health_retirement')
     """
     return tuple(sorted(REGISTRY))
 

@@ -154,6 +154,24 @@ _ENTRIES = (
         files=(_fairml("bank", "f71ade7f8ae15e5f2b6c958b79b429009e3272466b303d8ee127894514141d6a"),),
     ),
     DatasetInfo(
+        name="colored_mnist",
+        title="a handwritten 0 or 9, where red gives the 0 away in training and no test image is red",
+        outcome="digit",
+        protected=("red",),
+        family="binomial",
+        n_rows=13861,
+        source="MNIST, LeCun, Cortes and Burges; coloured as in Rügamer et al. (2024)",
+        licence="MNIST is under CC BY-SA 3.0",
+        files=(
+            DataFile(
+                path="mnist/mnist_0_9.npz",
+                sha256="20439de3581e5053071c4bc10b9c74ba74bdba0a34cef86c7d37dffd3b2b413b",
+                origin="numpy.savez_compressed makes it from the 0s and 9s of MNIST in order, as bytes named x_train, "
+                "y_train, x_test and y_test (load it with verify=False)",
+            ),
+        ),
+    ),
+    DatasetInfo(
         name="compas",
         title="recidivism within two years in Broward County, Florida",
         outcome="two_year_recid",

@@ -1,0 +1,116 @@
+"""Cost of one `Orthogonalize` in a training step of the colour-MNIST network, beside the network without it.
+
+    python -m benchmarks.bench_layer
+
+Batch 128, conv 3->8, ReLU, [layer], conv 8->16, ReLU, max-pool, dense 64, 1; two protected columns; one thread. Memory
+is what one forward and backward pass of the layer alone adds to the peak, as a multiple of its input, at two batch
+sizes: with a matrix of n x n the second figure would be larger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from benchmarks.measure import interleave
+from setsquare.nn import Orthogonalize
+
+MODES: dict[str, Callable[[], Orthogonalize | None]] = {
+    "no layer": lambda: None,
+    "post": lambda: Orthogonalize(2),
+    "pre": lambda: Orthogonalize(2, where="pre"),
+    "generalized": lambda: Orthogonalize(2, activation="relu"),
+}
+LIMITS = {"post": 15, "pre": 15, "generalized": 100}
+
+
+class Network(nn.Module):
+    def __init__(self, layer: Orthogonalize | None) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 3)
+        self.hidden, self.out, self.layer = nn.Linear(16 * 12 * 12, 64), nn.Linear(64, 1), layer
+
+    def forward(self, x: Tensor, protected: Tensor) -> Tensor:
+        x = self.first(x)
+        if self.layer is not None and self.layer.where != "post":
+            x = self.layer(x, protected)
+        x = torch.relu(x)
+        if self.layer is not None and self.layer.where == "post":
+            x = self.layer(x, protected)
+        x = nn.functional.max_pool2d(torch.relu(self.second(x)), 2)
+        return self.out(torch.relu(self.hidden(x.flatten(1))))
+
+
+def trainer(layer: Orthogonalize | None, batch: int, steps: int) -> Callable[[], None]:
+    """Some steps on batches that the optimiser has not adapted to."""
+    torch.manual_seed(0)
+    network = Network(layer)
+    optimiser = torch.optim.Adam(network.parameters())
+    data = []
+    for _ in range(steps):
+        red = (torch.rand(batch) < 0.5).float()
+        image = torch.rand(batch, 3, 28, 28) * (0.5 + torch.stack([red, 1 - red, 0 * red], 1)[:, :, None, None])
+        data.append((image, torch.stack([red, torch.randn(batch)], 1), (torch.rand(batch, 1) < 0.5).float()))
+
+    def train() -> None:
+        for image, protected, label in data:
+            optimiser.zero_grad()
+            nn.functional.binary_cross_entropy_with_logits(network(image, protected), label).backward()
+            optimiser.step()
+
+    return train
+
+
+def peak(name: str, batch: int) -> float:
+    """Peak memory of forward and backward through the layer as a multiple of its input, in a fresh process."""
+    code = f"from benchmarks.bench_layer import growth; print(growth({name!r}, {batch}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def growth(name: str, batch: int) -> float:
+    torch.set_num_threads(1)
+    layer = MODES[name]()
+    assert layer is not None
+    y, X = torch.randn(batch, 2000, requires_grad=True), torch.randn(batch, 2)
+    layer(y[:100], X[:100]).sum().backward()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    layer(y, X).square().sum().backward()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024.0 / (4.0 * y.numel())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=5, help="training steps a round")
+    parser.add_argument("--batch", type=int, default=128)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    trainers = {name: trainer(make(), options.batch, options.steps) for name, make in MODES.items()}
+    for train in trainers.values():
+        train()
+    timed = interleave(trainers, options.rounds)
+    table = Table(
+        "", "ms a step (median)", "quartiles", "over no layer", "limit", "memory / input, n = 2000", "n = 8000"
+    )
+    base = timed["no layer"].median
+    for name, result in timed.items():
+        low, high = (1000.0 * edge / options.steps for edge in result.spread)
+        row = [name, f"{1000.0 * result.median / options.steps:.1f}", f"{low:.1f} to {high:.1f}"]
+        if name in LIMITS:
+            memory = (f"{peak(name, n):.1f}" for n in (2000, 8000))
+            row += [f"{100.0 * (result.median / base - 1.0):+.0f} %", f"{LIMITS[name]} %", *memory]
+        table.add_row(*row)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

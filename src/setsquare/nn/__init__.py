@@ -1,0 +1,21 @@
+"""Networks: blind any layer of a torch model to the protected columns, while training or afterwards."""
+
+from setsquare.nn import functional
+from setsquare.nn.constraint import OrthogonalityConstraint
+from setsquare.nn.fitting import LayerFit, fit_layer
+from setsquare.nn.head import refit_head
+from setsquare.nn.hooks import Blinded, LayerInfo, blind, list_layers
+from setsquare.nn.layer import Orthogonalize
+
+__all__ = [
+    "Blinded",
+    "LayerFit",
+    "LayerInfo",
+    "OrthogonalityConstraint",
+    "Orthogonalize",
+    "blind",
+    "fit_layer",
+    "functional",
+    "list_layers",
+    "refit_head",
+]

@@ -1,0 +1,220 @@
+"""Fit the corrections of a network after its training, on a data loader, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.nn.functional import flatten, read_protected
+from setsquare.nn.hooks import evaluating
+from setsquare.nn.implicit import ACTIVATIONS, Sums, assemble, minimise, row_sums, sum_over_processes
+from setsquare.nn.layer import Orthogonalize
+from setsquare.nn.moments import WorkingMoments
+
+#: Largest correlation that may be left on the rows of the loader.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFit:
+    """What fitting a layer came to.
+
+    Attributes
+    ----------
+    name : str
+    n_rows : int
+    n_passes : int
+        Passes over the loader.
+    residual : float
+        Largest correlation between an activation and a protected column that is left on these rows; NaN if it was not
+        measured, in a linear mode (where it is rounding) or in a single pass.
+    """
+
+    name: str
+    n_rows: int
+    n_passes: int
+    residual: float
+
+
+def call_with_protected(model: nn.Module, batch: Any) -> None:
+    """Run a model on a batch ``(inputs, ..., protected)``: ``model(inputs, protected=protected)``."""
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise InputError(
+            "A batch must be (inputs, ..., protected): pass forward= to say how to call the model on yours."
+        )
+    inputs, protected = batch[0], batch[-1]
+    if isinstance(inputs, dict):
+        model(**inputs, protected=protected)
+    else:
+        model(*(inputs if isinstance(inputs, tuple | list) else [inputs]), protected=protected)
+
+
+def fit_layer(
+    model: nn.Module,
+    loader: Iterable[Any],
+    layer: Orthogonalize | None = None,
+    *,
+    forward: Callable[[nn.Module, Any], Any] = call_with_protected,
+    max_passes: int = 20,
+) -> dict[str, LayerFit]:
+    """Fit the corrections of a trained network exactly on the rows of a loader, and freeze them.
+
+    One pass a layer in the linear modes, in the order in which the network runs them, since each changes what the next
+    one sees. In the generalised mode each further pass is a Newton step. Memory: the moments and a batch. The model
+    runs in ``eval`` mode without gradients; its parameters stay as they are.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        From :func:`~setsquare.nn.blind`, or a network of your own with :class:`~setsquare.nn.Orthogonalize` inside.
+    loader : iterable
+        Batches ``(inputs, ..., protected)`` on the model's device; an iterator serves for a single pass only.
+    layer : Orthogonalize, optional
+        Fit this one only; by default all that the model runs.
+    forward : callable
+        ``forward(model, batch)``, for batches of another form.
+    max_passes : int
+        For each layer. With 1 the generalised mode is left with its running solution, which is approximate.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from setsquare.nn import blind
+    >>> _ = torch.manual_seed(0)
+    >>> sex = (torch.arange(200.0) % 2)[:, None]
+    >>> x = torch.randn(200, 3) + sex
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
+    >>> blinded = blind(model, layers=["1"])
+    >>> fits = fit_layer(blinded, list(zip(x.split(50), sex.split(50))))
+    >>> out = blinded.eval()(x, protected=sex)
+    >>> bool((out[::2].mean(0) - out[1::2].mean(0)).abs().max() < 1e-6)
+    True
+    """
+    with torch.no_grad(), evaluating(model):
+        names = _running_order(model, loader, forward) if layer is None else _name_of(model, layer)
+        fitter = _Fitter(model, loader, forward, max_passes, names)
+        return {name: fitter.fit(name) for name in names}
+
+
+class _Fitter:
+    def __init__(
+        self,
+        model: nn.Module,
+        loader: Iterable[Any],
+        forward: Callable[[nn.Module, Any], Any],
+        max_passes: int,
+        names: list[str],
+    ) -> None:
+        self.model, self.loader, self.forward, self.max_passes = model, loader, forward, max_passes
+        self.names, self.n_passes = names, 0
+
+    def fit(self, name: str) -> LayerFit:
+        layer = self.model.get_submodule(name)
+        assert isinstance(layer, Orthogonalize)
+        layer.moments.reset()
+        momentum, layer.moments.momentum = layer.moments.momentum, None
+        self.n_passes = 0
+        try:
+            self._pass(name, lambda y, X: layer.moments.learn(flatten(y).double(), X))
+        finally:
+            layer.moments.momentum = momentum
+        residual = float("nan")
+        if isinstance(layer.moments, WorkingMoments) and self.max_passes > 1:
+            residual = self._newton(name, layer.moments)
+        layer.frozen = True
+        return LayerFit(name, int(layer.moments.rows), self.n_passes, residual)
+
+    def _newton(self, name: str, moments: WorkingMoments) -> float:
+        """Exact Newton steps from the running solution: each of them is one pass."""
+        h, prior = ACTIVATIONS[moments.activation], moments.exact_prior()
+
+        def sums(B: Tensor) -> Sums:
+            total = torch.zeros((), dtype=B.dtype, device=B.device)
+
+            def add(y: Tensor, X: Tensor) -> None:
+                nonlocal total
+                units = flatten(y).double()
+                total = total + row_sums(units, moments.design(X, units.shape[1]), B, h)
+
+            self._pass(name, add)
+            return assemble(sum_over_processes(total), moments.rows, B, prior)
+
+        found = minimise(
+            sums,
+            moments.solution.clone(),
+            prior,
+            eps=torch.finfo(torch.float64).eps,
+            tolerance=TOLERANCE,
+            aim=0.01 * TOLERANCE,
+            max_iter=self.max_passes - 2,
+        )
+        if not bool(found.converged.all()):
+            raise NotOrthogonalError(
+                f"{int((~found.converged).sum())} of {len(found.converged)} units of layer {name!r} were not solved in "
+                f"{self.n_passes} passes (correlation {float(found.residual.max()):.1e} left): allow more max_passes."
+            )
+        moments.solution.copy_(found.B)
+        return float(found.residual.max())
+
+    def _pass(self, name: str, see: Callable[[Tensor, Tensor], Any]) -> None:
+        """Run the model over the loader: layers before this one correct, those behind let pass."""
+        if self.n_passes and iter(self.loader) is self.loader:
+            raise InputError("The loader is an iterator, which can be read once: pass a DataLoader, or max_passes=1.")
+        later = self.names[self.names.index(name) :]
+        layers = [module for key in later if isinstance(module := self.model.get_submodule(key), Orthogonalize)]
+
+        def probe(y: Tensor, protected: Tensor | None) -> Tensor:
+            see(y, read_protected(protected, y, layers[0].n_protected))
+            return y
+
+        try:
+            layers[0].probe = probe
+            for layer in layers[1:]:
+                layer.probe = _let_pass
+            for batch in self.loader:
+                self.forward(self.model, batch)
+        finally:
+            for layer in layers:
+                layer.probe = None
+        self.n_passes += 1
+
+
+def _let_pass(y: Tensor, _: Tensor | None) -> Tensor:
+    return y
+
+
+def _name_of(model: nn.Module, layer: Orthogonalize) -> list[str]:
+    names = [name for name, module in model.named_modules() if module is layer]
+    if not names:
+        raise InputError("The layer is not a part of the model: pass one of its Orthogonalize modules.")
+    return names[:1]
+
+
+def _running_order(model: nn.Module, loader: Iterable[Any], forward: Callable[[nn.Module, Any], Any]) -> list[str]:
+    """Names of the model's Orthogonalize modules in the order in which a batch meets them."""
+    if iter(loader) is loader:  # its first batch cannot be read twice
+        return [name for name, module in model.named_modules() if isinstance(module, Orthogonalize)]
+    met: dict[Orthogonalize, None] = {}
+
+    def meet(module: nn.Module, _: Any) -> None:
+        if isinstance(module, Orthogonalize) and any(module is own for own in model.modules()):
+            met[module], module.probe = None, _let_pass
+
+    handle = register_module_forward_pre_hook(meet)  # it also meets those that are made on the way
+    try:
+        for batch in loader:
+            forward(model, batch)
+            break
+    finally:
+        handle.remove()
+        for module in met:
+            module.probe = None
+    if not met:
+        raise InputError("The model ran no Orthogonalize layer: blind it first (setsquare.nn.blind), or put one in.")
+    return [_name_of(model, module)[0] for module in met]

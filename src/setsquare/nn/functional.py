@@ -1,0 +1,192 @@
+"""Projections of a batch as functions of tensors: nothing is remembered between calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
+from setsquare.nn.implicit import ACTIVATIONS, ImplicitCorrection, Prior, assemble, minimise, row_sums
+from setsquare.projection.basis import COLLINEAR, CONSTANT
+
+
+def project_out(y: Tensor, protected: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Remove the linear effect of ``protected`` (n, p) from ``y`` (n, ...); the mean of each unit is kept.
+
+    The same as :func:`setsquare.projection.project_out`, for tensors on any device and with gradients to ``y``. A batch
+    of at most p rows keeps nothing but its means; :class:`~setsquare.nn.Orthogonalize` remembers earlier batches.
+
+    Parameters
+    ----------
+    y : Tensor of shape (n, ...)
+        float16 and bfloat16 are computed in float32; the result has the type of ``y``.
+    protected : Tensor of shape (n, p) or (n,)
+        A column that is constant in the batch, or a combination of others, changes nothing.
+    weight : Tensor of shape (n,), optional
+
+    Examples
+    --------
+    >>> import torch
+    >>> project_out(torch.tensor([1.0, 2.0, 5.0, 6.0]), torch.tensor([0.0, 0.0, 1.0, 1.0]))
+    tensor([3., 4., 3., 4.])
+    """
+    X, units = read_protected(protected, y), flatten(y)
+    w = _read_weight(weight, X)
+    with torch.autocast(y.device.type, enabled=False):
+        Q = _basis(X, w)
+        Q, wQ = Q.to(units.dtype), (w[:, None] * Q).to(units.dtype)
+        shift = units[:1].detach()  # changes nothing but rounding
+        for _ in range(2):  # the second time removes what rounding left
+            effect = wQ.T @ (units - shift)
+            units = units - Q @ effect
+    _refuse_missing(effect, "What is to be corrected has")
+    return units.to(y.dtype).reshape(y.shape)
+
+
+def generalized_project_out(
+    pre: Tensor, protected: Tensor, activation: str, *, max_iter: int = 100, strict: bool = True
+) -> Tensor:
+    """Correct pre-activations so that their *activations* have no linear effect of ``protected`` and keep their means.
+
+    The same as :class:`setsquare.projection.GeneralizedProjector`: ``pre - a - Qb``, unit by unit, after which
+    ``activation(...)`` is uncorrelated with every protected column and has not left its range. Gradients are those of
+    the exact solution, by the implicit function theorem.
+
+    Parameters
+    ----------
+    pre : Tensor of shape (n, ...)
+    protected : Tensor of shape (n, p) or (n,)
+    activation : {"identity", "relu", "sigmoid", "tanh", "exp"}
+        What the network applies to the result.
+    max_iter : int
+        Newton steps.
+    strict : bool
+        Raise :class:`~setsquare.errors.NotOrthogonalError` if a unit was not solved; else return what was found.
+
+    Examples
+    --------
+    >>> import torch
+    >>> pre = torch.tensor([-1.0, 1.0, 0.0, 3.0])
+    >>> torch.relu(generalized_project_out(pre, torch.tensor([0.0, 0.0, 1.0, 1.0]), "relu")).round(decimals=4)
+    tensor([0., 2., 0., 2.])
+    """
+    check_activation(activation)
+    h, X, eta = ACTIVATIONS[activation], read_protected(protected, pre), flatten(pre)
+    n, d = eta.shape
+    _refuse_missing(eta, "The pre-activations have")
+    with torch.autocast(pre.device.type, enabled=False):
+        Q = _basis(X, X.new_full((n,), 1.0 / n))
+        D = torch.cat([torch.ones_like(Q[:, :1]), Q], dim=1)
+        m, rows, one = D.shape[1], D.new_tensor(float(n)), D.new_tensor(1.0)
+        D = D.to(eta.dtype)
+        with torch.no_grad():
+            nothing = X.new_zeros(m, m, d)
+            target = h.h(eta).mean(0).to(X.dtype)
+            prior = Prior(one, D.mean(0).to(X.dtype), target, X.new_ones(m), nothing, nothing[0])
+            eps = torch.finfo(eta.dtype).eps
+            found = minimise(
+                lambda B: assemble(row_sums(eta, D, B, h), rows, B, prior),
+                X.new_zeros(m, d),
+                prior,
+                eps=eps,
+                tolerance=1e-10 if eta.dtype == torch.float64 else 1e-5,
+                aim=eps,
+                max_iter=max_iter,
+            )
+        _check_converged(found.converged, found.residual, strict)
+        corrected, _ = ImplicitCorrection.apply(  # type: ignore[no-untyped-call]
+            eta, found.B, D, rows, one, prior.centre, nothing, activation
+        )
+    result: Tensor = corrected.to(pre.dtype).reshape(pre.shape)
+    return result
+
+
+def read_protected(protected: Any, y: Tensor, n_protected: int | None = None) -> Tensor:
+    """Protected columns (n, p) of the batch ``y`` (n, ...) in double precision, on its device; without gradients."""
+    if protected is None:
+        raise InputError(
+            "The protected columns of the batch are missing: pass them, one row for each row of the batch."
+        )
+    X = torch.as_tensor(protected).detach()
+    X = X[:, None] if X.ndim == 1 else X
+    if y.ndim > 0 and len(y) == 0:
+        raise InputError("The batch has no rows: pass one at least.")
+    if y.ndim == 0 or X.ndim != 2 or len(X) != len(y):
+        raise InputError(
+            f"The protected columns have the shape {tuple(X.shape)}, what is to be corrected {tuple(y.shape)}: "
+            "give columns (n, p) for the same n rows."
+        )
+    if n_protected is not None and X.shape[1] != n_protected:
+        raise InputError(
+            f"{n_protected} protected column(s) are expected, {X.shape[1]} were given: pass the same columns."
+        )
+    whole = not (X.is_floating_point() or X.dtype == torch.bool)
+    if not torch.compiler.is_compiling() and whole and bool(((X != 0) & (X != 1)).any()):
+        raise InputError(
+            "The protected columns hold whole numbers, which may be ids: pass torch.nn.functional.one_hot(ids) for "
+            "groups, or .float() for counts."
+        )
+    X = X.to(device=y.device, dtype=torch.float64)
+    _refuse_missing(X, "The protected columns have")
+    return X
+
+
+def flatten(y: Tensor) -> Tensor:
+    """Units (n, d) of a tensor (n, ...), in float32 at least."""
+    if not y.is_floating_point():
+        raise InputError(f"Only floating-point tensors can be corrected, not {y.dtype}: convert it first.")
+    return y.reshape(len(y), -1).to(torch.promote_types(y.dtype, torch.float32))
+
+
+def check_activation(name: str | None) -> None:
+    """Refuse an activation that is unknown or does not increase."""
+    if name not in ACTIVATIONS:
+        raise InputError(
+            f"No generalised projection for the activation {name!r}: choose one of {', '.join(ACTIVATIONS)}, "
+            'or correct the output linearly (where="post").'
+        )
+
+
+def _read_weight(weight: Tensor | None, X: Tensor) -> Tensor:
+    if weight is None:
+        return X.new_full((len(X),), 1.0 / len(X))
+    w = torch.as_tensor(weight).detach().to(X)
+    if w.shape != X.shape[:1] or not bool((torch.isfinite(w) & (w >= 0.0)).all() & (w > 0.0).any()):
+        raise InputError("Weights must be one finite number a row, none negative and not all zero.")
+    return w / w.sum()
+
+
+def _basis(X: Tensor, w: Tensor) -> Tensor:
+    """Orthonormal, centred basis of ``X``, (n, min(n, p)): ``Q' diag(w) Q = I``, and zeros for what is not needed.
+
+    Zeros instead of fewer columns, so that no shape depends on the data.
+    """
+    mean = w @ X
+    Xc = X - mean
+    Xc = Xc - w @ Xc
+    spread = (w @ Xc.square()).sqrt()
+    eps = torch.finfo(X.dtype).eps
+    varies = spread > CONSTANT * mean.abs()
+    scale = torch.where(varies, spread, torch.inf)
+    S = Xc / scale  # each column is judged relative to its own spread
+    _, s, V = torch.linalg.svd(w.sqrt()[:, None] * S, full_matrices=False)
+    # A copy that is shifted far from zero differs from the original by rounding alone.
+    limit = (4.0 * eps * (mean.abs() / scale).max()).clamp_min(COLLINEAR)
+    Q: Tensor = S @ (V.T / torch.where(s > limit, s, torch.inf))
+    return Q
+
+
+def _refuse_missing(values: Tensor, what: str) -> None:
+    # A compiled graph cannot branch on data; there, what is not finite stays so in the result.
+    if not torch.compiler.is_compiling() and not bool(torch.isfinite(values).all()):
+        raise MissingValuesError(f"{what} missing or infinite values: remove or fill them.")
+
+
+def _check_converged(converged: Tensor, residual: Tensor, strict: bool) -> None:
+    if strict and not torch.compiler.is_compiling() and not bool(converged.all()):
+        raise NotOrthogonalError(
+            f"{int((~converged).sum())} of {len(converged)} units could not be made orthogonal (correlation "
+            f"{float(residual[~converged].max()):.1e} left): look for outliers, or pass strict=False."
+        )

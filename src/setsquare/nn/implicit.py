@@ -1,0 +1,302 @@
+"""Generalised projection of many units at once, with its derivative by the implicit function theorem.
+
+Each of the d units has a convex problem in the m unknowns ``B``, the unit's shift and its effects of the design ``D``:
+
+    share * mean_i H(eta_i - D_i B)  +  B'K B / 2 - c'B  +  target * centre'B
+
+With ``share = 1`` and no more its minimum makes ``h(eta - DB)`` uncorrelated with the design and keeps its mean. The
+quadratic terms are what earlier batches left behind: a layer that sees few rows at a time solves for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Terms(NamedTuple):
+    """Column sums of ``H(u)``, ``h(u)²`` and ``u²``, each (d,); ``h(u)`` and ``h'(u)``, both (n, d)."""
+
+    value: Tensor
+    square: Tensor
+    reach: Tensor
+    out: Tensor
+    slope: Tensor
+
+
+class Activation(NamedTuple):
+    """An increasing function ``h``, its antiderivative ``H`` and its slope."""
+
+    H: Callable[[Tensor], Tensor]
+    h: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+    def terms(self, u: Tensor, spare: Tensor) -> Terms:
+        """All that a Newton step needs; ``u`` and ``spare`` may be overwritten."""
+        reach = torch.mul(u, u, out=spare).sum(0)
+        if self.h is torch.relu:
+            out = u.relu_()
+            square = torch.mul(out, out, out=spare).sum(0)
+            return Terms(0.5 * square, square, reach, out, torch.sign(out, out=spare))
+        out = self.h(u)
+        return Terms(self.H(u).sum(0), torch.mul(out, out, out=spare).sum(0), reach, out, self.slope(u))
+
+    def slope_of(self, u: Tensor) -> Tensor:
+        """Slope, in the memory of ``u`` where no derivative of it is asked for."""
+        return u.relu_().sign_() if self.h is torch.relu and not torch.is_grad_enabled() else self.slope(u)
+
+
+ACTIVATIONS = {
+    "identity": Activation(lambda u: 0.5 * u.square(), lambda u: u, torch.ones_like),
+    "relu": Activation(lambda u: 0.5 * u.relu().square(), torch.relu, lambda u: (u > 0.0).to(u.dtype)),
+    # Products of two sigmoids: one minus the square of something near one has no digits left.
+    "sigmoid": Activation(lambda u: -F.logsigmoid(-u), torch.sigmoid, lambda u: torch.sigmoid(u) * torch.sigmoid(-u)),
+    "tanh": Activation(
+        lambda u: -u - F.logsigmoid(-2.0 * u),
+        torch.tanh,
+        lambda u: 4.0 * torch.sigmoid(2.0 * u) * torch.sigmoid(-2.0 * u),
+    ),
+    "exp": Activation(torch.exp, torch.exp, torch.exp),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What the problem knows besides the rows at hand.
+
+    Attributes
+    ----------
+    share : Tensor of shape () or (1,)
+        Weight of the rows at hand.
+    centre : Tensor of shape (m,)
+        Mean of the design.
+    target : Tensor of shape (d,)
+        Mean that the output keeps.
+    scale : Tensor of shape (m,)
+        Standard deviation of each column of the design; of the intercept, one.
+    K : Tensor of shape (m, m, d)
+    c : Tensor of shape (m, d)
+    """
+
+    share: Tensor
+    centre: Tensor
+    target: Tensor
+    scale: Tensor
+    K: Tensor
+    c: Tensor
+
+
+class Sums(NamedTuple):
+    """Means over the rows at some ``B``, and the problem that they make.
+
+    ``out`` (m, d) is the mean product of design and output, ``curvature`` (m(m+1)/2, d) that of the design with itself
+    and the slopes. ``value``, ``gap`` (the largest covariance), ``spread`` and ``size`` (standard deviation and root
+    mean square of the output), ``reach`` (root mean square of ``eta - DB``) and ``magnitude`` (of the terms of the
+    value) are (d,), ``gradient`` is (m, d).
+    """
+
+    out: Tensor
+    curvature: Tensor
+    value: Tensor
+    gradient: Tensor
+    gap: Tensor
+    spread: Tensor
+    size: Tensor
+    reach: Tensor
+    magnitude: Tensor
+
+
+class Minimum(NamedTuple):
+    """Solution (m, d), the sums at the start and there, and whether each unit (d,) is within the tolerance."""
+
+    B: Tensor
+    first: Sums
+    last: Sums
+    residual: Tensor
+    converged: Tensor
+
+
+def row_sums(eta: Tensor, D: Tensor, B: Tensor, h: Activation, memory: Tensor | None = None) -> Tensor:
+    """Everything that is a sum over rows, stacked: (3 + m + m(m+1)/2, d), in double precision.
+
+    Sums of ``H(u)``, ``h(u)²``, ``u²``, of the design with ``h(u)``, and of its products with ``h'(u)``. ``memory``
+    (2, n, d) is overwritten: calls share it, because fresh memory costs more than the work on it.
+    """
+    u, spare = eta.new_empty(2, *eta.shape) if memory is None else memory
+    terms = h.terms(torch.addmm(eta, D, B.to(eta.dtype), alpha=-1.0, out=u), spare)
+    alone = torch.stack([terms.value, terms.square, terms.reach])
+    return torch.cat([alone, D.T @ terms.out, products(D).T @ terms.slope]).to(B.dtype)
+
+
+def products(D: Tensor) -> Tensor:
+    """Products of each two columns, (n, m(m+1)/2): weighted sums of them are the upper triangles of Gram matrices."""
+    i, j = torch.triu_indices(D.shape[1], D.shape[1], device=D.device)
+    return D[:, i] * D[:, j]
+
+
+def unpack(upper: Tensor) -> Tensor:
+    """Symmetric matrices (m, m, d) from their upper triangles (m(m+1)/2, d)."""
+    m = int((2 * len(upper)) ** 0.5)
+    i, j = torch.triu_indices(m, m, device=upper.device)
+    index = torch.empty(m, m, dtype=torch.long, device=upper.device)
+    index[i, j] = index[j, i] = torch.arange(len(upper), device=upper.device)
+    return upper[index]
+
+
+def assemble(total: Tensor, rows: Tensor, B: Tensor, prior: Prior) -> Sums:
+    """Sums and problem at ``B`` from the stacked sums over ``rows`` rows."""
+    m, share = len(B), prior.share
+    mean = total / rows
+    out = mean[3 : 3 + m]
+    pulled = (prior.K * B).sum(1)
+    quadratic = ((0.5 * pulled - prior.c) * B).sum(0)
+    pull = prior.target * (prior.centre @ B)
+    gradient = prior.centre[:, None] * prior.target - share * out + pulled - prior.c
+    gap = (gradient / prior.scale[:, None]).abs().amax(0)
+    spread = (mean[1] - out[0].square()).clamp_min(0.0).sqrt()
+    magnitude = share * mean[0].abs() + quadratic.abs() + pull.abs()
+    value = share * mean[0] + quadratic + pull
+    size, reach = mean[1:3].sqrt()
+    return Sums(out, mean[3 + m :], value, gradient, gap, spread, size, reach, magnitude)
+
+
+def solve_units(A: Tensor, b: Tensor, drop: float = 0.0) -> Tensor:
+    """Solve d positive semi-definite systems ``A`` (m, m, d) by elimination; a flat direction gets no part.
+
+    A direction is flat when elimination leaves no more than ``drop`` of its diagonal. All units take each of the m
+    steps together, which for small m is faster than a factorisation a unit, on any device.
+    """
+    limit = drop * A.diagonal().T
+    system = torch.cat([A, b[:, None]], dim=1)
+    rows = []
+    for k in range(len(b)):
+        pivot = system[0, 0]
+        steep = pivot > limit[k]
+        row = torch.where(steep, system[0, 1:] / torch.where(steep, pivot, 1.0), 0.0)
+        system = system[1:, 1:] - system[1:, :1] * row
+        rows.append(row)
+    x = rows[-1]
+    for row in rows[-2::-1]:
+        x = torch.cat([row[-1:] - (row[:-1] * x).sum(0, keepdim=True), x])
+    return x
+
+
+def minimise(
+    sums: Callable[[Tensor], Sums],
+    B: Tensor,
+    prior: Prior,
+    *,
+    eps: float,
+    tolerance: float,
+    aim: float,
+    max_iter: int,
+    stragglers: float = 0.0,
+) -> Minimum:
+    """Minimise by Newton steps from ``B`` (m, d), damped as Levenberg and Marquardt do where one fails.
+
+    A unit stops at the residual ``aim`` (a correlation), or below ``tolerance`` when steps no longer halve it.
+    ``eps`` is the rounding of the sums. All stop when at most a share ``stragglers`` of them is left; compiled, after
+    ``max_iter`` steps, because then no branch may depend on data.
+    """
+    rounding, m = 50.0 * eps, len(B)
+    eye = torch.eye(m, dtype=B.dtype, device=B.device)[:, :, None]
+    tiny = torch.finfo(B.dtype).tiny
+    first = state = sums(B)
+    damping, residual = torch.zeros_like(state.gap), torch.full_like(state.gap, torch.inf)
+    finished = torch.zeros_like(state.gap, dtype=torch.bool)
+    for n_iter in range(max_iter + 1):
+        flat = state.spread <= 100.0 * rounding * state.size
+        left = state.gap / torch.where(flat, state.size.clamp_min(tiny), state.spread)
+        reached = (left <= tolerance) | (state.gap <= rounding * state.size)
+        idle = (damping == 0.0) & (left >= 0.5 * residual)
+        finished = finished | (left <= aim) | (reached & idle)
+        residual = left
+        if n_iter == max_iter or (
+            not torch.compiler.is_compiling() and int((~finished).sum()) <= stragglers * len(finished)
+        ):
+            break
+        A = prior.share * unpack(state.curvature) + prior.K
+        ridge = 4.0 * eps * A.diagonal().sum(1) + tiny + damping
+        step = -solve_units(A + ridge * eye, state.gradient)
+        step = torch.where(finished, 0.0, step)
+        trial = sums(B + step)
+        fell = trial.value <= state.value + 1e-4 * (state.gradient * step).sum(0)
+        hidden = (trial.value - state.value).abs() <= 500.0 * eps * state.magnitude
+        better = fell | (hidden & (trial.gap <= torch.maximum(0.9 * state.gap, rounding * state.size)))
+        better = better & ~finished
+        length = torch.minimum(step.square().sum(0).sqrt(), state.reach + tiny)
+        least = state.gradient.square().sum(0).sqrt() / length.clamp_min(tiny)
+        eased = torch.where(damping > 1e-3 * least, damping / 8.0, 0.0)
+        damping = torch.where(better, eased, torch.maximum(4.0 * damping, least))
+        B = torch.where(better, B + step, B)
+        state = Sums(*(torch.where(better, new, old) for new, old in zip(trial, state, strict=True)))
+    return Minimum(B, first, state, residual, reached)
+
+
+class ImplicitCorrection(torch.autograd.Function):
+    """``eta - DB`` (n, d) and ``B`` as functions of ``eta``, differentiated at the solution, not through the steps.
+
+    With ``s = h'(eta - DB)``, ``s0 = h'(eta)`` and the Hessian ``A``, the condition of the minimum gives
+    ``A dB = share / n * (D'(s deta) - centre 1'(s0 deta))``.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, eta: Tensor, B: Tensor, D: Tensor, rows: Tensor, share: Tensor, centre: Tensor, K: Tensor, name: str
+    ) -> tuple[Tensor, Tensor]:
+        """Apply ``B``, which was found before."""
+        found = B.clone()
+        ctx.save_for_backward(eta, found, D, rows, share, centre, K)
+        ctx.activation = name
+        return torch.addmm(eta, D, found.to(D.dtype), alpha=-1.0), found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Solve with the Hessian at the solution; every operation here can be differentiated once more."""
+        eta, B, D, rows, share, centre, K = ctx.saved_tensors
+        G, pull = gradients
+        h = ACTIVATIONS[ctx.activation]
+        slope = h.slope_of(torch.addmm(eta, D, B.to(D.dtype), alpha=-1.0))
+        A = share / rows * unpack(sum_over_processes((products(D).T @ slope).to(B.dtype))) + K
+        pull = sum_over_processes(pull - (D.T @ G).to(B.dtype))
+        # What is flat at the solution moves no output: it gets no part of the gradient.
+        lam = solve_units(A, pull, drop=100.0 * torch.finfo(D.dtype).eps) * share / rows
+        along, lift = D @ lam.to(D.dtype), (centre @ lam).to(D.dtype)
+        if torch.is_grad_enabled():
+            change = G + slope * along - h.slope(eta) * lift
+        else:  # the same in place
+            change = along.mul_(slope).add_(G)
+            change.sub_(h.slope_of(slope.copy_(eta)).mul_(lift))
+        return change, None, None, None, None, None, None, None
+
+
+class LinearCorrection(torch.autograd.Function):
+    """``units - DB`` (n, d) with ``B = M R``, in whose moments ``R`` the batch's ``D'units`` has a weight."""
+
+    @staticmethod
+    def forward(ctx: Any, units: Tensor, B: Tensor, D: Tensor, M: Tensor, weight: Tensor) -> Tensor:
+        """Apply ``B``, which was found before."""
+        ctx.save_for_backward(D, M, weight)
+        return torch.addmm(units, D, B.to(D.dtype), alpha=-1.0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The same projection of the gradient, as far as the batch's share goes."""
+        D, M, weight = ctx.saved_tensors
+        (G,) = gradients
+        lam = weight * (M @ sum_over_processes((D.T @ G).to(M.dtype)))
+        return torch.addmm(G, D, lam.to(D.dtype), alpha=-1.0), None, None, None, None
+
+
+def sum_over_processes(part: Tensor) -> Tensor:
+    """Sum over the processes of a distributed run; elsewhere the tensor itself."""
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        part = part.clone()
+        dist.all_reduce(part)
+    return part

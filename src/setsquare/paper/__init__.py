@@ -1,0 +1,1 @@
+"""The experiments of the paper, one file each: ``run(...)`` returns a plain dict."""

@@ -1,0 +1,86 @@
+"""Two processes that see half of each batch have the moments, outputs and gradients of one that sees all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from setsquare.nn import Orthogonalize
+
+SETTINGS = ({"where": "post"}, {"activation": "relu"}, {"activation": "sigmoid"})
+
+
+def draw() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    X = torch.randn(160, 2).double()
+    return torch.randn(160, 5).double() + X[:, :1], X
+
+
+def train(Y: Tensor, X: Tensor, settings: dict[str, str], batch: int) -> dict[str, Tensor]:
+    layer, result = Orthogonalize(2, **settings), {}
+    for step, (y, x) in enumerate(zip(Y.split(batch), X.split(batch), strict=True)):
+        y = y.clone().requires_grad_()
+        out = layer(y, x)
+        result[f"out{step}"], result[f"gradient{step}"] = out.detach(), torch.autograd.grad(out.pow(3).sum(), y)[0]
+    return result | dict(layer.state_dict())
+
+
+def work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    Y, X = draw()
+    # Of each batch of 40 rows one process has 24 and the other 16.
+    mine = torch.cat(
+        [torch.arange(40 * k, 40 * k + 24) if rank == 0 else torch.arange(40 * k + 24, 40 * k + 40) for k in range(4)]
+    )
+    for number, settings in enumerate(SETTINGS):
+        torch.save(train(Y[mine], X[mine], settings, len(mine) // 4), f"{folder}/{number}-{rank}.pt")
+    network = nn.parallel.DistributedDataParallel(Network())
+    network(Y.float()[mine], X[mine]).square().sum().backward()
+    torch.save(dict(network.module.state_dict()), f"{folder}/network-{rank}.pt")
+    dist.destroy_process_group()
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.layer = nn.Linear(5, 3), Orthogonalize(2, activation="relu")
+
+    def forward(self, y: Tensor, protected: Tensor) -> Tensor:
+        return torch.relu(self.layer(self.first(y), protected))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("processes")
+    mp.spawn(work, args=(str(path),), nprocs=2)
+    return path
+
+
+@pytest.mark.parametrize("number", range(len(SETTINGS)), ids=lambda number: str(SETTINGS[number]))
+def test_two_processes_equal_one(folder: Path, number: int) -> None:
+    torch.set_num_threads(1)
+    parts = [torch.load(folder / f"{number}-{rank}.pt") for rank in (0, 1)]
+    whole = train(*draw(), SETTINGS[number], 40)
+    alone = train(*(part[:96] for part in draw()), SETTINGS[number], 24)
+    for name, value in whole.items():
+        if name.startswith(("out", "gradient")):
+            both = torch.cat([part[name] for part in parts])
+        else:
+            torch.testing.assert_close(parts[0][name], parts[1][name], rtol=0.0, atol=0.0)
+            both = parts[0][name]
+        torch.testing.assert_close(both, value, rtol=0.0, atol=1e-10)
+    assert float((alone["moments.gram"] - whole["moments.gram"]).abs().max()) > 0.01  # not so if each kept to its own
+
+
+def test_a_distributed_network_has_the_same_moments_everywhere(folder: Path) -> None:
+    first, second = (torch.load(folder / f"network-{rank}.pt") for rank in (0, 1))
+    assert float(first["layer.moments.rows"]) == 160.0
+    for name, value in first.items():
+        torch.testing.assert_close(second[name], value, rtol=0.0, atol=0.0)

@@ -1,0 +1,127 @@
+"""Fitting corrections of a trained network on a loader."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.nn import Orthogonalize, blind, fit_layer
+from setsquare.nn.functional import generalized_project_out, project_out
+
+torch.set_num_threads(1)
+
+
+def draw(n: int = 500) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    X = torch.cat([(torch.rand(n, 1) < 0.3).double(), torch.randn(n, 1).double() * 10.0 + 40.0], 1)
+    return torch.randn(n, 4).double() + X[:, :1] + 0.05 * X[:, 1:], X
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3), nn.Tanh()).double()
+
+
+def loader(x: Tensor, X: Tensor, size: int = 64) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(x.split(size), X.split(size), strict=True))
+
+
+def correlation(out: Tensor, X: Tensor) -> float:
+    out, X = out.detach() - out.detach().mean(0), X - X.mean(0)
+    return float(((X / X.norm(dim=0)).T @ (out / out.norm(dim=0))).abs().max())
+
+
+def test_one_pass_in_a_linear_mode_is_exact() -> None:
+    x, X = draw()
+    model = network()
+    blinded = blind(model, ["0"])
+    (fit,) = fit_layer(blinded, loader(x, X)).values()
+    assert (fit.n_rows, fit.n_passes) == (500, 1)
+    hidden = model[0](x).detach()
+    seen = []
+    with blinded.eval():
+        blinded.protected = X
+        handle = model[1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
+        model(x)
+        handle.remove()
+    assert correlation(hidden, X) > 0.2
+    torch.testing.assert_close(seen[0], project_out(hidden, X), rtol=0.0, atol=1e-10)
+
+
+def test_the_generalised_mode_ends_at_the_solution_of_all_rows() -> None:
+    x, X = draw()
+    model = network()
+    blinded = blind(model, ["1"])
+    fits = fit_layer(blinded, loader(x, X, 30))
+    fit = fits["corrections.1"]
+    assert fit.n_rows == 500 and 2 <= fit.n_passes <= 10 and fit.residual < 1e-6
+    hidden = model[0](x).detach()
+    exact = generalized_project_out(hidden, X, "relu")
+    correction = blinded.corrections["1"].eval()
+    torch.testing.assert_close(correction(hidden, X), exact, rtol=0.0, atol=1e-5)
+    assert correlation(torch.relu(hidden), X) > 0.2
+    assert correlation(torch.relu(correction(hidden, X)), X) < 1e-6
+
+
+def test_several_layers_are_fitted_in_the_order_in_which_they_run() -> None:
+    x, X = draw()
+    model = network()
+    blinded = blind(model, ["4", "1"])
+    assert list(fit_layer(blinded, loader(x, X))) == ["corrections.1", "corrections.4"]
+    out = blinded.eval()(x, protected=X)
+    assert correlation(model.eval()(x), X) > 0.05
+    assert correlation(out, X) < 1e-6
+    assert all(layer.probe is None and layer.frozen for layer in blinded.corrections.values())
+
+
+def test_the_model_stays_as_it_was_and_the_correction_is_frozen() -> None:
+    x, X = draw()
+    model = network().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    blinded = blind(model, ["1"]).train()
+    fit_layer(blinded, loader(x, X))
+    assert all(module.training for module in blinded.modules())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    moments = {name: value.clone() for name, value in blinded.corrections.state_dict().items()}
+    blinded(x + 1.0, protected=X)
+    for name, value in blinded.corrections.state_dict().items():
+        assert torch.equal(value, moments[name])
+
+
+def test_a_network_with_the_layer_inside() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.layer = nn.Linear(4, 6).double(), Orthogonalize(2)
+
+        def forward(self, x: Tensor, protected: Tensor) -> Tensor:
+            return self.layer(self.first(x), protected)
+
+    x, X = draw()
+    model = Own()
+    (fit,) = fit_layer(model, iter(loader(x, X)), model.layer).values()  # one pass may come from an iterator
+    assert fit.name == "layer"
+    assert correlation(model.first(x), X) > 0.2
+    assert correlation(model.eval()(x, X), X) < 1e-10
+    batches = [{"x": a, "protected": b} for a, b in loader(x, X)]
+    fit_layer(model, batches, forward=lambda model, batch: model(**batch))
+    assert correlation(model(x, X), X) < 1e-10
+
+
+def test_what_cannot_be_fitted() -> None:
+    x, X = draw()
+    with pytest.raises(InputError, match="ran no Orthogonalize"):
+        fit_layer(network(), loader(x, X), forward=lambda model, batch: model(batch[0]))
+    with pytest.raises(InputError, match="not a part"):
+        fit_layer(network(), loader(x, X), Orthogonalize(2))
+    with pytest.raises(InputError, match="iterator"):
+        fit_layer(blind(network(), ["1"]), iter(loader(x, X)))
+    with pytest.raises(InputError, match="forward="):
+        fit_layer(blind(network(), ["1"]), [x])
+    blinded = blind(network(), ["1"])
+    with pytest.raises(NotOrthogonalError, match="allow more max_passes"):
+        fit_layer(blinded, loader(x, X, 20), max_passes=2)
+    assert fit_layer(blinded, iter(loader(x, X)), max_passes=1)["corrections.1"].n_passes == 1

@@ -1,0 +1,232 @@
+"""Projections of tensors: equal to the numpy core, differentiable, safe on small batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from setsquare import projection
+from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
+from setsquare.nn.functional import generalized_project_out, project_out
+
+torch.set_num_threads(1)
+ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "exp")
+APPLY = {"identity": lambda u: u, "relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "exp": torch.exp}
+#: Two- to five-dimensional tensors, and one unit without an axis.
+SHAPES = [(), (5,), (2, 3), (2, 3, 2), (2, 2, 3, 2)]
+each_activation = pytest.mark.parametrize("name", ACTIVATIONS)
+each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def draw(shape: tuple[int, ...] = (4,), n: int = 80, p: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Units (n, ...) that depend on protected columns of different means and scales."""
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.random(n) < 0.3, rng.normal(size=(n, p - 1)) * 10.0 ** np.arange(p - 1) + 40.0])
+    d = int(np.prod(shape, dtype=int))
+    Y = 0.5 * (X - X.mean(0)) / X.std(0) @ rng.normal(size=(p, d)) + rng.normal(size=(n, d))
+    return Y.reshape(n, *shape), X.astype(float)
+
+
+def largest_correlation(Y: Tensor, X: Tensor) -> float:
+    Y, X = Y.detach().double().flatten(1), X.double()
+    Y, X = Y - Y.mean(0), X - X.mean(0)
+    return float(((X / X.norm(dim=0)).T @ (Y / Y.norm(dim=0))).abs().max())
+
+
+# ------------------------------------------------------------------------------------------ the numpy core
+@each_shape
+@pytest.mark.parametrize("weighted", [False, True], ids=["equal weights", "weighted"])
+def test_project_out_equals_the_core(shape: tuple[int, ...], weighted: bool) -> None:
+    Y, X = draw(shape)
+    weight = np.random.default_rng(1).uniform(0.0, 2.0, len(X)) if weighted else None
+    expected = projection.project_out(Y, X, weight)
+    w = None if weight is None else torch.tensor(weight)
+    assert np.abs(Y - expected).max() > 0.1
+    out = project_out(torch.tensor(Y), torch.tensor(X), w)
+    assert out.shape == Y.shape and np.abs(out.numpy() - expected).max() < 1e-10
+    single = project_out(torch.tensor(Y).float(), torch.tensor(X), w)
+    assert single.dtype == torch.float32 and np.abs(single.numpy() - expected).max() < 1e-5
+
+
+@each_shape
+@each_activation
+def test_generalized_project_out_equals_the_core(name: str, shape: tuple[int, ...]) -> None:
+    Y, X = draw(shape)
+    expected = projection.GeneralizedProjector.fit(Y, X, name).apply(Y, X)
+    assert np.abs(Y - expected).max() > 0.1
+    out = generalized_project_out(torch.tensor(Y), torch.tensor(X), name)
+    assert out.shape == Y.shape and np.abs(out.numpy() - expected).max() < 1e-10
+    single = generalized_project_out(torch.tensor(Y).float(), torch.tensor(X), name)
+    assert single.dtype == torch.float32 and np.abs(single.numpy() - expected).max() < 1e-5
+
+
+@given(n=st.integers(12, 60), p=st.integers(1, 4), seed=st.integers(0, 1000), name=st.sampled_from(ACTIVATIONS))
+@settings(max_examples=25, deadline=None)
+def test_any_draw_equals_the_core(n: int, p: int, seed: int, name: str) -> None:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, p)) * 10.0 ** rng.integers(-3, 4, p)
+    Y = rng.normal(size=(n, 3)) + X[:, :1] / X.std()
+    out = project_out(torch.tensor(Y), torch.tensor(X)).numpy()
+    np.testing.assert_allclose(out, projection.project_out(Y, X), atol=1e-10)
+    core = projection.GeneralizedProjector.fit(Y, X, name)
+    if core.converged.all():
+        u = generalized_project_out(torch.tensor(Y), torch.tensor(X), name).numpy()
+        np.testing.assert_allclose(core.activation(u), core.predict(Y, X), atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.bfloat16, 0.05), (torch.float16, 0.006)], ids=str)
+def test_half_precision_is_computed_in_single(dtype: torch.dtype, digits: float) -> None:
+    Y, X = draw(n=4000)
+    Y = Y + 3.0
+    low = torch.tensor(Y).to(dtype)
+    out = project_out(low, torch.tensor(X))
+    assert out.dtype == dtype
+    np.testing.assert_allclose(out.double(), projection.project_out(low.double().numpy(), X), atol=digits)
+    # 4000 rows summed in half precision would leave far more than the rounding of single values.
+    assert largest_correlation(low, torch.tensor(X)) > 0.3
+    assert largest_correlation(out, torch.tensor(X)) < 2e-3
+    pre = generalized_project_out(low, torch.tensor(X), "relu")
+    assert pre.dtype == dtype and largest_correlation(torch.relu(pre), torch.tensor(X)) < 2e-3
+
+
+def test_autocast_does_not_lower_the_precision() -> None:
+    Y, X = (torch.tensor(part) for part in draw())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = project_out(Y.float(), X), generalized_project_out(Y.float(), X, "relu")
+    torch.testing.assert_close(out[0], project_out(Y.float(), X))
+    torch.testing.assert_close(out[1], generalized_project_out(Y.float(), X, "relu"))
+
+
+# ---------------------------------------------------------------------------------------- what it guarantees
+def test_a_linear_probe_finds_nothing_afterwards_and_did_before() -> None:
+    rng = np.random.default_rng(0)
+    group = rng.random(600) < 0.5
+    Y = rng.normal(size=(600, 8)) + 0.8 * group[:, None] * rng.normal(size=8)
+
+    def accuracy(features: np.ndarray) -> float:
+        from sklearn.linear_model import LogisticRegression
+
+        return float(LogisticRegression(C=1e6).fit(features, group).score(features, group))
+
+    assert accuracy(Y) > 0.8
+    out = project_out(torch.tensor(Y), torch.tensor(group))
+    assert accuracy(out.numpy()) <= max(group.mean(), 1 - group.mean()) + 1e-9
+
+
+def test_group_means_agree_after_relu_and_did_not_before() -> None:
+    Y, _ = draw((3, 4), n=300)
+    group = np.random.default_rng(2).integers(0, 3, 300)
+    pre, X = torch.tensor(Y + 0.5 * group[:, None, None]), torch.nn.functional.one_hot(torch.tensor(group))
+
+    def gap(out: Tensor) -> float:
+        means = torch.stack([out[torch.tensor(group == k)].mean(0) for k in range(3)])
+        return float((means.amax(0) - means.amin(0)).max())
+
+    assert gap(torch.relu(pre)) > 0.2
+    assert gap(torch.relu(project_out(pre, X))) > 0.02  # equal means before the ReLU are not enough
+    corrected = torch.relu(generalized_project_out(pre, X, "relu"))
+    assert gap(corrected) < 1e-6 and float(corrected.min()) >= 0.0
+    torch.testing.assert_close(corrected.mean(0), torch.relu(pre).mean(0))
+    assert gap(torch.relu(generalized_project_out(pre.float(), X, "relu"))) < 1e-6
+
+
+# ------------------------------------------------------------------------------------------------ gradients
+@pytest.mark.parametrize("name", ["linear", *ACTIVATIONS])
+def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    torch.manual_seed(0)
+    X, Y = torch.randn(12, 2).double(), torch.randn(12, 3).double().requires_grad_()
+
+    def correct(y: Tensor) -> Tensor:
+        return project_out(y, X) if name == "linear" else generalized_project_out(y, X, name)
+
+    assert torch.autograd.gradcheck(correct, Y)
+    assert torch.autograd.gradgradcheck(correct, Y)
+    # ... and not those of a network in which the correction is a constant.
+    target = torch.randn(12, 3).double()
+    whole = torch.autograd.grad((correct(Y) * target).sum(), Y)[0]
+    assert float((whole - target).abs().max()) > 0.01
+
+
+@each_activation
+def test_a_batch_smaller_than_the_columns_is_finite(name: str) -> None:
+    torch.manual_seed(0)
+    Y, X = torch.randn(4, 6, requires_grad=True), torch.randn(4, 10)
+    for out in (project_out(Y, X), generalized_project_out(Y, X, name, strict=False)):
+        (gradient,) = torch.autograd.grad(out.square().sum(), Y)
+        assert torch.isfinite(out).all() and torch.isfinite(gradient).all()
+    out = project_out(Y, X).detach()
+    torch.testing.assert_close(out, Y.mean(0).expand(4, 6).detach())  # nothing but the means is orthogonal
+
+
+def test_constant_and_collinear_columns_change_nothing() -> None:
+    Y, X = (torch.tensor(part) for part in draw())
+    more = torch.cat([X, X[:, :1] * 3.0 - X[:, 1:2], torch.full((80, 1), 1e6).double()], 1)
+    torch.testing.assert_close(project_out(Y, more), project_out(Y, X), rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(project_out(Y, torch.full((80, 2), 0.1)), Y)
+    out = generalized_project_out(Y, more, "relu")
+    torch.testing.assert_close(out, generalized_project_out(Y, X, "relu"), rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(project_out(Y[:1], X[:1]), Y[:1])
+
+
+def test_memory_grows_with_the_rows_and_not_with_their_square() -> None:
+    n = 60_000  # n x n would be 29 GB
+    X = torch.randn(n, 2)
+    out = project_out(torch.randn(n, 3) + X[:, :1], X)
+    assert largest_correlation(out, X) < 1e-5
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+@pytest.mark.parametrize(
+    ("protected", "message"),
+    [
+        (torch.zeros(7, 2), "shape"),
+        (torch.zeros(8, 2, 2), "shape"),
+        (torch.tensor([0.0, 1.0, torch.nan, 1.0, 0.0, 1.0, 0.0, 1.0]), "missing or infinite"),
+        (torch.arange(8), "one_hot"),
+        (None, "missing: pass them"),
+    ],
+    ids=["length", "axes", "nan", "ids", "none"],
+)
+def test_protected_columns_that_cannot_be_used(protected: Tensor | None, message: str) -> None:
+    Y = torch.randn(8, 3)
+    with pytest.raises(InputError, match=message):
+        project_out(Y, protected)
+    with pytest.raises(InputError, match=message):
+        generalized_project_out(Y, protected, "relu")
+
+
+def test_other_input_that_cannot_be_used() -> None:
+    X = torch.randn(8, 1)
+    Y = torch.randn(8, 2)
+    Y[3, 1] = torch.nan
+    for correct in (project_out, lambda y, x: generalized_project_out(y, x, "relu")):
+        with pytest.raises(MissingValuesError, match="missing or infinite"):
+            correct(Y, X)
+        with pytest.raises(InputError, match="floating-point"):
+            correct(torch.ones(8, 2, dtype=torch.long), X)
+    with pytest.raises(InputError, match="choose one of identity, relu"):
+        generalized_project_out(torch.randn(8, 2), X, "gelu")
+    with pytest.raises(InputError, match="Weights"):
+        project_out(torch.randn(8, 2), X, torch.full((8,), -1.0))
+    with pytest.raises(InputError, match="no rows"):
+        project_out(torch.zeros(0, 2), torch.zeros(0, 1))
+
+
+def test_what_was_not_solved_is_not_returned_in_silence() -> None:
+    Y, X = (torch.tensor(part) for part in draw())
+    with pytest.raises(NotOrthogonalError, match="of 4 units could not be made orthogonal"):
+        generalized_project_out(Y, X, "sigmoid", max_iter=1)
+    out = generalized_project_out(Y, X, "sigmoid", max_iter=1, strict=False)
+    assert torch.isfinite(out).all()
+
+
+def test_dummies_may_be_whole_numbers_or_booleans() -> None:
+    Y, _ = draw()
+    levels = torch.nn.functional.one_hot(torch.arange(80) % 4)
+    expected = project_out(torch.tensor(Y), levels.double())
+    torch.testing.assert_close(project_out(torch.tensor(Y), levels), expected)
+    torch.testing.assert_close(project_out(torch.tensor(Y), levels.bool()), expected)
