@@ -29,6 +29,8 @@ MODES: dict[str, Callable[[], Orthogonalize | None]] = {
     "pre": lambda: Orthogonalize(2, where="pre"),
     "generalized": lambda: Orthogonalize(2, activation="relu"),
 }
+#: Rows at which memory is measured.
+SIZES = (30_000, 60_000)
 LIMITS = {"post": 15, "pre": 15, "generalized": 100}
 
 
@@ -80,7 +82,7 @@ def growth(name: str, batch: int) -> float:
     torch.set_num_threads(1)
     layer = MODES[name]()
     assert layer is not None
-    y, X = torch.randn(batch, 2000, requires_grad=True), torch.randn(batch, 2)
+    y, X = torch.randn(batch, 500, requires_grad=True), torch.randn(batch, 2)
     layer(y[:100], X[:100]).sum().backward()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     layer(y, X).square().sum().backward()
@@ -99,14 +101,14 @@ def main() -> None:
         train()
     timed = interleave(trainers, options.rounds)
     table = Table(
-        "", "ms a step (median)", "quartiles", "over no layer", "limit", "memory / input, n = 2000", "n = 8000"
+        "", "ms a step (median)", "quartiles", "over no layer", "limit", *(f"memory / input, n = {n}" for n in SIZES)
     )
     base = timed["no layer"].median
     for name, result in timed.items():
         low, high = (1000.0 * edge / options.steps for edge in result.spread)
         row = [name, f"{1000.0 * result.median / options.steps:.1f}", f"{low:.1f} to {high:.1f}"]
         if name in LIMITS:
-            memory = (f"{peak(name, n):.1f}" for n in (2000, 8000))
+            memory = (f"{peak(name, n):.1f}" for n in SIZES)
             row += [f"{100.0 * (result.median / base - 1.0):+.0f} %", f"{LIMITS[name]} %", *memory]
         table.add_row(*row)
     Console().print(table)

@@ -11,6 +11,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from setsquare.nn import Orthogonalize
+from setsquare.nn.functional import generalized_project_out
 
 SETTINGS = ({"where": "post"}, {"activation": "relu"}, {"activation": "sigmoid"})
 
@@ -30,20 +31,29 @@ def train(Y: Tensor, X: Tensor, settings: dict[str, str], batch: int) -> dict[st
     return result | dict(layer.state_dict())
 
 
+def rows_of(rank: int) -> Tensor:
+    """Of each batch of 40 rows one process has 24 and the other 16."""
+    first, last = ((0, 24), (24, 40))[rank]
+    return torch.cat([torch.arange(40 * k + first, 40 * k + last) for k in range(4)])
+
+
 def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     Y, X = draw()
-    # Of each batch of 40 rows one process has 24 and the other 16.
-    mine = torch.cat(
-        [torch.arange(40 * k, 40 * k + 24) if rank == 0 else torch.arange(40 * k + 24, 40 * k + 40) for k in range(4)]
-    )
+    mine = rows_of(rank)
     for number, settings in enumerate(SETTINGS):
         torch.save(train(Y[mine], X[mine], settings, len(mine) // 4), f"{folder}/{number}-{rank}.pt")
+    torch.save(local(Y[mine], X[mine]), f"{folder}/local-{rank}.pt")
     network = nn.parallel.DistributedDataParallel(Network())
     network(Y.float()[mine], X[mine]).square().sum().backward()
     torch.save(dict(network.module.state_dict()), f"{folder}/network-{rank}.pt")
     dist.destroy_process_group()
+
+
+def local(Y: Tensor, X: Tensor) -> Tensor:
+    y = Y.clone().requires_grad_()
+    return torch.autograd.grad(generalized_project_out(y, X, "relu").pow(3).sum(), y)[0]
 
 
 class Network(nn.Module):
@@ -84,3 +94,12 @@ def test_a_distributed_network_has_the_same_moments_everywhere(folder: Path) -> 
     assert float(first["layer.moments.rows"]) == 160.0
     for name, value in first.items():
         torch.testing.assert_close(second[name], value, rtol=0.0, atol=0.0)
+
+
+def test_functions_keep_to_the_rows_of_their_process(folder: Path) -> None:
+    Y, X = draw()
+    for rank in (0, 1):
+        mine = rows_of(rank)
+        torch.testing.assert_close(
+            torch.load(folder / f"local-{rank}.pt"), local(Y[mine], X[mine]), rtol=0.0, atol=1e-12
+        )

@@ -269,6 +269,7 @@ def test_settings_that_cannot_be_used() -> None:
         ({"inference": "none"}, "Unknown inference='none'"),
         ({"n_protected": 0}, "n_protected"),
         ({"momentum": 1.5}, "momentum"),
+        ({"momentum": "slow"}, "momentum"),
         ({"where": "generalized"}, "choose one of identity"),
         ({"activation": "gelu"}, "choose one of identity"),
     ):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
-from setsquare.nn.implicit import ACTIVATIONS, ImplicitCorrection, Prior, assemble, minimise, row_sums
+from setsquare.nn.activations import ACTIVATIONS
+from setsquare.nn.implicit import ImplicitCorrection, Prior, assemble, minimise, row_sums
 from setsquare.projection.basis import COLLINEAR, CONSTANT
 
 
@@ -97,7 +98,7 @@ def generalized_project_out(
             )
         _check_converged(found.converged, found.residual, strict)
         corrected, _ = ImplicitCorrection.apply(  # type: ignore[no-untyped-call]
-            eta, found.B, D, rows, one, prior.centre, nothing, activation
+            eta, found.B, D, rows, one, prior.centre, nothing, activation, False
         )
     result: Tensor = corrected.to(pre.dtype).reshape(pre.shape)
     return result

@@ -17,53 +17,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional as F
 
-
-class Terms(NamedTuple):
-    """Column sums of ``H(u)``, ``h(u)²`` and ``u²``, each (d,); ``h(u)`` and ``h'(u)``, both (n, d)."""
-
-    value: Tensor
-    square: Tensor
-    reach: Tensor
-    out: Tensor
-    slope: Tensor
-
-
-class Activation(NamedTuple):
-    """An increasing function ``h``, its antiderivative ``H`` and its slope."""
-
-    H: Callable[[Tensor], Tensor]
-    h: Callable[[Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
-
-    def terms(self, u: Tensor, spare: Tensor) -> Terms:
-        """All that a Newton step needs; ``u`` and ``spare`` may be overwritten."""
-        reach = torch.mul(u, u, out=spare).sum(0)
-        if self.h is torch.relu:
-            out = u.relu_()
-            square = torch.mul(out, out, out=spare).sum(0)
-            return Terms(0.5 * square, square, reach, out, torch.sign(out, out=spare))
-        out = self.h(u)
-        return Terms(self.H(u).sum(0), torch.mul(out, out, out=spare).sum(0), reach, out, self.slope(u))
-
-    def slope_of(self, u: Tensor) -> Tensor:
-        """Slope, in the memory of ``u`` where no derivative of it is asked for."""
-        return u.relu_().sign_() if self.h is torch.relu and not torch.is_grad_enabled() else self.slope(u)
-
-
-ACTIVATIONS = {
-    "identity": Activation(lambda u: 0.5 * u.square(), lambda u: u, torch.ones_like),
-    "relu": Activation(lambda u: 0.5 * u.relu().square(), torch.relu, lambda u: (u > 0.0).to(u.dtype)),
-    # Products of two sigmoids: one minus the square of something near one has no digits left.
-    "sigmoid": Activation(lambda u: -F.logsigmoid(-u), torch.sigmoid, lambda u: torch.sigmoid(u) * torch.sigmoid(-u)),
-    "tanh": Activation(
-        lambda u: -u - F.logsigmoid(-2.0 * u),
-        torch.tanh,
-        lambda u: 4.0 * torch.sigmoid(2.0 * u) * torch.sigmoid(-2.0 * u),
-    ),
-    "exp": Activation(torch.exp, torch.exp, torch.exp),
-}
+from setsquare.nn.activations import ACTIVATIONS, Activation
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +91,16 @@ def row_sums(eta: Tensor, D: Tensor, B: Tensor, h: Activation, memory: Tensor | 
 
 def products(D: Tensor) -> Tensor:
     """Products of each two columns, (n, m(m+1)/2): weighted sums of them are the upper triangles of Gram matrices."""
-    i, j = torch.triu_indices(D.shape[1], D.shape[1], device=D.device)
-    return D[:, i] * D[:, j]
+    m = D.shape[1]
+    return torch.cat([D[:, i:] * D[:, i : i + 1] for i in range(m)], dim=1)
 
 
 def unpack(upper: Tensor) -> Tensor:
     """Symmetric matrices (m, m, d) from their upper triangles (m(m+1)/2, d)."""
     m = int((2 * len(upper)) ** 0.5)
-    i, j = torch.triu_indices(m, m, device=upper.device)
-    index = torch.empty(m, m, dtype=torch.long, device=upper.device)
-    index[i, j] = index[j, i] = torch.arange(len(upper), device=upper.device)
-    return upper[index]
+    pairs = [(min(i, j), max(i, j)) for i in range(m) for j in range(m)]
+    index = [i * (2 * m - i + 1) // 2 + j - i for i, j in pairs]
+    return upper[index].view(m, m, -1)
 
 
 def assemble(total: Tensor, rows: Tensor, B: Tensor, prior: Prior) -> Sums:
@@ -248,12 +202,21 @@ class ImplicitCorrection(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, eta: Tensor, B: Tensor, D: Tensor, rows: Tensor, share: Tensor, centre: Tensor, K: Tensor, name: str
+        ctx: Any,
+        eta: Tensor,
+        B: Tensor,
+        D: Tensor,
+        rows: Tensor,
+        share: Tensor,
+        centre: Tensor,
+        K: Tensor,
+        activation: str,
+        shared: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Apply ``B``, which was found before."""
+        """Apply ``B``, which was found before; ``shared`` if the rows of all processes made it."""
         found = B.clone()
         ctx.save_for_backward(eta, found, D, rows, share, centre, K)
-        ctx.activation = name
+        ctx.activation, ctx.shared = activation, shared
         return torch.addmm(eta, D, found.to(D.dtype), alpha=-1.0), found
 
     @staticmethod
@@ -263,8 +226,10 @@ class ImplicitCorrection(torch.autograd.Function):
         G, pull = gradients
         h = ACTIVATIONS[ctx.activation]
         slope = h.slope_of(torch.addmm(eta, D, B.to(D.dtype), alpha=-1.0))
-        A = share / rows * unpack(sum_over_processes((products(D).T @ slope).to(B.dtype))) + K
-        pull = sum_over_processes(pull - (D.T @ G).to(B.dtype))
+        gram, pull = (products(D).T @ slope).to(B.dtype), pull - (D.T @ G).to(B.dtype)
+        if ctx.shared:
+            gram, pull = sum_over_processes(gram), sum_over_processes(pull)
+        A = share / rows * unpack(gram) + K
         # What is flat at the solution moves no output: it gets no part of the gradient.
         lam = solve_units(A, pull, drop=100.0 * torch.finfo(D.dtype).eps) * share / rows
         along, lift = D @ lam.to(D.dtype), (centre @ lam).to(D.dtype)
@@ -273,7 +238,7 @@ class ImplicitCorrection(torch.autograd.Function):
         else:  # the same in place
             change = along.mul_(slope).add_(G)
             change.sub_(h.slope_of(slope.copy_(eta)).mul_(lift))
-        return change, None, None, None, None, None, None, None
+        return change, *(None,) * 8
 
 
 class LinearCorrection(torch.autograd.Function):

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from setsquare.errors import InputError
 from setsquare.nn.functional import check_activation, flatten, read_protected
-from setsquare.nn.moments import Momentum, RunningMoments, WorkingMoments
+from setsquare.nn.moments import Momentum, RunningMoments
+from setsquare.nn.working import WorkingMoments
 
 Where: TypeAlias = Literal["post", "pre", "generalized"]
 Inference: TypeAlias = Literal["protected", "marginal", "off"]
@@ -62,6 +63,10 @@ class Orthogonalize(nn.Module):
 
     Notes
     -----
+    A batch with ten rows or more for each coefficient (p + 1 of them) is corrected by itself alone. With less, the past
+    fills it up, and lags behind weights that move: train slowly, and end with :func:`~setsquare.nn.fit_layer`. The
+    generalised mode takes at most three Newton steps a training batch from the running solution.
+
     In a distributed run the sums are taken over all processes, so each must pass the same number of batches. The number
     of units is that of the first batch: for ``DataParallel``, pass one before replicating.
 
@@ -90,7 +95,11 @@ class Orthogonalize(nn.Module):
         _check_choice("inference", inference, get_args(Inference))
         if n_protected is not None and n_protected < 1:
             raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
-        if not (momentum is None or momentum == "auto" or (isinstance(momentum, float) and 0.0 < momentum <= 1.0)):
+        if (
+            momentum is not None
+            and momentum != "auto"
+            and not (isinstance(momentum, float | int) and 0 < momentum <= 1)
+        ):
             raise InputError(f'momentum must be above 0 and at most 1, "auto" or None, not {momentum!r}.')
         self.n_protected, self.where, self.activation, self.inference = n_protected, where, activation, inference
         self.moments: RunningMoments

@@ -1,0 +1,56 @@
+"""Activations of tensors: the counterpart of :mod:`setsquare.families.activations`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Terms(NamedTuple):
+    """Column sums of ``H(u)``, ``h(u)²`` and ``u²``, each (d,); ``h(u)`` and ``h'(u)``, both (n, d)."""
+
+    value: Tensor
+    square: Tensor
+    reach: Tensor
+    out: Tensor
+    slope: Tensor
+
+
+class Activation(NamedTuple):
+    """An increasing function ``h``, its antiderivative ``H`` and its slope."""
+
+    H: Callable[[Tensor], Tensor]
+    h: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+    def terms(self, u: Tensor, spare: Tensor) -> Terms:
+        """All that a Newton step needs; ``u`` and ``spare`` may be overwritten."""
+        reach = torch.mul(u, u, out=spare).sum(0)
+        if self.h is torch.relu:
+            out = u.relu_()
+            square = torch.mul(out, out, out=spare).sum(0)
+            return Terms(0.5 * square, square, reach, out, torch.sign(out, out=spare))
+        out = self.h(u)
+        return Terms(self.H(u).sum(0), torch.mul(out, out, out=spare).sum(0), reach, out, self.slope(u))
+
+    def slope_of(self, u: Tensor) -> Tensor:
+        """Slope, in the memory of ``u`` where no derivative of it is asked for."""
+        return u.relu_().sign_() if self.h is torch.relu and not torch.is_grad_enabled() else self.slope(u)
+
+
+ACTIVATIONS = {
+    "identity": Activation(lambda u: 0.5 * u.square(), lambda u: u, torch.ones_like),
+    "relu": Activation(lambda u: 0.5 * u.relu().square(), torch.relu, lambda u: (u > 0.0).to(u.dtype)),
+    # Products of two sigmoids: one minus the square of something near one has no digits left.
+    "sigmoid": Activation(lambda u: -F.logsigmoid(-u), torch.sigmoid, lambda u: torch.sigmoid(u) * torch.sigmoid(-u)),
+    "tanh": Activation(
+        lambda u: -u - F.logsigmoid(-2.0 * u),
+        torch.tanh,
+        lambda u: 4.0 * torch.sigmoid(2.0 * u) * torch.sigmoid(-2.0 * u),
+    ),
+    "exp": Activation(torch.exp, torch.exp, torch.exp),
+}
