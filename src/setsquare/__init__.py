@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from setsquare import auditing, datasets, design, errors, families, projection
+    from setsquare import auditing, datasets, design, errors, families, nn, projection
 
     __version__: str
     from setsquare.auditing import AuditResult, Comparison, audit, audit_correction, audit_model, compare
@@ -37,7 +37,7 @@ _HOME = {
     "compare": "setsquare.auditing",
     "solve": "setsquare.solvers",
 }
-_MODULES = ("auditing", "datasets", "design", "errors", "families", "projection")
+_MODULES = ("auditing", "datasets", "design", "errors", "families", "nn", "projection")
 
 __all__ = [
     "AuditResult",
@@ -57,6 +57,7 @@ __all__ = [
     "design",
     "errors",
     "families",
+    "nn",
     "projection",
     "solve",
 ]

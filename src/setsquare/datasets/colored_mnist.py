@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from setsquare.datasets.extras import require
 from setsquare.datasets.files import locate
 from setsquare.datasets.record import Dataset, assemble
 from setsquare.datasets.registry import REGISTRY
 from setsquare.errors import InputError
+from setsquare.extras import require
 from setsquare.typing import IntArray
 
 COLOURS = ("red", "green", "blue")
@@ -55,7 +55,7 @@ def load_colored_mnist(
     """
     if test_colours not in ("counterfactual", "all"):
         raise InputError(f'test_colours must be "counterfactual" or "all", not {test_colours!r}.')
-    require("pandas")
+    require("Data sets need", "pandas")
     import pandas as pd
 
     info = REGISTRY["colored_mnist"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from setsquare.datasets.extras import require
 from setsquare.datasets.record import Dataset, assemble
 from setsquare.datasets.registry import REGISTRY
+from setsquare.extras import require
 
 
 def load_diabetes() -> Dataset:
@@ -31,7 +31,7 @@ def load_diabetes() -> Dataset:
       source     Efron et al. (2004), Least Angle Regression; ships inside scikit-learn
       licence    scikit-learn is under BSD-3-Clause; the authors state no terms for the data
     """
-    require("pandas")
+    require("Data sets need", "pandas")
     import pandas as pd
     from sklearn import datasets
 

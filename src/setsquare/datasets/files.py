@@ -6,9 +6,9 @@ import hashlib
 import os
 from pathlib import Path
 
-from setsquare.datasets.extras import require
 from setsquare.datasets.registry import DataFile
 from setsquare.errors import DataNotFoundError, InputError
+from setsquare.extras import require
 
 #: The environment variable that names the user's folder of data.
 VARIABLE = "SETSQUARE_DATA"
@@ -82,7 +82,7 @@ def _folders() -> list[Path]:
 
 def _cache() -> Path:
     """Return the user's cache folder, which need not exist."""
-    require("pooch")
+    require("Data sets need", "pooch")
     import pooch
 
     return Path(pooch.os_cache("setsquare"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from setsquare.datasets.extras import require
 from setsquare.errors import InputError
+from setsquare.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ ADULT_COLUMNS: dict[str, bool] = {
 
 def read_parquet(path: Path) -> pd.DataFrame:
     """Read a Parquet file; levels keep their order, rows are numbered from 0."""
-    require("pandas", "pyarrow")
+    require("Data sets need", "pandas", "pyarrow")
     import pandas as pd
 
     return pd.read_parquet(path, engine="pyarrow").reset_index(drop=True)
@@ -41,7 +41,7 @@ def read_parquet(path: Path) -> pd.DataFrame:
 
 def read_adult_text(path: Path) -> pd.DataFrame:
     """Read UCI's raw ``adult.data``: levels sorted, as R's ``as.factor`` has them, and "?" kept as a level."""
-    require("pandas")
+    require("Data sets need", "pandas")
     import pandas as pd
 
     text = pd.read_csv(path, header=None, dtype="str", skipinitialspace=True, keep_default_na=False)

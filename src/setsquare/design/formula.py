@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from setsquare.errors import InputError, MissingDependencyError, UnseenLevelError
+from setsquare.errors import InputError, UnseenLevelError
+from setsquare.extras import require
 from setsquare.typing import Array
 
 from .coders import Categorical, Numeric, Unseen
@@ -183,10 +184,9 @@ def _unusable(text: str, error: Exception) -> InputError:
 
 
 def _formulaic() -> Any:
-    try:
-        import formulaic
-        import formulaic.errors
-        import formulaic.transforms
-    except ImportError as error:
-        raise MissingDependencyError("Formulas need the package formulaic: pip install setsquare[formula]") from error
+    require("Formulas need", "formulaic")
+    import formulaic
+    import formulaic.errors
+    import formulaic.transforms
+
     return formulaic

@@ -1,5 +1,9 @@
 """Networks: blind any layer of a torch model to the protected columns, while training or afterwards."""
 
+from setsquare.extras import require
+
+require("Networks need", "torch")
+
 from setsquare.nn import functional
 from setsquare.nn.constraint import OrthogonalityConstraint
 from setsquare.nn.fitting import LayerFit, fit_layer

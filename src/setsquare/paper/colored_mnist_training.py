@@ -78,6 +78,9 @@ class Settings:
     learning_rate : float
     penalty : float
         Weight of the squared correlations in the constrained modes.
+    monitor : {"accuracy", "loss"}
+        What early stopping looks at on the validation rows; the paper does not say. The constrained modes always look
+        at loss plus penalty.
     n_train : int, optional
         Use so many training rows only.
     """
@@ -88,6 +91,7 @@ class Settings:
     validation: float = 0.2
     learning_rate: float = 1e-3
     penalty: float = 3.0
+    monitor: Literal["accuracy", "loss"] = "accuracy"
     n_train: int | None = None
 
 
@@ -224,10 +228,10 @@ def _follow(average: Network, network: Network, past: float) -> None:
 
 
 def _quality(network: Network, rows: Rows, mode: Mode, settings: Settings) -> float:
-    """Validation accuracy as published; for a constraint, minus the loss with the penalty of these rows."""
+    """Validation accuracy, or minus the loss; for a constraint, minus the loss with the penalty of these rows."""
     seen = evaluate(network, rows, mode)
     if mode.constraint is None:
-        return accuracy(seen.score, rows.label)
+        return _SCORES[settings.monitor](seen.score, rows.label)
     penalty = OrthogonalityConstraint(rows.protected.shape[1], penalty=settings.penalty, rate=0.0)
     return -float(cross_entropy(seen.score, rows.label) + penalty(seen.pooled, rows.protected))
 
@@ -235,3 +239,9 @@ def _quality(network: Network, rows: Rows, mode: Mode, settings: Settings) -> fl
 def accuracy(score: Tensor, label: Tensor) -> float:
     """Share of the rows whose score has the sign of the label."""
     return float(((score > 0.0) == (label > 0.5)).float().mean())
+
+
+_SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {
+    "accuracy": accuracy,
+    "loss": lambda score, label: -float(cross_entropy(score, label)),
+}
