@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from setsquare import auditing, datasets, design, errors, families, nn, projection
+    from setsquare import auditing, comparators, datasets, design, errors, families, nn, projection
 
     __version__: str
     from setsquare.auditing import AuditResult, Comparison, audit, audit_correction, audit_model, compare
@@ -37,7 +37,7 @@ _HOME = {
     "compare": "setsquare.auditing",
     "solve": "setsquare.solvers",
 }
-_MODULES = ("auditing", "datasets", "design", "errors", "families", "nn", "projection")
+_MODULES = ("auditing", "comparators", "datasets", "design", "errors", "families", "nn", "projection")
 
 __all__ = [
     "AuditResult",
@@ -52,6 +52,7 @@ __all__ = [
     "audit_correction",
     "audit_model",
     "auditing",
+    "comparators",
     "compare",
     "datasets",
     "design",
