@@ -2,9 +2,11 @@
 
     python -m benchmarks.bench_layer
 
-Batch 128, conv 3->8, ReLU, [layer], conv 8->16, ReLU, max-pool, dense 64, 1; two protected columns; one thread. Memory
-is what one forward and backward pass of the layer alone adds to the peak, as a multiple of its input, at two batch
-sizes: with a matrix of n x n the second figure would be larger.
+Batch 128, conv 3->8, ReLU, [layer], conv 8->16, ReLU, max-pool, dense 64, 1; two protected columns; one thread. CPU
+time of the process stands beside wall time, because other jobs share the machine; "no layer" is timed twice, to show
+the noise. Each round times every network once, and the overhead is the median of the rounds' ratios to "no layer".
+Memory is what one forward and backward pass of the layer alone adds to the peak, as a multiple of its input, at two
+batch sizes: with a matrix of n x n the second figure would be twice the first.
 """
 
 from __future__ import annotations
@@ -13,18 +15,20 @@ import argparse
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks.measure import interleave
 from setsquare.nn import Orthogonalize
 
 MODES: dict[str, Callable[[], Orthogonalize | None]] = {
     "no layer": lambda: None,
+    "no layer, again": lambda: None,
     "post": lambda: Orthogonalize(2),
     "pre": lambda: Orthogonalize(2, where="pre"),
     "generalized": lambda: Orthogonalize(2, activation="relu"),
@@ -84,9 +88,21 @@ def growth(name: str, batch: int) -> float:
     assert layer is not None
     y, X = torch.randn(batch, 500, requires_grad=True), torch.randn(batch, 2)
     layer(y[:100], X[:100]).sum().backward()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open("/proc/self/statm") as now:
+        before = int(now.read().split()[1]) * resource.getpagesize()
     layer(y, X).square().sum().backward()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024.0 / (4.0 * y.numel())
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0 - before) / (4.0 * y.numel())
+
+
+def clock(calls: list[Callable[[], None]], rounds: int) -> np.ndarray:
+    """CPU and wall seconds (2, calls, rounds), one call after the other in each round; the first round is not kept."""
+    seconds = np.zeros((2, len(calls), 1 + rounds))
+    for turn in range(1 + rounds):
+        for number, call in enumerate(calls):
+            start = np.array([time.process_time(), time.perf_counter()])
+            call()
+            seconds[:, number, turn] = np.array([time.process_time(), time.perf_counter()]) - start
+    return seconds[:, :, 1:]
 
 
 def main() -> None:
@@ -97,19 +113,20 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     trainers = {name: trainer(make(), options.batch, options.steps) for name, make in MODES.items()}
-    for train in trainers.values():
-        train()
-    timed = interleave(trainers, options.rounds)
-    table = Table(
-        "", "ms a step (median)", "quartiles", "over no layer", "limit", *(f"memory / input, n = {n}" for n in SIZES)
-    )
-    base = timed["no layer"].median
-    for name, result in timed.items():
-        low, high = (1000.0 * edge / options.steps for edge in result.spread)
-        row = [name, f"{1000.0 * result.median / options.steps:.1f}", f"{low:.1f} to {high:.1f}"]
+    cpu, wall = (dict(zip(MODES, times, strict=True)) for times in clock(list(trainers.values()), options.rounds))
+    table = Table("", "CPU ms a step", "over no layer", "wall ms a step", "over no layer", "limit")
+    for n in SIZES:
+        table.add_column(f"memory / input, n = {n}")
+    for name in MODES:
+        row = [name]
+        for times in (cpu, wall):
+            low, middle, high = np.percentile(100.0 * (times[name] / times["no layer"] - 1.0), [25, 50, 75])
+            row += [
+                f"{1000.0 * np.median(times[name]) / options.steps:.1f}",
+                f"{middle:+.0f} % ({low:+.0f} to {high:+.0f})",
+            ]
         if name in LIMITS:
-            memory = (f"{peak(name, n):.1f}" for n in SIZES)
-            row += [f"{100.0 * (result.median / base - 1.0):+.0f} %", f"{LIMITS[name]} %", *memory]
+            row += [f"{LIMITS[name]} %", *(f"{peak(name, n):.1f}" for n in SIZES)]
         table.add_row(*row)
     Console().print(table)
 

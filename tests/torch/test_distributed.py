@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import torch
@@ -10,9 +12,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
-from setsquare.nn import Orthogonalize
+from setsquare.nn import OrthogonalityConstraint, Orthogonalize
 from setsquare.nn.functional import generalized_project_out
 
+METHODS = ("augmented_lagrangian", "mdmm")
 SETTINGS = ({"where": "post"}, {"activation": "relu"}, {"activation": "sigmoid"})
 
 
@@ -39,16 +42,33 @@ def rows_of(rank: int) -> Tensor:
 
 def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timedelta(seconds=120)
+    )
     Y, X = draw()
     mine = rows_of(rank)
     for number, settings in enumerate(SETTINGS):
         torch.save(train(Y[mine], X[mine], settings, len(mine) // 4), f"{folder}/{number}-{rank}.pt")
     torch.save(local(Y[mine], X[mine]), f"{folder}/local-{rank}.pt")
+    for method in METHODS:
+        torch.save(constrain(Y[mine], X[mine], method, len(mine) // 4), f"{folder}/{method}-{rank}.pt")
     network = nn.parallel.DistributedDataParallel(Network())
     network(Y.float()[mine], X[mine]).square().sum().backward()
     torch.save(dict(network.module.state_dict()), f"{folder}/network-{rank}.pt")
     dist.destroy_process_group()
+
+
+def constrain(Y: Tensor, X: Tensor, method: str, batch: int) -> dict[str, Tensor]:
+    """States of a constraint, and the gradients of a network that was trained with it."""
+    torch.manual_seed(2)
+    constraint, network, result = OrthogonalityConstraint(2, method), nn.Linear(5, 3).double(), {}
+    model = nn.parallel.DistributedDataParallel(network) if dist.is_initialized() else network
+    for step, (y, x) in enumerate(zip(Y.split(batch), X.split(batch), strict=True)):
+        network.zero_grad()
+        value = constraint(model(y).tanh(), x)
+        value.backward()
+        result[f"value{step}"], result[f"gradient{step}"] = value.detach(), network.weight.grad.clone()
+    return result | dict(constraint.state_dict())
 
 
 def local(Y: Tensor, X: Tensor) -> Tensor:
@@ -69,7 +89,14 @@ class Network(nn.Module):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("processes")
-    mp.spawn(work, args=(str(path),), nprocs=2)
+    processes, start = mp.spawn(work, args=(str(path),), nprocs=2, join=False), monotonic()
+    try:
+        while not processes.join(timeout=5.0):
+            assert monotonic() - start < 300.0, "the processes wait for each other"
+    finally:
+        for process in processes.processes:
+            if process.is_alive():
+                process.kill()
     return path
 
 
@@ -87,6 +114,20 @@ def test_two_processes_equal_one(folder: Path, number: int) -> None:
             both = parts[0][name]
         torch.testing.assert_close(both, value, rtol=0.0, atol=1e-10)
     assert float((alone["moments.gram"] - whole["moments.gram"]).abs().max()) > 0.01  # not so if each kept to its own
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_constraint_of_two_processes_is_that_of_one(folder: Path, method: str) -> None:
+    """Moments, multipliers and, averaged, gradients; also where the processes have different numbers of rows."""
+    first, second = (torch.load(folder / f"{method}-{rank}.pt") for rank in (0, 1))
+    whole = constrain(*draw(), method, 40)
+    alone = constrain(*(part[rows_of(0)] for part in draw()), method, 24)
+    for name, value in whole.items():
+        torch.testing.assert_close(first[name], second[name], rtol=0.0, atol=1e-15)
+        torch.testing.assert_close(first[name], value, rtol=0.0, atol=1e-10)
+    assert float(whole["multipliers"].abs().max()) > 0.01
+    for name in ("covariance", "protected_scatter", "gradient1"):  # not so if each kept to its own
+        assert float((alone[name] - whole[name]).abs().max()) > 0.01
 
 
 def test_a_distributed_network_has_the_same_moments_everywhere(folder: Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
 from setsquare.nn import Orthogonalize, blind, fit_layer
 from setsquare.nn.functional import generalized_project_out, project_out
-
-torch.set_num_threads(1)
 
 
 def draw(n: int = 500) -> tuple[Tensor, Tensor]:
@@ -121,7 +121,37 @@ def test_what_cannot_be_fitted() -> None:
         fit_layer(blind(network(), ["1"]), iter(loader(x, X)))
     with pytest.raises(InputError, match="forward="):
         fit_layer(blind(network(), ["1"]), [x])
+    for layer in (None, "1"):
+        blinded = blind(network(), ["1"])
+        with pytest.raises(InputError, match="gave no"):
+            fit_layer(blinded, [], None if layer is None else blinded.corrections[layer])
     blinded = blind(network(), ["1"])
     with pytest.raises(NotOrthogonalError, match="allow more max_passes"):
         fit_layer(blinded, loader(x, X, 20), max_passes=2)
+    with pytest.raises(InputError, match="Layer '1': The layer has not seen a batch"):
+        blinded.eval()(x, protected=X)  # what was not solved is not used
     assert fit_layer(blinded, iter(loader(x, X)), max_passes=1)["corrections.1"].n_passes == 1
+
+
+@pytest.mark.parametrize("layer", ["0", "1"])
+def test_a_batch_that_is_not_finite_is_not_left_out_in_silence(layer: str) -> None:
+    x, X = draw()
+    x[3] = torch.nan
+    with pytest.raises(MissingValuesError, match=f"1 batch\\(es\\) of layer 'corrections.{layer}' have missing"):
+        fit_layer(blind(network(), [layer]), loader(x, X))
+
+
+def test_a_batch_without_rows_adds_none_and_a_loader_starts_its_workers_once_a_pass() -> None:
+    class Loader:
+        """Starting a DataLoader may start processes: asking whether it is an iterator must not."""
+
+        starts = 0
+
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            self.starts += 1
+            return iter([*loader(x, X), (x[:0], X[:0])])
+
+    x, X = draw()
+    batches = Loader()
+    fit = fit_layer(blind(network(), ["1"]), batches)["corrections.1"]
+    assert fit.n_rows == 500 and batches.starts == fit.n_passes + 1  # one for the order of the layers

@@ -1,25 +1,18 @@
-"""Projections of tensors: equal to the numpy core, differentiable, safe on small batches."""
+"""Projections of tensors: differentiable, precise, safe on small batches (the theorems have tests of their own)."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from setsquare import projection
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
 from setsquare.nn.functional import generalized_project_out, project_out
 
-torch.set_num_threads(1)
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "exp")
-APPLY = {"identity": lambda u: u, "relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "exp": torch.exp}
-#: Two- to five-dimensional tensors, and one unit without an axis.
-SHAPES = [(), (5,), (2, 3), (2, 3, 2), (2, 2, 3, 2)]
 each_activation = pytest.mark.parametrize("name", ACTIVATIONS)
-each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
 def draw(shape: tuple[int, ...] = (4,), n: int = 80, p: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -35,47 +28,6 @@ def largest_correlation(Y: Tensor, X: Tensor) -> float:
     Y, X = Y.detach().double().flatten(1), X.double()
     Y, X = Y - Y.mean(0), X - X.mean(0)
     return float(((X / X.norm(dim=0)).T @ (Y / Y.norm(dim=0))).abs().max())
-
-
-# ------------------------------------------------------------------------------------------ the numpy core
-@each_shape
-@pytest.mark.parametrize("weighted", [False, True], ids=["equal weights", "weighted"])
-def test_project_out_equals_the_core(shape: tuple[int, ...], weighted: bool) -> None:
-    Y, X = draw(shape)
-    weight = np.random.default_rng(1).uniform(0.0, 2.0, len(X)) if weighted else None
-    expected = projection.project_out(Y, X, weight)
-    w = None if weight is None else torch.tensor(weight)
-    assert np.abs(Y - expected).max() > 0.1
-    out = project_out(torch.tensor(Y), torch.tensor(X), w)
-    assert out.shape == Y.shape and np.abs(out.numpy() - expected).max() < 1e-10
-    single = project_out(torch.tensor(Y).float(), torch.tensor(X), w)
-    assert single.dtype == torch.float32 and np.abs(single.numpy() - expected).max() < 1e-5
-
-
-@each_shape
-@each_activation
-def test_generalized_project_out_equals_the_core(name: str, shape: tuple[int, ...]) -> None:
-    Y, X = draw(shape)
-    expected = projection.GeneralizedProjector.fit(Y, X, name).apply(Y, X)
-    assert np.abs(Y - expected).max() > 0.1
-    out = generalized_project_out(torch.tensor(Y), torch.tensor(X), name)
-    assert out.shape == Y.shape and np.abs(out.numpy() - expected).max() < 1e-10
-    single = generalized_project_out(torch.tensor(Y).float(), torch.tensor(X), name)
-    assert single.dtype == torch.float32 and np.abs(single.numpy() - expected).max() < 1e-5
-
-
-@given(n=st.integers(12, 60), p=st.integers(1, 4), seed=st.integers(0, 1000), name=st.sampled_from(ACTIVATIONS))
-@settings(max_examples=25, deadline=None)
-def test_any_draw_equals_the_core(n: int, p: int, seed: int, name: str) -> None:
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, p)) * 10.0 ** rng.integers(-3, 4, p)
-    Y = rng.normal(size=(n, 3)) + X[:, :1] / X.std()
-    out = project_out(torch.tensor(Y), torch.tensor(X)).numpy()
-    np.testing.assert_allclose(out, projection.project_out(Y, X), atol=1e-10)
-    core = projection.GeneralizedProjector.fit(Y, X, name)
-    if core.converged.all():
-        u = generalized_project_out(torch.tensor(Y), torch.tensor(X), name).numpy()
-        np.testing.assert_allclose(core.activation(u), core.predict(Y, X), atol=1e-8, rtol=1e-8)
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [(torch.bfloat16, 0.05), (torch.float16, 0.006)], ids=str)
@@ -101,39 +53,6 @@ def test_autocast_does_not_lower_the_precision() -> None:
     torch.testing.assert_close(out[1], generalized_project_out(Y.float(), X, "relu"))
 
 
-# ---------------------------------------------------------------------------------------- what it guarantees
-def test_a_linear_probe_finds_nothing_afterwards_and_did_before() -> None:
-    rng = np.random.default_rng(0)
-    group = rng.random(600) < 0.5
-    Y = rng.normal(size=(600, 8)) + 0.8 * group[:, None] * rng.normal(size=8)
-
-    def accuracy(features: np.ndarray) -> float:
-        from sklearn.linear_model import LogisticRegression
-
-        return float(LogisticRegression(C=1e6).fit(features, group).score(features, group))
-
-    assert accuracy(Y) > 0.8
-    out = project_out(torch.tensor(Y), torch.tensor(group))
-    assert accuracy(out.numpy()) <= max(group.mean(), 1 - group.mean()) + 1e-9
-
-
-def test_group_means_agree_after_relu_and_did_not_before() -> None:
-    Y, _ = draw((3, 4), n=300)
-    group = np.random.default_rng(2).integers(0, 3, 300)
-    pre, X = torch.tensor(Y + 0.5 * group[:, None, None]), torch.nn.functional.one_hot(torch.tensor(group))
-
-    def gap(out: Tensor) -> float:
-        means = torch.stack([out[torch.tensor(group == k)].mean(0) for k in range(3)])
-        return float((means.amax(0) - means.amin(0)).max())
-
-    assert gap(torch.relu(pre)) > 0.2
-    assert gap(torch.relu(project_out(pre, X))) > 0.02  # equal means before the ReLU are not enough
-    corrected = torch.relu(generalized_project_out(pre, X, "relu"))
-    assert gap(corrected) < 1e-6 and float(corrected.min()) >= 0.0
-    torch.testing.assert_close(corrected.mean(0), torch.relu(pre).mean(0))
-    assert gap(torch.relu(generalized_project_out(pre.float(), X, "relu"))) < 1e-6
-
-
 # ------------------------------------------------------------------------------------------------ gradients
 @pytest.mark.parametrize("name", ["linear", *ACTIVATIONS])
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
@@ -144,7 +63,7 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
         return project_out(y, X) if name == "linear" else generalized_project_out(y, X, name)
 
     assert torch.autograd.gradcheck(correct, Y)
-    assert torch.autograd.gradgradcheck(correct, Y)
+    assert torch.autograd.gradgradcheck(correct, Y, fast_mode=True)
     # ... and not those of a network in which the correction is a constant.
     target = torch.randn(12, 3).double()
     whole = torch.autograd.grad((correct(Y) * target).sum(), Y)[0]

@@ -5,6 +5,7 @@ from setsquare.extras import require
 require("Networks need", "torch")
 
 from setsquare.nn import functional
+from setsquare.nn.auditing import audit_layer
 from setsquare.nn.constraint import OrthogonalityConstraint
 from setsquare.nn.fitting import LayerFit, fit_layer
 from setsquare.nn.head import refit_head
@@ -17,6 +18,7 @@ __all__ = [
     "LayerInfo",
     "OrthogonalityConstraint",
     "Orthogonalize",
+    "audit_layer",
     "blind",
     "fit_layer",
     "functional",

@@ -11,11 +11,10 @@ from torch.nn import functional as F
 
 
 class Terms(NamedTuple):
-    """Column sums of ``H(u)``, ``h(u)²`` and ``u²``, each (d,); ``h(u)`` and ``h'(u)``, both (n, d)."""
+    """Column sums of ``H(u)`` and ``h(u)²``, both (d,); ``h(u)`` and ``h'(u)``, both (n, d)."""
 
     value: Tensor
     square: Tensor
-    reach: Tensor
     out: Tensor
     slope: Tensor
 
@@ -29,17 +28,19 @@ class Activation(NamedTuple):
 
     def terms(self, u: Tensor, spare: Tensor) -> Terms:
         """All that a Newton step needs; ``u`` and ``spare`` may be overwritten."""
-        reach = torch.mul(u, u, out=spare).sum(0)
         if self.h is torch.relu:
             out = u.relu_()
             square = torch.mul(out, out, out=spare).sum(0)
-            return Terms(0.5 * square, square, reach, out, torch.sign(out, out=spare))
+            return Terms(0.5 * square, square, out, torch.sign(out, out=spare))
         out = self.h(u)
-        return Terms(self.H(u).sum(0), torch.mul(out, out, out=spare).sum(0), reach, out, self.slope(u))
+        return Terms(self.H(u).sum(0), torch.mul(out, out, out=spare).sum(0), out, self.slope(u))
 
-    def slope_of(self, u: Tensor) -> Tensor:
-        """Slope, in the memory of ``u`` where no derivative of it is asked for."""
-        return u.relu_().sign_() if self.h is torch.relu and not torch.is_grad_enabled() else self.slope(u)
+    def times_slope(self, g: Tensor, u: Tensor, out: Tensor) -> Tensor:
+        """``g h'(u)`` in the memory ``out``, which may be that of ``g`` or ``u``."""
+        if self.h is torch.relu:
+            torch.ops.aten.threshold_backward.grad_input(g, u, 0.0, grad_input=out)
+            return out
+        return torch.mul(g, self.slope(u), out=out)
 
 
 ACTIVATIONS = {

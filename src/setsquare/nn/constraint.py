@@ -9,20 +9,22 @@ running value, while the square of a noisy batch covariance would punish noise a
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
-from setsquare.errors import InputError, MissingValuesError
-from setsquare.nn.functional import flatten, read_protected
+from setsquare.errors import InputError
+from setsquare.nn.functional import flatten, read_protected, refuse_missing
+from setsquare.nn.implicit import sum_over_processes
+from setsquare.nn.moments import COLLINEAR
+from setsquare.nn.network import in_double
 
 Method: TypeAlias = Literal["augmented_lagrangian", "mdmm"]
+Scale: TypeAlias = Literal["unit", "shared"]
 #: Ascent on the multipliers a call. The squared constraint of MDMM is small near zero, so its multiplier must run.
 RATES = {"augmented_lagrangian": 0.05, "mdmm": 1.0}
-#: Eigenvalues of the protected columns' correlation matrix below this are collinearity.
-COLLINEAR = 1e-10
-_BY_UNIT = ("multipliers", "mean", "variance", "covariance")
 
 
 class OrthogonalityConstraint(nn.Module):
@@ -46,10 +48,22 @@ class OrthogonalityConstraint(nn.Module):
         Step of the multipliers in each training call; 0 leaves them to :meth:`step`.
     momentum : float
         Weight of a new batch in the running covariances; 1 where each batch is the whole data.
+    scale : {"unit", "shared"}
+        What a covariance is relative to. "unit": the unit's own standard deviation, so that every unit counts alike.
+        "shared": that of all units together, so that the squares add up to the share of the units' variance that the
+        protected columns explain. Take "shared" for hidden layers: there a unit that dies (always zero after ReLU)
+        leaves the penalty of the others as it was, while with "unit" each death lowers it, and a network that is
+        trained for long can lose all of them.
 
     Attributes
     ----------
     multipliers : Tensor of shape (p, units), or (1, 1) for "mdmm"
+
+    Notes
+    -----
+    In a distributed run the moments are those of the rows of all processes, so each must pass the same number of
+    batches. The gradients of a process are those of its own rows, times the number of processes: averaged, as
+    ``DistributedDataParallel`` does, they are those of all rows.
 
     Examples
     --------
@@ -80,26 +94,40 @@ class OrthogonalityConstraint(nn.Module):
         penalty: float = 2.0,
         rate: float | None = None,
         momentum: float = 0.25,
+        scale: Scale = "unit",
     ) -> None:
         super().__init__()
         if method not in RATES:
             raise InputError(f"Unknown method {method!r}: choose one of {', '.join(RATES)}.")
         if n_protected < 1:
             raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
+        if scale not in get_args(Scale):
+            raise InputError(f"Unknown scale {scale!r}: choose one of {', '.join(get_args(Scale))}.")
         if not 0.0 < momentum <= 1.0:
             raise InputError(f"momentum must be above 0 and at most 1, not {momentum}.")
         self.rate = RATES[method] if rate is None else rate
         if penalty < 0.0 or self.rate < 0.0:
             raise InputError(f"penalty and rate must be 0 or more, not {penalty} and {self.rate}.")
         self.n_protected, self.method, self.penalty, self.momentum = n_protected, method, penalty, momentum
-        for name in (*_BY_UNIT, "n_calls", "n_rows", "protected_mean", "protected_scatter"):
+        self.scale = scale
+        for name in (
+            "multipliers",
+            "mean",
+            "variance",
+            "covariance",
+            "n_calls",
+            "n_rows",
+            "protected_mean",
+            "protected_scatter",
+        ):
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
         self.reset()
 
     def reset(self) -> None:
         """Forget the multipliers and all that was seen; the number of units is open again."""
         p, zeros = self.n_protected, self.n_rows.new_zeros
-        self.n_calls, self.n_rows = zeros(()), zeros(())
+        # Not of shape (): torch.compile takes such a float64 for a constant, and what is written to it is lost.
+        self.n_calls, self.n_rows = zeros(1), zeros(1)
         self.protected_mean, self.protected_scatter = zeros(p), zeros(p, p)
         self._set_units(0)
 
@@ -113,8 +141,10 @@ class OrthogonalityConstraint(nn.Module):
         protected : Tensor of shape (n, p), or (n,) for one column
         """
         A, X = flatten(activations), read_protected(protected, activations, self.n_protected)
+        if self.n_rows.device != A.device:
+            self.to(A.device)
         with torch.autocast(A.device.type, enabled=False):
-            c = self._correlation(*self._moments(A, X))
+            c = self._relative(*(self._learn(A, X) if self.training else self._evaluate(A, X)), self.scale)
             value = self._penalty(c).to(A.dtype)
         if self.training:
             self._ascend(c.detach(), self.rate)
@@ -125,67 +155,82 @@ class OrthogonalityConstraint(nn.Module):
 
         For ``rate=0``: call it once the weights have settled, such as after each epoch.
         """
-        self._ascend(self.correlation, self.penalty)
+        self._ascend(self._relative(self.covariance, self.variance, self.scale), self.penalty)
 
     @property
     def correlation(self) -> Tensor:
         """Running correlations of the orthonormalised protected columns with the units, (p, units)."""
-        return self._correlation(self.covariance, self.variance)
+        return self._relative(self.covariance, self.variance, "unit")
 
     @property
     def residual(self) -> float:
         """Largest running correlation, as noisy as about ``1 / momentum`` batches are; NaN before the first call."""
-        return float(self.correlation.abs().max()) if self.n_calls > 0 else float("nan")
+        return float(self.correlation.abs().max()) if len(self.mean) else float("nan")
 
     def extra_repr(self) -> str:
         """Show the settings."""
         return f"{self.n_protected}, {self.method!r}, penalty={self.penalty:g}, rate={self.rate:g}"
 
-    def _moments(self, A: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Covariance (p, d) and variance (d,): running values with the gradient of this batch."""
-        if not self.n_calls:
-            if not self.training:
-                raise InputError("The constraint has not seen a batch: call it in training first.")
-            self._set_units(A.shape[1])
-        d = len(self.mean)
-        if A.shape[1] != d:
-            raise InputError(f"The activations have {A.shape[1]} units, not {d} as before: use one constraint a layer.")
-        weight = max(self.momentum, 1.0 / (1.0 + float(self.n_calls)))
-        rows, mean, scatter = self._seen(X) if self.training else (None, self.protected_mean, None)
-        unit_mean = self.mean.lerp(A.detach().mean(0).double(), weight) if self.training else self.mean
+    def _learn(self, A: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Covariance (p, d) and variance (d,), with this batch: running values with the gradient of its own."""
+        p, d = self.n_protected, A.shape[1]
+        first = len(self.mean) == 0
+        self._check_units(d)
+        sums = _sum_all(X.new_tensor([1.0, len(X)]), X.sum(0), A.detach().sum(0))
+        one, n, x, a = torch.split(sums, [1, 1, p, d])
+        weight = (1.0 / (1.0 + self.n_calls)).clamp(min=self.momentum)
+        rows, mean = self.n_rows + n, self.mean.lerp(a / n, weight)
+        apart = x / n - self.protected_mean
+        protected_mean = self.protected_mean + apart * (n / rows)
         # Centred on the running means, the batch's covariance has no bias however small the batch is.
-        Xc, Ac = X - mean, A - unit_mean.to(A.dtype)
-        covariance, variance = (Xc.to(A.dtype).T @ Ac).double() / len(A), Ac.square().mean(0).double()
-        if not torch.isfinite(variance).all():
-            raise MissingValuesError(
-                "The activations have missing or infinite values: lower the learning rate if the network diverged."
-            )
-        if rows is not None and scatter is not None:
-            self.n_rows, self.protected_mean, self.protected_scatter = rows, mean, scatter
-            self.n_calls, self.mean = self.n_calls + 1.0, unit_mean
-            self.covariance = self.covariance.lerp(covariance.detach(), weight)
-            self.variance = self.variance.lerp(variance.detach(), weight)
+        covariance, variance = _products(A - mean.to(A.dtype), X - protected_mean)
+        within = (X - x / n).T @ (X - x / n)
+        sums = _sum_all(within.ravel(), covariance.detach().ravel(), variance.detach()) / n
+        try:
+            refuse_missing(sums, "The activations have", "lower the learning rate if the network diverged")
+        except InputError:
+            if first:  # a batch that is refused leaves no trace
+                self._set_units(0)
+            raise
+        scatter, new_covariance, new_variance = torch.split(sums, [p * p, p * d, d])
+        between = torch.outer(apart, apart) * (self.n_rows * n / rows)
+        # All protected rows count alike: unlike the units they do not move, so nothing is forgotten.
+        self.protected_scatter = self.protected_scatter + n * scatter.view(p, p) + between
+        self.protected_mean, self.n_rows, self.n_calls, self.mean = protected_mean, rows, self.n_calls + 1.0, mean
+        self.covariance = self.covariance.lerp(new_covariance.view(p, d), weight)
+        self.variance = self.variance.lerp(new_variance, weight)
+        return self._attach(covariance * (one / n), variance * (one / n))
+
+    def _evaluate(self, A: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
+        """The same without remembering the batch."""
+        if len(self.mean) == 0:
+            raise InputError("The constraint has not seen a batch: call it in training first.")
+        self._check_units(A.shape[1])
+        covariance, variance = _products(A - self.mean.to(A.dtype), X - self.protected_mean)
+        return self._attach(covariance / len(A), variance / len(A))
+
+    def _attach(self, covariance: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """Running values with the gradient of those of a batch."""
         return (
             self.covariance + (covariance - covariance.detach()),
             self.variance + (variance - variance.detach()),
         )
+
+    def _check_units(self, d: int) -> None:
+        if len(self.mean) == 0:
+            self._set_units(d)
+        if len(self.mean) != d:
+            raise InputError(
+                f"The activations have {d} units, not {len(self.mean)} as before: use one constraint a layer."
+            )
 
     def _set_units(self, d: int) -> None:
         p, zeros = self.n_protected, self.n_rows.new_zeros
         self.mean, self.variance, self.covariance = zeros(d), zeros(d), zeros(p, d)
         self.multipliers = zeros(1, 1) if self.method == "mdmm" else zeros(p, d)
 
-    def _seen(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, mean and scatter of all protected rows so far: they do not move, so nothing is forgotten."""
-        rows = self.n_rows + len(X)
-        centre = X.mean(0)
-        apart = centre - self.protected_mean
-        mean = self.protected_mean + apart * (len(X) / rows)
-        within = (X - centre).T @ (X - centre)
-        between = torch.outer(apart, apart) * (self.n_rows * len(X) / rows)
-        return rows, mean, self.protected_scatter + within + between
-
-    def _correlation(self, covariance: Tensor, variance: Tensor) -> Tensor:
+    def _relative(self, covariance: Tensor, variance: Tensor, scale: Scale) -> Tensor:
+        variance = variance.sum() if scale == "shared" else variance
         spread = torch.where(variance > 0.0, variance, 1.0).sqrt()  # a dead unit has no covariance either
         return self._whitening() @ covariance / spread
 
@@ -210,9 +255,22 @@ class OrthogonalityConstraint(nn.Module):
         slope = c.square().sum() if self.method == "mdmm" else c
         self.multipliers = self.multipliers + rate * slope
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OrthogonalityConstraint:
+        super()._apply(in_double(fn), recurse)  # type: ignore[no-untyped-call]
+        return self
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        for name in _BY_UNIT:  # their shape is that of the units that the saved constraint had seen
-            saved = state_dict.get(prefix + name)
-            if saved is not None:
-                setattr(self, name, self.n_rows.new_zeros(saved.shape))
+        saved = state_dict.get(prefix + "mean")
+        if saved is not None:
+            self._set_units(len(saved))  # the number of units that the saved constraint had seen
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _products(Ac: Tensor, Xc: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums of products (p, d) and of squares (d,) in double precision."""
+    return (Xc.to(Ac.dtype).T @ Ac).double(), Ac.square().sum(0).double()
+
+
+def _sum_all(*parts: Tensor) -> Tensor:
+    """Parts end to end, summed over the processes of a distributed run in one message."""
+    return sum_over_processes(torch.cat([part.double() for part in parts]))

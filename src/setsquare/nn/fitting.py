@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
 from setsquare.nn.activations import ACTIVATIONS
 from setsquare.nn.functional import flatten, read_protected
-from setsquare.nn.hooks import evaluating
 from setsquare.nn.implicit import Sums, assemble, minimise, row_sums, sum_over_processes
 from setsquare.nn.layer import Orthogonalize
+from setsquare.nn.network import call, evaluating
 from setsquare.nn.working import WorkingMoments
 
 #: Largest correlation that may be left on the rows of the loader.
@@ -49,11 +49,7 @@ def call_with_protected(model: nn.Module, batch: Any) -> None:
         raise InputError(
             "A batch must be (inputs, ..., protected): pass forward= to say how to call the model on yours."
         )
-    inputs, protected = batch[0], batch[-1]
-    if isinstance(inputs, dict):
-        model(**inputs, protected=protected)
-    else:
-        model(*(inputs if isinstance(inputs, tuple | list) else [inputs]), protected=protected)
+    call(model, batch[0], protected=batch[-1])
 
 
 def fit_layer(
@@ -119,17 +115,32 @@ class _Fitter:
         layer = self.model.get_submodule(name)
         assert isinstance(layer, Orthogonalize)
         layer.moments.reset()
-        momentum, layer.moments.momentum = layer.moments.momentum, None
-        self.n_passes = 0
+        layer.frozen, self.n_passes = False, 0
         try:
-            self._pass(name, lambda y, X: layer.moments.learn(flatten(y).double(), X))
-        finally:
-            layer.moments.momentum = momentum
-        residual = float("nan")
-        if isinstance(layer.moments, WorkingMoments) and self.max_passes > 1:
-            residual = self._newton(name, layer.moments)
+            residual = self._solve(name, layer)
+        except Exception:
+            layer.moments.reset()  # nobody shall use what was not solved
+            raise
         layer.frozen = True
         return LayerFit(name, int(layer.moments.rows), self.n_passes, residual)
+
+    def _solve(self, name: str, layer: Orthogonalize) -> float:
+        moments = layer.moments
+        momentum, moments.momentum = moments.momentum, None
+        try:
+            self._pass(name, lambda y, X: moments.learn(flatten(y).double(), X))
+        finally:
+            moments.momentum = momentum
+        if moments.is_empty:
+            raise InputError(f"The loader gave no rows for layer {name!r}: give one batch at least.")
+        if moments.skipped > 0:
+            raise MissingValuesError(
+                f"{int(moments.skipped)} batch(es) of layer {name!r} have missing or infinite values: remove or fill "
+                "those of the inputs, or look for the weights that make them."
+            )
+        if isinstance(moments, WorkingMoments) and self.max_passes > 1:
+            return self._newton(name, moments)
+        return float("nan")
 
     def _newton(self, name: str, moments: WorkingMoments) -> float:
         """Exact Newton steps from the running solution: each of them is one pass."""
@@ -165,13 +176,14 @@ class _Fitter:
 
     def _pass(self, name: str, see: Callable[[Tensor, Tensor], Any]) -> None:
         """Run the model over the loader: layers before this one correct, those behind let pass."""
-        if self.n_passes and iter(self.loader) is self.loader:
+        if self.n_passes and isinstance(self.loader, Iterator):
             raise InputError("The loader is an iterator, which can be read once: pass a DataLoader, or max_passes=1.")
         later = self.names[self.names.index(name) :]
         layers = [module for key in later if isinstance(module := self.model.get_submodule(key), Orthogonalize)]
 
         def probe(y: Tensor, protected: Tensor | None) -> Tensor:
-            see(y, read_protected(protected, y, layers[0].n_protected))
+            if len(y):
+                see(y, read_protected(protected, y, layers[0].n_protected))
             return y
 
         try:
@@ -199,7 +211,7 @@ def _name_of(model: nn.Module, layer: Orthogonalize) -> list[str]:
 
 def _running_order(model: nn.Module, loader: Iterable[Any], forward: Callable[[nn.Module, Any], Any]) -> list[str]:
     """Names of the model's Orthogonalize modules in the order in which a batch meets them."""
-    if iter(loader) is loader:  # its first batch cannot be read twice
+    if isinstance(loader, Iterator):  # its first batch cannot be read twice
         return [name for name, module in model.named_modules() if isinstance(module, Orthogonalize)]
     met: dict[Orthogonalize, None] = {}
 
@@ -212,6 +224,8 @@ def _running_order(model: nn.Module, loader: Iterable[Any], forward: Callable[[n
         for batch in loader:
             forward(model, batch)
             break
+        else:
+            raise InputError("The loader gave no batch: give one at least.")
     finally:
         handle.remove()
         for module in met:

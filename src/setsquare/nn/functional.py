@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,7 +35,8 @@ def project_out(y: Tensor, protected: Tensor, weight: Tensor | None = None) -> T
     >>> project_out(torch.tensor([1.0, 2.0, 5.0, 6.0]), torch.tensor([0.0, 0.0, 1.0, 1.0]))
     tensor([3., 4., 3., 4.])
     """
-    X, units = read_protected(protected, y), flatten(y)
+    units = flatten(y)
+    X = read_protected(protected, y)
     w = _read_weight(weight, X)
     with torch.autocast(y.device.type, enabled=False):
         Q = _basis(X, w)
@@ -42,7 +45,7 @@ def project_out(y: Tensor, protected: Tensor, weight: Tensor | None = None) -> T
         for _ in range(2):  # the second time removes what rounding left
             effect = wQ.T @ (units - shift)
             units = units - Q @ effect
-    _refuse_missing(effect, "What is to be corrected has")
+    refuse_missing(effect, "What is to be corrected has")
     return units.to(y.dtype).reshape(y.shape)
 
 
@@ -74,9 +77,10 @@ def generalized_project_out(
     tensor([0., 2., 0., 2.])
     """
     check_activation(activation)
-    h, X, eta = ACTIVATIONS[activation], read_protected(protected, pre), flatten(pre)
+    h, eta = ACTIVATIONS[activation], flatten(pre)
+    X = read_protected(protected, pre)
     n, d = eta.shape
-    _refuse_missing(eta, "The pre-activations have")
+    refuse_missing(eta, "The pre-activations have")
     with torch.autocast(pre.device.type, enabled=False):
         Q = _basis(X, X.new_full((n,), 1.0 / n))
         D = torch.cat([torch.ones_like(Q[:, :1]), Q], dim=1)
@@ -110,7 +114,7 @@ def read_protected(protected: Any, y: Tensor, n_protected: int | None = None) ->
         raise InputError(
             "The protected columns of the batch are missing: pass them, one row for each row of the batch."
         )
-    X = torch.as_tensor(protected).detach()
+    X = _as_tensor(protected)
     X = X[:, None] if X.ndim == 1 else X
     if y.ndim > 0 and len(y) == 0:
         raise InputError("The batch has no rows: pass one at least.")
@@ -130,15 +134,27 @@ def read_protected(protected: Any, y: Tensor, n_protected: int | None = None) ->
             "groups, or .float() for counts."
         )
     X = X.to(device=y.device, dtype=torch.float64)
-    _refuse_missing(X, "The protected columns have")
+    refuse_missing(X, "The protected columns have")
     return X
+
+
+def _as_tensor(protected: Any) -> Tensor:
+    if isinstance(protected, Tensor):
+        return protected.detach()
+    try:
+        return torch.as_tensor(np.array(protected))  # of tables, too
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"The protected columns cannot be read as numbers ({error}): pass a tensor, with a dummy column a category."
+        ) from None
 
 
 def flatten(y: Tensor) -> Tensor:
     """Units (n, d) of a tensor (n, ...), in float32 at least."""
-    if not y.is_floating_point():
-        raise InputError(f"Only floating-point tensors can be corrected, not {y.dtype}: convert it first.")
-    return y.reshape(len(y), -1).to(torch.promote_types(y.dtype, torch.float32))
+    if not isinstance(y, Tensor) or not y.is_floating_point() or y.ndim == 0:
+        kind = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+        raise InputError(f"Only floating-point tensors (n, ...) can be corrected, not {kind}: convert it first.")
+    return y.reshape(len(y), math.prod(y.shape[1:])).to(torch.promote_types(y.dtype, torch.float32))
 
 
 def check_activation(name: str | None) -> None:
@@ -154,7 +170,10 @@ def _read_weight(weight: Tensor | None, X: Tensor) -> Tensor:
     if weight is None:
         return X.new_full((len(X),), 1.0 / len(X))
     w = torch.as_tensor(weight).detach().to(X)
-    if w.shape != X.shape[:1] or not bool((torch.isfinite(w) & (w >= 0.0)).all() & (w > 0.0).any()):
+    wrong = w.shape != X.shape[:1]
+    if not wrong and not torch.compiler.is_compiling():
+        wrong = not bool((torch.isfinite(w) & (w >= 0.0)).all() & (w > 0.0).any())
+    if wrong:
         raise InputError("Weights must be one finite number a row, none negative and not all zero.")
     return w / w.sum()
 
@@ -179,10 +198,11 @@ def _basis(X: Tensor, w: Tensor) -> Tensor:
     return Q
 
 
-def _refuse_missing(values: Tensor, what: str) -> None:
+def refuse_missing(values: Tensor, what: str, remedy: str = "remove or fill them") -> None:
+    """Refuse values that are not finite, with the sentence "``what`` missing or infinite values: ``remedy``"."""
     # A compiled graph cannot branch on data; there, what is not finite stays so in the result.
     if not torch.compiler.is_compiling() and not bool(torch.isfinite(values).all()):
-        raise MissingValuesError(f"{what} missing or infinite values: remove or fill them.")
+        raise MissingValuesError(f"{what} missing or infinite values: {remedy}.")
 
 
 def _check_converged(converged: Tensor, residual: Tensor, strict: bool) -> None:

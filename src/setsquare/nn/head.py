@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from difflib import get_close_matches
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
 from setsquare.families import Family, family
+from setsquare.nn.functional import read_protected
+from setsquare.nn.network import call, check_layer, evaluating, takes_protected
 from setsquare.problem import Problem
 from setsquare.solvers import Solution, solve
 
@@ -83,13 +83,22 @@ def refit_head(
 
 def _find(model: nn.Module, name: str) -> nn.Linear:
     linear = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
-    if name not in linear:
-        near = get_close_matches(name, linear, n=3, cutoff=0.3) or list(linear)[-3:]
-        hint = f"take {' or '.join(near)}" if near else "the network has none"
-        raise InputError(f"The network has no linear layer {name!r}: {hint}.")
-    if linear[name].bias is None:
+    check_layer(name, list(linear), "linear layer")
+    layer = linear[name]
+    if layer.bias is None:
         raise InputError(f"The layer {name} has no bias, and the exact fit needs one: build it with bias=True.")
-    return linear[name]
+    own = [parameter for module in model.modules() for parameter in module._parameters.values()]
+    for part in ("weight", "bias"):
+        if sum(parameter is getattr(layer, part) for parameter in own) != 1:
+            raise InputError(
+                f"The {part} of layer {name} is shared with another layer or made from other parameters (weight_norm, "
+                "pruning), so it cannot be replaced: give the head a plain parameter of its own."
+            )
+    if layer.weight.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"The layer {name} is in {layer.weight.dtype}, whose rounding would undo the fit: call model.float() first."
+        )
+    return layer
 
 
 def _collect(
@@ -100,29 +109,29 @@ def _collect(
     parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
     handle = layer.register_forward_pre_hook(lambda _, arguments: entered.append(arguments[0]))
     try:
-        with _evaluating(model), torch.no_grad():
+        with evaluating(model), torch.no_grad():
             for batch in loader:
                 inputs, outcome, protected = _three(batch)
+                if len(outcome) == 0:
+                    continue
                 entered.clear()
-                _call(model, inputs)
+                call(model, inputs, **{"protected": protected} if takes_protected(model) else {})
                 if len(entered) != 1 or entered[0].shape != (len(outcome), layer.in_features):
                     shapes = [tuple(part.shape) for part in entered]
                     raise InputError(
                         f"The head must get one row of {layer.in_features} numbers for each of the {len(outcome)} "
                         f"outcomes, once a batch, but it got {shapes}: name the layer that makes the output."
                     )
-                # bfloat16 is unknown to numpy
+                # autocast gives bfloat16, which numpy does not know
                 kept = entered[0] if entered[0].dtype == torch.float64 else entered[0].float()
-                for part, value in zip(parts, (kept, outcome, protected.reshape(len(protected), -1)), strict=True):
+                for part, value in zip(parts, (kept, outcome, read_protected(protected, kept)), strict=True):
                     part.append(value.detach().cpu())
     finally:
         handle.remove()
     if not parts[0]:
-        raise InputError("The loader gave no batch: give at least one.")
+        raise InputError("The loader gave no batch with rows: give at least one.")
     Z, y, X = (torch.cat(part).numpy() for part in parts)
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    return Z, y, X.astype(np.float64)
+    return Z, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y, X
 
 
 def _three(batch: Any) -> tuple[Any, Tensor, Tensor]:
@@ -134,28 +143,9 @@ def _three(batch: Any) -> tuple[Any, Tensor, Tensor]:
     return inputs, outcome, protected
 
 
-def _call(model: nn.Module, inputs: Any) -> None:
-    if isinstance(inputs, dict):
-        model(**inputs)
-    elif isinstance(inputs, tuple | list):
-        model(*inputs)
-    else:
-        model(inputs)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Dropout off and batch statistics frozen; afterwards every module has its own mode again."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
 def _family(given: str | Family | None, y: NDArray[Any], n_outputs: int) -> Family:
+    if not np.isfinite(y).all():
+        raise MissingValuesError("The outcome has missing or infinite values: remove or fill them.")
     if given is None:
         given = "multinomial" if n_outputs > 1 else "binomial" if np.isin(y, (0, 1)).all() else "gaussian"
     glm = family(given)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from difflib import get_close_matches
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -17,64 +14,21 @@ from torch.utils.hooks import RemovableHandle
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.nn.layer import Inference, Orthogonalize, Where
 from setsquare.nn.moments import Momentum
+from setsquare.nn.network import (
+    LayerInfo,
+    check_layer,
+    choose_tensor,
+    evaluating,
+    in_checkpoint,
+    list_layers,
+    put_tensor,
+    takes_protected,
+)
+
+__all__ = ["Blinded", "LayerInfo", "blind", "check_layer", "choose_tensor", "evaluating", "list_layers"]
 
 #: Modules whose input is a pre-activation that the generalised projection knows how to correct.
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
-
-
-@dataclass(frozen=True, slots=True)
-class LayerInfo:
-    """A layer that can be blinded: its name, type, the shapes that it returned, and its calls in one pass."""
-
-    name: str
-    type: str
-    shapes: tuple[tuple[int, ...], ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.type})" + "".join(f" {shape}" for shape in self.shapes)
-
-
-def list_layers(model: nn.Module, *inputs: Any, **named: Any) -> list[LayerInfo]:
-    """Layers of a model that :func:`blind` can take; with example inputs, also the shapes that they return.
-
-    The model runs once in ``eval`` mode. Layers that it did not run, or that return no tensor, have no shapes.
-
-    Examples
-    --------
-    >>> import torch
-    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
-    >>> for layer in list_layers(model, torch.zeros(2, 3)):
-    ...     print(layer)
-    0 (Linear) (2, 4)
-    1 (ReLU) (2, 4)
-    """
-    modules = {name: module for name, module in model.named_modules() if name}
-    shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in modules}
-
-    def note(name: str, out: Any) -> None:
-        shapes[name] += [tuple(out.shape)] if isinstance(out, Tensor) else []
-
-    if inputs or named:
-        handles = [m.register_forward_hook(lambda _m, _i, out, n=name: note(n, out)) for name, m in modules.items()]
-        try:
-            with torch.no_grad(), evaluating(model):
-                model(*inputs, **named)
-        finally:
-            for handle in handles:
-                handle.remove()
-    return [LayerInfo(name, type(module).__name__, tuple(shapes[name])) for name, module in modules.items()]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Context in which a model is in ``eval`` mode; afterwards each module is as it was."""
-    training = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, flag in training.items():
-            module.training = flag
 
 
 class Blinded(nn.Module):
@@ -91,34 +45,37 @@ class Blinded(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, layers: Sequence[str], output: int | str | None, batch_dim: int, **settings: Any
+        self, model: nn.Module, layers: Iterable[str], output: int | str | None, batch_dim: int, **settings: Any
     ) -> None:
         super().__init__()
         self.model, self.layers, self.output, self.batch_dim = model, tuple(layers), output, batch_dim
         self.settings = settings
         self.corrections = nn.ModuleDict()
         self.protected: Tensor | None = None
-        self._calls: Counter[str] = Counter()
+        self._calls: Counter[str] | None = None  # of each layer, while the network runs
+        self._n_passes, self._depth = 0, 0
         self._handles: list[RemovableHandle] = []
         for name in self.layers:
             self._correction(name, 1)
 
     def forward(self, *inputs: Any, protected: Tensor | None = None, **named: Any) -> Any:
         """Run the network on a batch with its protected columns (n, p)."""
-        inside, before = bool(self._handles), self.protected
-        if not inside:
-            self._install()
+        before, n_passes = self.protected, self._n_passes
         self.protected = before if protected is None else protected
+        if takes_protected(self.model):  # it was blinded before, or has layers of its own
+            named["protected"] = self.protected
+        self._install()
         try:
             out = self.model(*inputs, **named)
         finally:
             self.protected = before
-            if not inside:
-                self._remove()
-        self._check_run()
+            self._remove()
+        self._check_passed(n_passes)
         return out
 
     def __enter__(self) -> Blinded:
+        if not self._depth:
+            self._n_passes = 0
         self._install()
         return self
 
@@ -126,29 +83,65 @@ class Blinded(nn.Module):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._remove()
-        self.protected = None
-        if kind is None and self._calls:
-            self._check_run()
+        if not self._depth:
+            self.protected = None
+        if kind is None:
+            self._check_passed(0)
 
     def _install(self) -> None:
-        self._calls.clear()
-        self._handles = [self.model.register_forward_pre_hook(lambda *_: self._calls.clear())]
-        for name in self.layers:
-            module = self.model.get_submodule(name)
-            if _enters(module, self._where(module)):
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._calls, self._handles = None, []
+        modules = {name: self.model.get_submodule(name) for name in self.layers}
+        if getattr(self, "_is_replica", False):  # of DataParallel: replicas share the hooks of the original
+            for module in (self.model, *modules.values()):
+                module._forward_hooks = module._forward_hooks.copy()
+                module._forward_pre_hooks = module._forward_pre_hooks.copy()
+        self._handles.append(self.model.register_forward_pre_hook(lambda model, _: self._begin(model)))
+        for name, module in modules.items():
+            if type(module) in _ACTIVATIONS and self._where(module) != "post":
                 hook = module.register_forward_pre_hook(
-                    lambda module, inputs, name=name: (self._correct(name, module, inputs[0]), *inputs[1:])
+                    lambda module, inputs, named, name=name: self._correct_input(name, module, inputs, named),
+                    with_kwargs=True,
                 )
             else:
                 hook = module.register_forward_hook(
                     lambda module, _, out, name=name: self._correct_output(name, module, out)
                 )
             self._handles.append(hook)
+        self._handles.append(self.model.register_forward_hook(lambda model, *_: self._end(model)))
 
     def _remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self._depth -= 1
+        if not self._depth:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+
+    def _begin(self, model: nn.Module) -> None:
+        if model is self.model:
+            self._calls = Counter()
+
+    def _end(self, model: nn.Module) -> None:
+        calls = self._calls
+        if model is not self.model or calls is None:
+            return
+        self._calls, self._n_passes = None, self._n_passes + 1
+        idle = [name for name in self.layers if not calls[name]]
+        if idle:
+            raise NotOrthogonalError(
+                f"The network did not run the layer(s) {', '.join(idle)}, so nothing was corrected there: choose "
+                "layers that it calls as modules (a fused kernel may replace inner ones)."
+            )
+
+    def _check_passed(self, n_passes: int) -> None:
+        if self._n_passes == n_passes:
+            raise NotOrthogonalError(
+                f"The network did not run with its hooks, so {', '.join(self.layers)} were not corrected: inside the "
+                "context call the network itself, and of a compiled network blind the original, "
+                "torch.compile(blind(model, ...))."
+            )
 
     def _where(self, module: nn.Module) -> Where | None:
         known = type(module) in _ACTIVATIONS or self.settings["activation"] is not None
@@ -172,13 +165,29 @@ class Blinded(nn.Module):
         assert isinstance(correction, Orthogonalize)
         return correction
 
+    def _correct_input(
+        self, name: str, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if inputs:
+            return (self._correct(name, module, inputs[0]), *inputs[1:]), named
+        return inputs, named | {"input": self._correct(name, module, named["input"])}
+
+    def _correct_output(self, name: str, module: nn.Module, out: Any) -> Any:
+        corrected = self._correct(name, module, choose_tensor(name, out, self.output, "corrected"))
+        return corrected if isinstance(out, Tensor) else put_tensor(out, self.output, corrected)
+
     def _correct(self, name: str, module: nn.Module, y: Tensor) -> Tensor:
+        if not self._depth:  # a copy of the network, made inside the context, still has the hooks
+            return y
+        _check_call(name, self._calls is not None, module is self.model.get_submodule(name))
+        assert self._calls is not None
+        _check_axes(name, y, self.batch_dim)
         self._calls[name] += 1
-        correction = self._correction(name, self._calls[name])
-        correction.train(module.training)
-        batch = y.movedim(self.batch_dim, 0)
+        correction = self._correction(name, self._calls[name]).train(module.training)
+        if correction.moments.rows.device != y.device:
+            correction.to(y.device)
         try:
-            corrected: Tensor = correction(batch, self.protected)
+            corrected: Tensor = correction(y.movedim(self.batch_dim, 0), self.protected)
         except InputError as error:
             raise type(error)(f"Layer {name!r}: {error}{self._hint(y)}") from None
         return corrected.movedim(0, self.batch_dim)
@@ -186,28 +195,12 @@ class Blinded(nn.Module):
     def _hint(self, y: Tensor) -> str:
         if self.protected is None:
             return " Call blinded(inputs, protected=X), or set .protected inside the context."
-        rows = len(self.protected)
-        other = [axis for axis in range(y.ndim) if y.shape[axis] == rows and axis != self.batch_dim]
+        rows = torch.Size(getattr(self.protected, "shape", ()))[:1]
+        other = [axis for axis in range(y.ndim) if y.shape[axis : axis + 1] == rows and axis != self.batch_dim]
         return f" If axis {other[0]} of the layer is the batch, pass batch_dim={other[0]}." if other else ""
 
-    def _correct_output(self, name: str, module: nn.Module, out: Any) -> Any:
-        if isinstance(out, Tensor):
-            return self._correct(name, module, out)
-        choice = _keys(out)
-        if self.output not in choice or not isinstance(out[self.output], Tensor):
-            raise InputError(
-                f"Layer {name!r} returns a {type(out).__name__}: say which of its tensors is to be corrected, "
-                f"output={' or '.join(repr(key) for key in choice if isinstance(out[key], Tensor)) or '...'}."
-            )
-        return _replaced(out, self.output, self._correct(name, module, out[self.output]))
-
-    def _check_run(self) -> None:
-        idle = [name for name in self.layers if not self._calls[name]]
-        if idle:
-            raise NotOrthogonalError(
-                f"The network did not run the layer(s) {', '.join(idle)}, so nothing was corrected there: choose "
-                "layers that it calls as modules (a fused kernel may replace inner ones)."
-            )
+    def __getstate__(self) -> dict[str, Any]:  # a copy is not inside the context
+        return self.__dict__ | {"_handles": [], "_depth": 0, "_calls": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         for key in state_dict:  # later calls of a layer are known from the saved network only
@@ -219,7 +212,7 @@ class Blinded(nn.Module):
 
 def blind(
     model: nn.Module,
-    layers: Sequence[str],
+    layers: Iterable[str],
     protected: Tensor | None = None,
     *,
     n_protected: int | None = None,
@@ -239,9 +232,10 @@ def blind(
     ----------
     model : torch.nn.Module
         Its code and its state stay as they are.
-    layers : sequence of str
+    layers : iterable of str
         Names as in :func:`list_layers`. For an activation module (ReLU, Sigmoid, Tanh) the correction is the
-        generalised one by default and enters before it, so that what leaves it is orthogonal.
+        generalised one by default and enters before it, so that what leaves it is orthogonal. A module that the network
+        has under several names is corrected wherever it runs.
     protected : Tensor of shape (n, p), optional
         Protected columns of the batches to come; else give them with each batch.
     n_protected, where, activation, momentum, inference
@@ -264,33 +258,44 @@ def blind(
     ...     y = model(x)
     """
     names = [info.name for info in list_layers(model)]
-    if isinstance(layers, str) or not layers:
+    layers = [] if isinstance(layers, str) else [str(name) for name in layers]
+    if not layers:
         raise InputError(f"layers must be a list of layer names, such as {names[:2]}.")
     for name in layers:
-        if name not in names:
-            near = get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]
-            raise InputError(
-                f"The network has no layer {name!r}: did you mean {', '.join(map(repr, near))}? "
-                "setsquare.nn.list_layers(model) lists all of them."
-            )
+        check_layer(name, names)
+    once = {model.get_submodule(name): name for name in reversed(layers)}  # two names of one module are one layer
     settings = {"n_protected": n_protected, "where": where, "activation": activation}
-    blinded = Blinded(model, layers, output, batch_dim, **settings, momentum=momentum, inference=inference)
+    chosen = [name for name in dict.fromkeys(layers) if name in once.values()]
+    blinded = Blinded(model, chosen, output, batch_dim, **settings, momentum=momentum, inference=inference)
     blinded.protected = protected
     return blinded
 
 
-def _enters(module: nn.Module, where: Where | None) -> bool:
-    """Whether the correction comes before the module rather than after it."""
-    return type(module) in _ACTIVATIONS and where != "post"
+def _check_call(name: str, running: bool, own: bool) -> None:
+    if not own:
+        raise InputError(
+            f"Layer {name!r} runs in a copy of the blinded network: copy it outside of the context, and blind the copy."
+        )
+    if not running:
+        raise InputError(
+            f"Layer {name!r} runs outside of a call of the network: call the whole network, or blind the part of it "
+            "that you call."
+        )
+    if in_checkpoint():
+        raise InputError(
+            f"Layer {name!r} runs inside torch.utils.checkpoint, which runs it once more for the gradient, when it "
+            "would learn twice or not be blinded: blind a layer outside of it, or switch checkpointing off."
+        )
 
 
-def _keys(out: Any) -> list[int | str]:
-    return list(out) if isinstance(out, Mapping) else list(range(len(out))) if isinstance(out, tuple | list) else []
-
-
-def _replaced(out: Any, key: int | str | None, value: Tensor) -> Any:
-    """Copy of a tuple, list or dict with one element replaced."""
-    if isinstance(out, Mapping):
-        return type(out)({**out, key: value})  # type: ignore[call-arg]
-    items = [value if index == key else item for index, item in enumerate(out)]
-    return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
+def _check_axes(name: str, y: Tensor, batch_dim: int) -> None:
+    if y.is_nested:
+        raise InputError(
+            f"Layer {name!r} gets nested tensors, which have no units: build the encoder with "
+            "enable_nested_tensor=False."
+        )
+    if not -y.ndim <= batch_dim < y.ndim:
+        raise InputError(
+            f"Layer {name!r} has the shape {tuple(y.shape)} and no axis {batch_dim} for the rows: pass another "
+            "batch_dim, or choose a layer that has a row for each row of the batch."
+        )

@@ -20,6 +20,11 @@ from torch import Tensor
 
 from setsquare.nn.activations import ACTIVATIONS, Activation
 
+#: Sums over rows go block by block of so many numbers: what stays in the cache costs least.
+BLOCK = 2**18
+#: A Newton step is at most this many times as long as the output is large.
+FAR = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Prior:
@@ -27,7 +32,7 @@ class Prior:
 
     Attributes
     ----------
-    share : Tensor of shape () or (1,)
+    share : float, or Tensor of shape () or (1,)
         Weight of the rows at hand.
     centre : Tensor of shape (m,)
         Mean of the design.
@@ -35,16 +40,17 @@ class Prior:
         Mean that the output keeps.
     scale : Tensor of shape (m,)
         Standard deviation of each column of the design; of the intercept, one.
-    K : Tensor of shape (m, m, d)
-    c : Tensor of shape (m, d)
+    K : Tensor of shape (m, m, d), optional
+    c : Tensor of shape (m, d), optional
+        Nothing, where the rows at hand are all.
     """
 
-    share: Tensor
+    share: Tensor | float
     centre: Tensor
     target: Tensor
     scale: Tensor
-    K: Tensor
-    c: Tensor
+    K: Tensor | None = None
+    c: Tensor | None = None
 
 
 class Sums(NamedTuple):
@@ -52,8 +58,7 @@ class Sums(NamedTuple):
 
     ``out`` (m, d) is the mean product of design and output, ``curvature`` (m(m+1)/2, d) that of the design with itself
     and the slopes. ``value``, ``gap`` (the largest covariance), ``spread`` and ``size`` (standard deviation and root
-    mean square of the output), ``reach`` (root mean square of ``eta - DB``) and ``magnitude`` (of the terms of the
-    value) are (d,), ``gradient`` is (m, d).
+    mean square of the output) and ``magnitude`` (of the terms of the value) are (d,), ``gradient`` is (m, d).
     """
 
     out: Tensor
@@ -63,7 +68,6 @@ class Sums(NamedTuple):
     gap: Tensor
     spread: Tensor
     size: Tensor
-    reach: Tensor
     magnitude: Tensor
 
 
@@ -77,16 +81,25 @@ class Minimum(NamedTuple):
     converged: Tensor
 
 
-def row_sums(eta: Tensor, D: Tensor, B: Tensor, h: Activation, memory: Tensor | None = None) -> Tensor:
-    """Everything that is a sum over rows, stacked: (3 + m + m(m+1)/2, d), in double precision.
+def row_sums(eta: Tensor, D: Tensor, B: Tensor, h: Activation) -> Tensor:
+    """Everything that is a sum over rows, stacked: (2 + m + m(m+1)/2, d), in the precision of ``B``.
 
-    Sums of ``H(u)``, ``h(u)²``, ``u²``, of the design with ``h(u)``, and of its products with ``h'(u)``. ``memory``
-    (2, n, d) is overwritten: calls share it, because fresh memory costs more than the work on it.
+    Sums of ``H(u)``, ``h(u)²``, of the design with ``h(u)``, and of its products with ``h'(u)``.
     """
-    u, spare = eta.new_empty(2, *eta.shape) if memory is None else memory
-    terms = h.terms(torch.addmm(eta, D, B.to(eta.dtype), alpha=-1.0, out=u), spare)
-    alone = torch.stack([terms.value, terms.square, terms.reach])
-    return torch.cat([alone, D.T @ terms.out, products(D).T @ terms.slope]).to(B.dtype)
+    (n, d), m = eta.shape, D.shape[1]
+    k = n if torch.compiler.is_compiling() else min(n, -(-BLOCK // d))
+    total = eta.new_zeros(2 + m + m * (m + 1) // 2, d)
+    memory = eta.new_empty(2, k, d)
+    beta, P = B.to(eta.dtype), products(D)
+    for start in range(0, n, k):
+        rows = slice(start, start + k)
+        u, spare = memory[:, : len(eta[rows])]
+        terms = h.terms(torch.addmm(eta[rows], D[rows], beta, alpha=-1.0, out=u), spare)
+        total[0] += terms.value
+        total[1] += terms.square
+        total[2 : 2 + m].addmm_(D[rows].T, terms.out)
+        total[2 + m :].addmm_(P[rows].T, terms.slope)
+    return total.to(B.dtype)
 
 
 def products(D: Tensor) -> Tensor:
@@ -100,24 +113,26 @@ def unpack(upper: Tensor) -> Tensor:
     m = int((2 * len(upper)) ** 0.5)
     pairs = [(min(i, j), max(i, j)) for i in range(m) for j in range(m)]
     index = [i * (2 * m - i + 1) // 2 + j - i for i, j in pairs]
-    return upper[index].view(m, m, -1)
+    return upper.index_select(0, torch.tensor(index, device=upper.device)).view(m, m, -1)
 
 
-def assemble(total: Tensor, rows: Tensor, B: Tensor, prior: Prior) -> Sums:
+def assemble(total: Tensor, rows: Tensor | float, B: Tensor, prior: Prior) -> Sums:
     """Sums and problem at ``B`` from the stacked sums over ``rows`` rows."""
     m, share = len(B), prior.share
     mean = total / rows
-    out = mean[3 : 3 + m]
-    pulled = (prior.K * B).sum(1)
-    quadratic = ((0.5 * pulled - prior.c) * B).sum(0)
+    integral, square, out, curvature = mean[0], mean[1], mean[2 : 2 + m], mean[2 + m :]
     pull = prior.target * (prior.centre @ B)
-    gradient = prior.centre[:, None] * prior.target - share * out + pulled - prior.c
+    value = share * integral + pull
+    magnitude = share * integral.abs() + pull.abs()
+    gradient = prior.centre[:, None] * prior.target - share * out
+    if prior.K is not None and prior.c is not None:
+        pulled = (prior.K * B).sum(1)
+        quadratic = ((0.5 * pulled - prior.c) * B).sum(0)
+        value, magnitude = value + quadratic, magnitude + quadratic.abs()
+        gradient = gradient + pulled - prior.c
     gap = (gradient / prior.scale[:, None]).abs().amax(0)
-    spread = (mean[1] - out[0].square()).clamp_min(0.0).sqrt()
-    magnitude = share * mean[0].abs() + quadratic.abs() + pull.abs()
-    value = share * mean[0] + quadratic + pull
-    size, reach = mean[1:3].sqrt()
-    return Sums(out, mean[3 + m :], value, gradient, gap, spread, size, reach, magnitude)
+    spread = (square - out[0].square()).clamp_min(0.0).sqrt()
+    return Sums(out, curvature, value, gradient, gap, spread, square.sqrt(), magnitude)
 
 
 def solve_units(A: Tensor, b: Tensor, drop: float = 0.0) -> Tensor:
@@ -131,9 +146,8 @@ def solve_units(A: Tensor, b: Tensor, drop: float = 0.0) -> Tensor:
     rows = []
     for k in range(len(b)):
         pivot = system[0, 0]
-        steep = pivot > limit[k]
-        row = torch.where(steep, system[0, 1:] / torch.where(steep, pivot, 1.0), 0.0)
-        system = system[1:, 1:] - system[1:, :1] * row
+        row = system[0, 1:] * torch.where(pivot > limit[k], pivot, torch.inf).reciprocal()
+        system = torch.addcmul(system[1:, 1:], system[1:, :1], row, value=-1.0)
         rows.append(row)
     x = rows[-1]
     for row in rows[-2::-1]:
@@ -158,9 +172,7 @@ def minimise(
     ``eps`` is the rounding of the sums. All stop when at most a share ``stragglers`` of them is left; compiled, after
     ``max_iter`` steps, because then no branch may depend on data.
     """
-    rounding, m = 50.0 * eps, len(B)
-    eye = torch.eye(m, dtype=B.dtype, device=B.device)[:, :, None]
-    tiny = torch.finfo(B.dtype).tiny
+    rounding, tiny = 50.0 * eps, torch.finfo(B.dtype).tiny
     first = state = sums(B)
     damping, residual = torch.zeros_like(state.gap), torch.full_like(state.gap, torch.inf)
     finished = torch.zeros_like(state.gap, dtype=torch.bool)
@@ -175,17 +187,24 @@ def minimise(
             not torch.compiler.is_compiling() and int((~finished).sum()) <= stragglers * len(finished)
         ):
             break
-        A = prior.share * unpack(state.curvature) + prior.K
-        ridge = 4.0 * eps * A.diagonal().sum(1) + tiny + damping
-        step = -solve_units(A + ridge * eye, state.gradient)
+        A = unpack(state.curvature)
+        A = A if prior.K is None else prior.share * A + prior.K
+        diagonal = A.diagonal()
+        reach = state.magnitude / torch.maximum(state.size, prior.target.abs()).clamp_min(tiny)
+        steepness = state.gradient.square().sum(0).sqrt()
+        # The last term bounds the step where next to nothing is curved, and vanishes with the gradient.
+        diagonal.add_(
+            (4.0 * eps * diagonal.sum(1) + tiny + damping + steepness / (FAR * reach).clamp_min(tiny))[:, None]
+        )
+        step = -solve_units(A, state.gradient)
         step = torch.where(finished, 0.0, step)
         trial = sums(B + step)
         fell = trial.value <= state.value + 1e-4 * (state.gradient * step).sum(0)
         hidden = (trial.value - state.value).abs() <= 500.0 * eps * state.magnitude
         better = fell | (hidden & (trial.gap <= torch.maximum(0.9 * state.gap, rounding * state.size)))
         better = better & ~finished
-        length = torch.minimum(step.square().sum(0).sqrt(), state.reach + tiny)
-        least = state.gradient.square().sum(0).sqrt() / length.clamp_min(tiny)
+        length = torch.minimum(step.square().sum(0).sqrt(), reach)
+        least = steepness / length.clamp_min(tiny)
         eased = torch.where(damping > 1e-3 * least, damping / 8.0, 0.0)
         damping = torch.where(better, eased, torch.maximum(4.0 * damping, least))
         B = torch.where(better, B + step, B)
@@ -206,62 +225,73 @@ class ImplicitCorrection(torch.autograd.Function):
         eta: Tensor,
         B: Tensor,
         D: Tensor,
-        rows: Tensor,
-        share: Tensor,
+        rows: Tensor | float,
+        share: Tensor | float,
         centre: Tensor,
-        K: Tensor,
+        K: Tensor | None,
         activation: str,
         shared: bool,
+        curvature: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Apply ``B``, which was found before; ``shared`` if the rows of all processes made it."""
+        """Apply ``B``, which was found before, with the mean ``curvature`` there if that is known.
+
+        ``shared`` if the rows of all processes made it.
+        """
         found = B.clone()
-        ctx.save_for_backward(eta, found, D, rows, share, centre, K)
-        ctx.activation, ctx.shared = activation, shared
+        ctx.save_for_backward(eta, found, D, centre, K, curvature)
+        ctx.weight, ctx.share, ctx.activation, ctx.shared = share / rows, share, activation, shared
         return torch.addmm(eta, D, found.to(D.dtype), alpha=-1.0), found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Solve with the Hessian at the solution; every operation here can be differentiated once more."""
-        eta, B, D, rows, share, centre, K = ctx.saved_tensors
+        eta, B, D, centre, K, curvature = ctx.saved_tensors
         G, pull = gradients
-        h = ACTIVATIONS[ctx.activation]
-        slope = h.slope_of(torch.addmm(eta, D, B.to(D.dtype), alpha=-1.0))
-        gram, pull = (products(D).T @ slope).to(B.dtype), pull - (D.T @ G).to(B.dtype)
-        if ctx.shared:
-            gram, pull = sum_over_processes(gram), sum_over_processes(pull)
-        A = share / rows * unpack(gram) + K
+        h, twice = ACTIVATIONS[ctx.activation], torch.is_grad_enabled()
+        u = torch.addmm(eta, D, B.to(D.dtype), alpha=-1.0)
+        pull = sum_over_processes(pull - (D.T @ G).to(B.dtype), ctx.shared)
+        if curvature is None or twice:
+            A = ctx.weight * unpack(sum_over_processes((products(D).T @ h.slope(u)).to(B.dtype), ctx.shared))
+        else:
+            A = ctx.share * unpack(curvature)
+        A = A if K is None else A + K
         # What is flat at the solution moves no output: it gets no part of the gradient.
-        lam = solve_units(A, pull, drop=100.0 * torch.finfo(D.dtype).eps) * share / rows
-        along, lift = D @ lam.to(D.dtype), (centre @ lam).to(D.dtype)
-        if torch.is_grad_enabled():
-            change = G + slope * along - h.slope(eta) * lift
+        lam = solve_units(A, pull, drop=100.0 * torch.finfo(D.dtype).eps) * ctx.weight
+        along, lift = D @ lam.to(D.dtype), (centre @ lam).to(D.dtype).expand_as(eta)
+        if twice:
+            change = G + along * h.slope(u) - lift * h.slope(eta)
         else:  # the same in place
-            change = along.mul_(slope).add_(G)
-            change.sub_(h.slope_of(slope.copy_(eta)).mul_(lift))
-        return change, *(None,) * 8
+            change = h.times_slope(along, u, out=along).add_(G).sub_(h.times_slope(lift, eta, out=u))
+        return change, *(None,) * 9
 
 
 class LinearCorrection(torch.autograd.Function):
     """``units - DB`` (n, d) with ``B = M R``, in whose moments ``R`` the batch's ``D'units`` has a weight."""
 
     @staticmethod
-    def forward(ctx: Any, units: Tensor, B: Tensor, D: Tensor, M: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, units: Tensor, B: Tensor, D: Tensor, M: Tensor, weight: Tensor | float) -> Tensor:
         """Apply ``B``, which was found before."""
-        ctx.save_for_backward(D, M, weight)
+        ctx.save_for_backward(D, M)
+        ctx.weight = weight
         return torch.addmm(units, D, B.to(D.dtype), alpha=-1.0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """The same projection of the gradient, as far as the batch's share goes."""
-        D, M, weight = ctx.saved_tensors
+        D, M = ctx.saved_tensors
         (G,) = gradients
-        lam = weight * (M @ sum_over_processes((D.T @ G).to(M.dtype)))
+        lam = ctx.weight * (M @ sum_over_processes((D.T @ G).to(M.dtype)))
         return torch.addmm(G, D, lam.to(D.dtype), alpha=-1.0), None, None, None, None
 
 
-def sum_over_processes(part: Tensor) -> Tensor:
-    """Sum over the processes of a distributed run; elsewhere the tensor itself."""
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+def is_distributed() -> bool:
+    """Whether other processes have rows of the same batch."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def sum_over_processes(part: Tensor, shared: bool = True) -> Tensor:
+    """Sum over the processes of a distributed run; elsewhere, or if the rows are not shared, the tensor itself."""
+    if shared and is_distributed():
         part = part.clone()
         dist.all_reduce(part)
     return part

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setsquare.errors import InputError
-from setsquare.nn.implicit import LinearCorrection, sum_over_processes
+from setsquare.nn.implicit import LinearCorrection, is_distributed, sum_over_processes
 
 Momentum: TypeAlias = float | Literal["auto"] | None
 #: With momentum "auto" the moments remember this many batches, and this many rows for each coefficient, at least.
@@ -115,30 +115,33 @@ class RunningMoments(nn.Module):
         return corrected
 
     @staticmethod
-    def _count(rows: Tensor) -> Tensor:
-        return sum_over_processes(rows.new_tensor(float(len(rows))))
+    def _count(rows: Tensor) -> float:
+        n = float(len(rows))
+        return float(sum_over_processes(rows.new_tensor(n))) if is_distributed() else n
 
-    def _past(self, n: Tensor) -> Tensor:
+    def _past(self, n: float) -> Tensor:
         if self.momentum is None:
             return self.rows
-        m = len(self.gram)
-        momentum = (n / (ROWS * m)).clamp(max=1.0 / BATCHES) if self.momentum == "auto" else self.momentum
+        momentum = min(n / (ROWS * len(self.gram)), 1.0 / BATCHES) if self.momentum == "auto" else self.momentum
         return (1.0 - momentum) * self.rows
 
-    def _share(self, n: Tensor) -> Tensor:
+    def _is_ample(self, n: float) -> bool:
+        return n >= PAST * len(self.gram)
+
+    def _share(self, n: float) -> Tensor | float:
         """Share of a training batch: all, unless it has too few rows; then the past fills them up.
 
         Only the batch's own part has gradients and keeps up with the weights: a network learns to use what lags behind.
         """
-        lacking = (PAST * len(self.gram) - n).clamp(min=0.0)
-        return n / (n + torch.minimum(self._past(n), lacking))
+        return 1.0 if self._is_ample(n) else n / (n + self._past(n).clamp(max=PAST * len(self.gram) - n))
 
     @torch.no_grad()
-    def _remember(self, n: Tensor, finite: Tensor, **moments: Tensor) -> None:
+    def _remember(self, n: float, finite: Tensor, **moments: Tensor) -> None:
         rows = n + self._past(n)
+        entry = n / rows
         for name, new in moments.items():
             old = getattr(self, name)
-            old.copy_(torch.where(finite, old.lerp(new, n / rows), old))  # in place: a replica shares this memory
+            old.lerp_(torch.where(finite, new.to(old.dtype), old), entry)  # in place: a replica shares this memory
         self.rows.copy_(torch.where(finite, rows, self.rows))
         self.skipped.add_((~finite).to(self.skipped.dtype))
 

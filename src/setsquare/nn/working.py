@@ -21,7 +21,7 @@ from setsquare.nn.moments import PAST, Momentum, RunningMoments
 
 #: Newton steps of the first batch, which has no solution to start from, and of the others. These stop at a correlation
 #: far below what chance makes in a batch, and leave some units for the next.
-FIRST_STEPS, STEPS, TOLERANCE, STRAGGLERS = 30, 3, 1e-2, 0.02
+FIRST_STEPS, STEPS, TOLERANCE, STRAGGLERS = 30, 2, 1e-2, 0.02
 #: With small batches a step of the running solution shifts pre-activations by this share of their size, at most.
 STRIDE = 0.3
 
@@ -36,8 +36,8 @@ class WorkingMoments(RunningMoments):
     ----------
     curvature : Tensor of shape ((1 + p)(2 + p) / 2, d)
         Upper triangles of the mean ``D' diag(h') D``.
-    mean, slope : Tensor of shape (d,)
-        Mean activation, which is kept, and mean slope, both before the correction.
+    mean : Tensor of shape (d,)
+        Mean activation before the correction, which is kept.
     solution : Tensor of shape (1 + p, d)
     unsolved : Tensor of shape (1,)
         Units of the last training batch that were not solved to a correlation of 0.01 in the steps allowed: the best
@@ -46,7 +46,6 @@ class WorkingMoments(RunningMoments):
 
     curvature: Tensor
     mean: Tensor
-    slope: Tensor
     solution: Tensor
     unsolved: Tensor
 
@@ -56,7 +55,7 @@ class WorkingMoments(RunningMoments):
         self.register_buffer("unsolved", torch.zeros(1, dtype=torch.float64))
 
     def _shapes(self, m: int, d: int) -> dict[str, tuple[int, ...]]:
-        more = {"curvature": (m * (m + 1) // 2, d), "mean": (d,), "slope": (d,), "solution": (m, d)}
+        more = {"curvature": (m * (m + 1) // 2, d), "mean": (d,), "solution": (m, d)}
         return super()._shapes(m, d) | more
 
     def coefficients(self) -> Tensor:
@@ -69,19 +68,14 @@ class WorkingMoments(RunningMoments):
         D = self.design(X, units.shape[1])
         n, narrow, h = self._count(D), D.to(units.dtype), ACTIVATIONS[self.activation]
         with torch.no_grad():
-            memory = units.new_empty(2, *units.shape)
-            plain = h.terms(memory[0].copy_(units), memory[1])
-            sizes = torch.stack([plain.reach, plain.out.sum(0), plain.slope.sum(0)]).to(D.dtype)
-            square, mean, slope = sum_over_processes(sizes) / n
+            square, mean = sum_over_processes(torch.stack([units.square().sum(0), h.h(units).sum(0)])) / n
             gram = sum_over_processes(D.T @ D) / n
-            # The first of small batches determine nothing yet: stand-ins for the rows to come hold the solution.
-            entry = n / (n + self._past(n))
-            hold = self._missing(n) * self.slope.lerp(slope, entry) * self.gram.lerp(gram, entry)[:, :, None]
-            prior = self._prior(self._share(n), gram, mean, hold)
+            hold = None if self._is_ample(n) else self._hold(units, narrow, n, gram)
+            prior = self._prior(n, gram, mean, hold)
             eps = torch.finfo(units.dtype).eps
             found = minimise(
-                lambda B: assemble(sum_over_processes(row_sums(units, narrow, B, h, memory)), n, B, prior),
-                self.solution.clone(),
+                lambda B: assemble(sum_over_processes(row_sums(units, narrow, B, h)), n, B, prior),
+                self.solution.to(units.dtype),
                 prior,
                 eps=eps,
                 tolerance=TOLERANCE,
@@ -89,46 +83,64 @@ class WorkingMoments(RunningMoments):
                 max_iter=FIRST_STEPS if first else STEPS,
                 stragglers=0.0 if first else STRAGGLERS,
             )
-            self._learn_from(found, n, square, hold, gram=gram, mean=mean, slope=slope)
+            self._learn_from(found, n, square, hold, gram=gram, mean=mean)
         corrected, _ = ImplicitCorrection.apply(  # type: ignore[no-untyped-call]
-            units, found.B, narrow, n, prior.share, prior.centre, prior.K, self.activation, True
+            units,
+            found.B,
+            narrow,
+            n,
+            prior.share,
+            prior.centre,
+            prior.K,
+            self.activation,
+            True,
+            found.last.curvature,
         )
         result: Tensor = corrected
         return result
 
-    def _missing(self, n: Tensor) -> Tensor:
-        """How many rows there should be, relative to those that there are: zero but for the first of small batches."""
-        m, rows = len(self.gram), n + self._past(n)
-        return torch.where(n < PAST * m, (2 * PAST * m / rows - 1.0).clamp(min=0.0), 0.0)
+    def _hold(self, units: Tensor, D: Tensor, n: float, gram: Tensor) -> Tensor:
+        """Curvature (m, m, d) of stand-ins for the rows to come: the first of small batches determine nothing yet."""
+        rows = n + self._past(n)
+        missing = (2 * PAST * len(gram) / rows - 1.0).clamp(min=0.0)
+        u = torch.addmm(units, D, self.solution.to(D.dtype), alpha=-1.0)
+        slope = sum_over_processes(ACTIVATIONS[self.activation].slope(u).sum(0)) / n
+        slope, gram = self.curvature[0].lerp(slope.to(gram.dtype), n / rows), self.gram.lerp(gram, n / rows)
+        return missing * slope * gram[:, :, None]
 
-    def _prior(self, share: Tensor, gram: Tensor, mean: Tensor, hold: Tensor) -> Prior:
-        blended = self.gram.lerp(gram, share)
+    def _prior(self, n: float, gram: Tensor, mean: Tensor, hold: Tensor | None) -> Prior:
+        share = self._share(n)
+        blended, target = self.gram.lerp(gram, share), self.mean.lerp(mean.to(gram.dtype), share)
+        centre, target, scale = (part.to(mean.dtype) for part in (blended[0], target, _scale(blended)))
+        if hold is None:
+            return Prior(share, centre, target, scale)
         K = (1.0 - share) * unpack(self.curvature) + hold
         c = (1.0 - share) * self.response + (hold * self.solution).sum(1)
-        return Prior(share, blended[0], self.mean.lerp(mean, share), _scale(blended), K, c)
+        share = torch.as_tensor(share)  # of one element, it would widen whatever it meets
+        return Prior(share.to(mean.dtype), centre, target, scale, K.to(mean.dtype), c.to(mean.dtype))
 
     def exact_prior(self) -> Prior:
         """Problem of all rows that were seen, without quadratic approximation."""
-        nothing = torch.zeros_like(unpack(self.curvature))
-        return Prior(self.rows.new_tensor(1.0), self.gram[0], self.mean, _scale(self.gram), nothing, nothing[0])
+        return Prior(1.0, self.gram[0], self.mean, _scale(self.gram))
 
-    def _learn_from(self, found: Minimum, n: Tensor, square: Tensor, hold: Tensor, **seen: Tensor) -> None:
-        ample = n >= PAST * len(found.B)
+    def _learn_from(self, found: Minimum, n: float, square: Tensor, hold: Tensor | None, **seen: Tensor) -> None:
         # A small batch's own solution can be far out, where its problem looks like no other.
-        B = torch.where(ample, found.B, self.solution)
-        curvature = torch.where(ample, found.last.curvature, found.first.curvature)
-        response = (unpack(curvature) * B).sum(1) + torch.where(ample, found.last.out, found.first.out)
+        B, near = (found.B, found.last) if hold is None else (self.solution.to(found.B.dtype), found.first)
+        response = (unpack(near.curvature) * B).sum(1) + near.out
         finite = torch.isfinite(square).all()
-        self._remember(n, finite, curvature=curvature, response=response, **seen)
+        self._remember(n, finite, curvature=near.curvature, response=response, **seen)
         self.unsolved.copy_((~found.converged).sum())
-        K, start = unpack(self.curvature), torch.where(ample & (self.rows == n), found.B, self.solution)
-        missing = self.response - self.gram[0][:, None] * self.mean - (K * start).sum(1)
+        dtype = B.dtype
+        K, gram, start = unpack(self.curvature.to(dtype)), self.gram.to(dtype), self.solution.to(dtype)
+        if hold is None:
+            start = torch.where(self.rows == n, B, start)
+        missing = (self.response - self.gram[0][:, None] * self.mean).to(dtype) - (K * start).sum(1)
         # Where few rows were active the quadratic is nearly flat: hold on a little to what was there.
-        hold = hold + 1e-3 * K.diagonal().sum(1) / self.gram.diagonal().sum() * self.gram[:, :, None]
-        step = solve_units(K + hold, missing, drop=1e-12)
-        length = (step * (self.gram @ step)).sum(0).clamp_min(torch.finfo(step.dtype).tiny).sqrt()
-        stride = torch.where(ample, 1.0, STRIDE) * square.sqrt()
-        moved = start + step * (stride / length).clamp(max=1.0)  # what is left comes with the next batch
+        K = torch.addcmul(K, gram[:, :, None], 1e-3 * K.diagonal().sum(1) / gram.diagonal().sum())
+        step = solve_units(K if hold is None else K + hold.to(dtype), missing, drop=1e-12)
+        length = (step * (gram @ step)).sum(0).clamp_min(torch.finfo(dtype).tiny).sqrt()
+        stride = (1.0 if hold is None else STRIDE) * square.sqrt()
+        moved = torch.addcmul(start, step, (stride / length).clamp(max=1.0))  # what is left comes with the next batch
         self.solution.copy_(torch.where(finite, moved, self.solution))
 
 

@@ -1,0 +1,139 @@
+"""The layers of a network as it is: which there are, what they return, and how a batch is run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any
+
+import torch.utils.checkpoint
+from torch import Tensor, nn
+
+from setsquare.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class LayerInfo:
+    """A layer that can be blinded: its name, type, the shapes that it returned, and its calls in one pass."""
+
+    name: str
+    type: str
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.type})" + "".join(f" {shape}" for shape in self.shapes)
+
+
+def list_layers(model: nn.Module, *inputs: Any, **named: Any) -> list[LayerInfo]:
+    """Layers of a model that :func:`~setsquare.nn.blind` can take; with example inputs, also the shapes they return.
+
+    The model runs once in ``eval`` mode. Layers that it did not run, or that return no tensor, have no shapes. A module
+    that the network has under several names is listed under each.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
+    >>> for layer in list_layers(model, torch.zeros(2, 3)):
+    ...     print(layer)
+    0 (Linear) (2, 4)
+    1 (ReLU) (2, 4)
+    """
+    modules = {name: module for name, module in model.named_modules(remove_duplicate=False) if name}
+    shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in modules}
+
+    def note(name: str, out: Any) -> None:
+        shapes[name] += [tuple(out.shape)] if isinstance(out, Tensor) else []
+
+    if inputs or named:
+        handles = [m.register_forward_hook(lambda _m, _i, out, n=name: note(n, out)) for name, m in modules.items()]
+        try:
+            with torch.no_grad(), evaluating(model):
+                model(*inputs, **named)
+        finally:
+            for handle in handles:
+                handle.remove()
+    return [LayerInfo(name, type(module).__name__, tuple(shapes[name])) for name, module in modules.items()]
+
+
+def check_layer(name: str, names: Sequence[str], kind: str = "layer") -> None:
+    """Refuse a layer that is not among ``names``, and give the nearest of them."""
+    if name not in names:
+        near = get_close_matches(name, names, n=3, cutoff=0.4) or names[-3:]
+        hint = f"did you mean {', '.join(map(repr, near))}?" if near else "it has none."
+        raise InputError(
+            f"The network has no {kind} {name!r}: {hint} setsquare.nn.list_layers(model) lists all layers."
+        )
+
+
+def choose_tensor(name: str, out: Any, output: int | str | None, purpose: str) -> Tensor:
+    """What a layer returned, or the element ``output`` of it where that is a tuple or a dict; ``purpose`` is a verb."""
+    if isinstance(out, Tensor):
+        return out
+    keys = list(out) if isinstance(out, Mapping) else range(len(out)) if isinstance(out, tuple | list) else []
+    choice = [key for key in keys if isinstance(out[key], Tensor)]
+    if output not in choice:
+        raise InputError(
+            f"Layer {name!r} returns a {type(out).__name__}: say which of its tensors is to be {purpose}, "
+            f"output={' or '.join(map(repr, choice)) or '...'}."
+        )
+    chosen: Tensor = out[output]
+    return chosen
+
+
+def put_tensor(out: Any, key: int | str | None, value: Tensor) -> Any:
+    """Copy of a tuple, list or dict with one element replaced."""
+    if isinstance(out, Mapping):
+        return type(out)({**out, key: value})  # type: ignore[call-arg]
+    items = [value if index == key else item for index, item in enumerate(out)]
+    return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Context in which a model is in ``eval`` mode; afterwards each module is as it was."""
+    training = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, flag in training.items():
+            module.training = flag
+
+
+def call(model: nn.Module, inputs: Any, **named: Any) -> Any:
+    """Run a model on inputs: a tensor, or a tuple or dict of what the model takes."""
+    if isinstance(inputs, dict):
+        return model(**inputs, **named)
+    return model(*(inputs if isinstance(inputs, tuple | list) else [inputs]), **named)
+
+
+def takes_protected(model: nn.Module) -> bool:
+    """Whether ``model(..., protected=X)`` is how a model wants to be called."""
+    return "protected" in signature(model.forward).parameters
+
+
+def in_checkpoint() -> bool:
+    """Whether :func:`torch.utils.checkpoint.checkpoint` is running the code that asks."""
+    if torch.compiler.is_compiling():
+        return False
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_filename == torch.utils.checkpoint.__file__:
+            return True
+    return False
+
+
+def in_double(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """``fn`` without what it does to the precision: moments follow the device, no ``model.half()`` rounds them."""
+
+    def move(tensor: Tensor) -> Tensor:
+        moved = fn(tensor)
+        return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+    return move
