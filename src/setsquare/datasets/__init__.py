@@ -1,4 +1,4 @@
-"""Data sets with a known source, checksum, licence and protected columns, and the paper's synthetic data.
+"""Data sets with a known source, checksum, licence and protected columns, and synthetic data.
 
 Files are looked up in the folder ``$SETSQUARE_DATA``, then in the user's cache, then downloaded where a public
 address is known; every file is checked against its sha256. Nothing is bundled: read the licence in
@@ -17,12 +17,14 @@ from setsquare.datasets.health_retirement import load_health_retirement
 from setsquare.datasets.record import Dataset
 from setsquare.datasets.registry import DataFile, DatasetInfo
 from setsquare.datasets.synthetic import SyntheticData, make_synthetic
+from setsquare.datasets.two_groups import TwoGroups, make_two_groups
 
 __all__ = [
     "DataFile",
     "Dataset",
     "DatasetInfo",
     "SyntheticData",
+    "TwoGroups",
     "available",
     "describe",
     "load",
@@ -33,5 +35,6 @@ __all__ = [
     "load_diabetes",
     "load_health_retirement",
     "make_synthetic",
+    "make_two_groups",
     "names",
 ]
