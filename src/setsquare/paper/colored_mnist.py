@@ -3,10 +3,12 @@
 In training every 0 is red and every 9 green or blue, so **red is the label**: whatever removes all of red removes the
 label with it, and no data of this kind can tell a network that reads the colour from one that reads the digit. What
 helps is a property that colour has and shape has not. Colour is the same all over an image: it shows in responses that
-are averaged over space, where the shape of a digit hardly does. So "moments" presses the correlation of the colour with
-the mean and the mean square of each filter's response, *for each unit of ink*, towards zero. The ink is divided out
-because a 0 has more of it than a 9, whatever its colour. It is a penalty without multipliers, and does not reach zero:
-with the colour protected about as much is left as a network without colours has from shape alone.
+are averaged over space, where the shape of a digit hardly does. So "moments" presses the share of variance that the
+colour explains of the filters' mean and mean squared responses, *for each unit of ink*, towards zero. The ink is
+divided out because a 0 has more of it than a 9, whatever its colour. It is a penalty without multipliers, and does not
+reach zero: a network without colours has some of it, too, from shape alone. The variance is that of all filters of a
+layer together (``scale="shared"``): relative to each filter's own, a filter that dies lowers the penalty, and within 20
+epochs the whole second convolution had died.
 
 Protecting red alone does worse: it allows, say, a strong green and a weak blue with red between them. To protect the
 colour (red and green) goes beyond the paper, which protects red only: modes are named for what they protect.
@@ -25,7 +27,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from torch import Tensor
 
 from setsquare.datasets import Dataset, load_colored_mnist
 from setsquare.errors import InputError
+from setsquare.paper.cells import Cells
 from setsquare.paper.colored_mnist_training import MODES, Mode, Rows, Settings, accuracy, evaluate, train
 
 PARTS = ("train", "validation", "test")
@@ -72,7 +74,7 @@ def measure(name: str, seed: int, settings: Settings, advance: Callable[[], obje
     by_unit = _correlation(seen.first, red)
     row["influence_output"] = float(_correlation(seen.score.sigmoid()[:, None], red))
     row["influence_units"] = [float(q) for q in torch.quantile(by_unit, torch.linspace(0.0, 1.0, 5).double())]
-    held = evaluate(network, rows["validation"], mode).pooled
+    held = torch.cat(evaluate(network, rows["validation"], mode).pooled, dim=1)
     row["pooled_correlation"] = float(_correlation(held, rows["validation"].protected[:, 0]).square().mean().sqrt())
     return row | record | {"seconds": time.perf_counter() - start}
 
@@ -82,7 +84,8 @@ def run(
     seeds: Sequence[int] = (0, 1, 2),
     settings: Settings | None = None,
     *,
-    progress: bool = False,
+    cells: Cells | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Run the experiment.
 
@@ -93,8 +96,10 @@ def run(
     seeds : sequence of int
         Each draws colours, the validation rows, the first weights and the order of the batches.
     settings : Settings, optional
-    progress : bool
-        Show a bar on the terminal.
+    cells : Cells, optional
+        Runs that are known already.
+    progress : rich.progress.Progress, optional
+        Where to show the epochs.
 
     Returns
     -------
@@ -111,14 +116,14 @@ def run(
     data = load_colored_mnist(seeds[0])
     fitted_on = data.table["split"].to_numpy() == "train"
     red_and_label = float(np.corrcoef(data.table["red"].to_numpy()[fitted_on], data.y[fitted_on])[0, 1])
-    runs = []
-    with Progress(disable=not progress) as bar:
-        for name in modes:
-            for seed in seeds:
-                task = bar.add_task(f"{name}, seed {seed}", total=settings.epochs)
-                row = measure(name, seed, settings, partial(bar.advance, task))
-                bar.update(task, total=row["epochs"], description=f"{name}, seed {seed}: {row['test']:.3f}")
-                runs.append(row)
+    cells, bar, runs = cells or Cells(), progress or Progress(disable=True), []
+    for name in modes:
+        for seed in seeds:
+            task = bar.add_task(f"{name}, seed {seed}", total=settings.epochs)
+            key = {"mode": name, "seed": seed, **asdict(settings)}
+            row = cells(key, partial(measure, name, seed, settings, partial(bar.advance, task)))
+            bar.update(task, total=row["epochs"], completed=row["epochs"])
+            runs.append(row)
     table = {name: _summary([row for row in runs if row["mode"] == name]) for name in modes}
     return {"red_and_label": red_and_label, "settings": asdict(settings), "runs": runs, "table": table}
 
@@ -127,53 +132,3 @@ def _summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     keys = (*PARTS, "influence_output", "pooled_correlation", "seconds")
     means = {key: float(np.mean([row[key] for row in rows])) for key in keys}
     return means | {"test_range": [min(row["test"] for row in rows), max(row["test"] for row in rows)]}
-
-
-def draw(result: dict[str, Any], path: str | Path) -> None:
-    """Draw box plots as in the paper's figure: influence of red on the first convolution, and accuracies."""
-    from matplotlib.figure import Figure
-
-    modes = list(result["table"])
-    figure = Figure(figsize=(11.0, 1.0 + 0.35 * len(modes)), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(1, 2))
-    names = ("whislo", "q1", "med", "q3", "whishi")
-    boxes = []
-    for mode in modes:
-        quartiles = np.mean([row["influence_units"] for row in result["runs"] if row["mode"] == mode], axis=0)
-        boxes.append(dict(zip(names, quartiles, strict=True)))
-    left.bxp(boxes, showfliers=False, orientation="horizontal")
-    left.set(xlabel="correlation of red with a unit of the first convolution", yticklabels=modes)
-    for shift, part in zip((-0.25, 0.0, 0.25), PARTS, strict=True):
-        values = [[row[part] for row in result["runs"] if row["mode"] == mode] for mode in modes]
-        places = np.arange(1, len(modes) + 1) + shift
-        drawn = right.boxplot(values, positions=places, widths=0.2, orientation="horizontal", manage_ticks=False)
-        for line in drawn["medians"]:
-            line.set(color=f"C{PARTS.index(part)}", linewidth=3.0)
-        right.plot([], [], color=f"C{PARTS.index(part)}", label=part)
-    right.set(xlabel="accuracy")
-    right.legend()
-    left.invert_yaxis()
-    figure.savefig(path)
-
-
-def main(
-    *modes: str, n_seeds: int = 3, epochs: int = 100, patience: int = 25, figure: Path | None = None
-) -> dict[str, Any]:
-    """Run the experiment and print its table; ``--figure colour.png`` draws it as well."""
-    result = run(modes or None, range(n_seeds), Settings(epochs, patience), progress=True)
-    print(f"Correlation of red and the label in training: {result['red_and_label']:.3f}")
-    print(f"{'mode':<24}{'train':>8}{'valid.':>8}{'test':>8}{'worst':>8}{'best':>8}{'corr(red, output)':>20}")
-    for mode, row in result["table"].items():
-        numbers = (row["train"], row["validation"], row["test"], *row["test_range"])
-        print(f"{mode:<24}{''.join(f'{number:>8.3f}' for number in numbers)}{row['influence_output']:>20.3f}")
-    if figure is not None:
-        draw(result, figure)
-    return result
-
-
-if __name__ == "__main__":
-    from cyclopts import App
-
-    app = App(help=main.__doc__, result_action="return_none")
-    app.default(main)
-    app()

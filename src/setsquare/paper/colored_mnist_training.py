@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -77,7 +77,7 @@ class Settings:
         Share of the training rows that is held out.
     learning_rate : float
     penalty : float
-        Weight of the squared correlations in the constrained modes.
+        Weight of the explained shares of variance in the constrained modes, halved.
     monitor : {"accuracy", "loss"}
         What early stopping looks at on the validation rows; the paper does not say. The constrained modes always look
         at loss plus penalty.
@@ -90,7 +90,7 @@ class Settings:
     batch: int = 128
     validation: float = 0.2
     learning_rate: float = 1e-3
-    penalty: float = 3.0
+    penalty: float = 36.0
     monitor: Literal["accuracy", "loss"] = "accuracy"
     n_train: int | None = None
 
@@ -144,13 +144,29 @@ def _correction(mode: Mode) -> nn.Module:
     return Orthogonalize(1, mode.where, activation, inference=mode.inference)
 
 
-def pooled(responses: Responses, images: Tensor, mode: Mode) -> Tensor:
-    """What the penalty presses towards zero correlation with the colour, (n, 24) or (n, 48)."""
+def pooled(responses: Responses, images: Tensor, mode: Mode) -> list[Tensor]:
+    """What the penalty presses towards zero correlation with the colour: (n, filters) for each kind of summary."""
     parts = [part for layer in (responses.first, responses.second) for part in (layer, layer.square())]
     if mode.constraint == "mean":
-        return torch.cat([part.mean((2, 3)) for part in parts[::2]], 1)
+        return [part.mean((2, 3)) for part in parts[::2]]
     ink = images.sum(1).mean((1, 2))[:, None]
-    return torch.cat([part.mean((2, 3)) for part in parts], 1) / ink
+    return [part.mean((2, 3)) / ink for part in parts]
+
+
+class Penalty(nn.ModuleList):
+    """Penalty on the share of variance that the colour explains, summed over the kinds of summary."""
+
+    def __init__(self, mode: Mode, n_protected: int, settings: Settings) -> None:
+        n_kinds = 2 if mode.constraint == "mean" else 4
+        super().__init__(
+            OrthogonalityConstraint(n_protected, penalty=settings.penalty, rate=0.0, scale="shared")
+            for _ in range(n_kinds)
+        )
+
+    def forward(self, summaries: Sequence[Tensor], protected: Tensor) -> Tensor:
+        """Penalty of a batch."""
+        parts: list[Tensor] = [part(summary, protected) for part, summary in zip(self, summaries, strict=True)]
+        return torch.stack(parts).sum()
 
 
 class Rows(NamedTuple):
@@ -168,11 +184,11 @@ class Rows(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Scores (n,), pooled responses, and the first convolution's responses (n, 5408) of some rows."""
+    """Scores (n,), the first convolution's responses (n, 5408), and pooled responses of some rows."""
 
     score: Tensor
-    pooled: Tensor
     first: Tensor
+    pooled: list[Tensor]
 
 
 @torch.no_grad()
@@ -183,8 +199,9 @@ def evaluate(network: Network, rows: Rows, mode: Mode, *, keep_first: bool = Fal
     for batch in rows.batches(500):
         responses = network(batch.images, batch.protected)
         first = responses.first.flatten(1) if keep_first else responses.first[:, :0, 0, 0]
-        parts.append((responses.score, pooled(responses, batch.images, mode), first))
-    return Outcome(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        parts.append([responses.score, first, *pooled(responses, batch.images, mode)])
+    score, first, *summaries = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Outcome(score, first, summaries)
 
 
 def train(
@@ -194,7 +211,7 @@ def train(
     torch.manual_seed(seed)
     network = Network(mode)
     average = copy.deepcopy(network)
-    constraint = OrthogonalityConstraint(training.protected.shape[1], penalty=settings.penalty, rate=0.0)
+    penalty = Penalty(mode, training.protected.shape[1], settings)
     optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate)
     generator = torch.Generator().manual_seed(seed)
     best, found, chosen, epoch, n_steps = -float("inf"), network, 0, 0, 0
@@ -204,7 +221,7 @@ def train(
             responses = network(batch.images, batch.protected)
             loss = cross_entropy(responses.score, batch.label)
             if mode.constraint is not None:
-                loss = loss + constraint(pooled(responses, batch.images, mode), batch.protected)
+                loss = loss + penalty(pooled(responses, batch.images, mode), batch.protected)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -232,7 +249,7 @@ def _quality(network: Network, rows: Rows, mode: Mode, settings: Settings) -> fl
     seen = evaluate(network, rows, mode)
     if mode.constraint is None:
         return _SCORES[settings.monitor](seen.score, rows.label)
-    penalty = OrthogonalityConstraint(rows.protected.shape[1], penalty=settings.penalty, rate=0.0)
+    penalty = Penalty(mode, rows.protected.shape[1], settings)
     return -float(cross_entropy(seen.score, rows.label) + penalty(seen.pooled, rows.protected))
 
 

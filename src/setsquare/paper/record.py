@@ -1,0 +1,129 @@
+"""What an experiment found, as tables with reasons: on screen, as Markdown, and as files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from setsquare.auditing.render import number
+
+#: A number, a sentence, or nothing.
+Cell: TypeAlias = str | float | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table to be read: the paper's figures, those of its set-up, and the honest ones, side by side.
+
+    Attributes
+    ----------
+    title : str
+    columns : tuple of str
+    rows : sequence of tuple
+        As many cells as columns: numbers stay numbers, so that files keep all digits.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[Cell, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What an experiment found.
+
+    Attributes
+    ----------
+    name, title : str
+    tables : tuple of Table
+    reasons : tuple of str
+        Why figures differ from the printed ones: a sentence or two each.
+    data : dict
+        Everything else that was measured, for the figure and for files: what JSON can hold.
+    missed : tuple of str
+        Printed figures that could not be reproduced, each with the cause.
+    """
+
+    name: str
+    title: str
+    tables: tuple[Table, ...]
+    reasons: tuple[str, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+    missed: tuple[str, ...] = ()
+
+    @staticmethod
+    def read(path: Path) -> Record:
+        """Read ``NAME.json`` as :meth:`write` left it."""
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        tables = tuple(
+            Table(t["title"], tuple(t["columns"]), [tuple(row) for row in t["rows"]]) for t in whole["tables"]
+        )
+        return Record(
+            whole["name"], whole["title"], tables, tuple(whole["reasons"]), whole["data"], tuple(whole["missed"])
+        )
+
+    def show(self, console: Console | None = None) -> None:
+        """Print the tables and the reasons."""
+        console = console or Console()
+        console.print(f"[bold]{self.title}[/bold]")
+        for table in self.tables:
+            drawn = RichTable(title=table.title, title_justify="left")
+            for j, column in enumerate(table.columns):
+                numeric = any(isinstance(row[j], float | int) for row in table.rows)
+                drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
+            for row in table.rows:
+                drawn.add_row(*map(shown, row))
+            console.print(drawn)
+        for reason in (*self.reasons, *(f"Not reproduced: {sentence}" for sentence in self.missed)):
+            console.print(f"* {reason}", markup=False)
+
+    def to_markdown(self, image: str | None = None) -> str:
+        """The same as a section of a page."""
+        parts = [f"## {self.title}"]
+        parts += [f"![{self.title}]({image})"] if image else []
+        for table in self.tables:
+            rows = [list(table.columns), ["---"] * len(table.columns), *([shown(c) for c in row] for row in table.rows)]
+            lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+            parts.append("\n".join([f"**{table.title}**", "", *lines]))
+        parts += ["\n".join(f"* {reason}" for reason in self.reasons)] if self.reasons else []
+        return "\n\n".join(parts) + "\n"
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write ``NAME.json`` with everything, and a CSV file for each table; return the paths."""
+        folder.mkdir(parents=True, exist_ok=True)
+        tables = [{"title": t.title, "columns": t.columns, "rows": [list(row) for row in t.rows]} for t in self.tables]
+        whole = {
+            "name": self.name,
+            "title": self.title,
+            "tables": tables,
+            "reasons": self.reasons,
+            "missed": self.missed,
+            "data": dict(self.data),
+        }
+        paths = [folder / f"{self.name}.json"]
+        paths[0].write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        for k, table in enumerate(self.tables):
+            paths.append(folder / (f"{self.name}.csv" if len(self.tables) == 1 else f"{self.name}_{k + 1}.csv"))
+            with paths[-1].open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([table.columns, *table.rows])
+        return paths
+
+
+def shown(cell: Cell) -> str:
+    """A cell as people read it.
+
+    Examples
+    --------
+    >>> shown(0.123456), shown(3), shown(None), shown(2.2e-16), shown("yes")
+    ('0.123', '3', '', '2.20e-16', 'yes')
+    """
+    if cell is None:
+        return ""
+    return cell if isinstance(cell, str) else str(cell) if isinstance(cell, int) else number(cell)
