@@ -45,11 +45,16 @@ bench: $(VENV)/.test  ## speed as ratios against peers, in one run
 	$(BIN)/python -m benchmarks.bench_prediction
 	$(BIN)/python -m benchmarks.bench_audit
 	$(BIN)/python -m benchmarks.audit_calibration --quick
+	$(BIN)/python -m benchmarks.bench_layer
+	$(BIN)/python -m benchmarks.bench_comparators
+	$(BIN)/python -m benchmarks.two_groups --quick
 
 docs: $(VENV)/.test  ## the README's examples run as written
 	$(BIN)/python -m pytest -q tests/pipeline/test_readme.py
 
-paper: $(VENV)/.test  ## the long experiments
+paper: $(VENV)/.test  ## every table and figure that can be run (hours; goes on where it was), and the slow tests
+	$(BIN)/setsquare paper --output docs/paper
+	$(BIN)/setsquare paper --page --output docs/paper
 	$(BIN)/python -m pytest -m slow -q
 
 clean:

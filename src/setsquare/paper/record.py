@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from setsquare.auditing.render import number
+from setsquare.auditing.render import number, p_value
 
 #: A number, a sentence, or nothing.
 Cell: TypeAlias = str | float | int | None
@@ -33,6 +34,10 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[Cell, ...]]
+
+    def shown(self) -> list[list[str]]:
+        """Rows as people read them."""
+        return [[shown(cell, name) for cell, name in zip(row, self.columns, strict=True)] for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +79,7 @@ class Record:
         console = console or Console()
         console.print(f"[bold]{self.title}[/bold]")
         for table in self.tables:
-            drawn = RichTable(title=table.title, title_justify="left")
-            for j, column in enumerate(table.columns):
-                numeric = any(isinstance(row[j], float | int) for row in table.rows)
-                drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
-            for row in table.rows:
-                drawn.add_row(*map(shown, row))
-            console.print(drawn)
+            console.print(_drawn(table))
         for reason in (*self.reasons, *(f"Not reproduced: {sentence}" for sentence in self.missed)):
             console.print(f"* {reason}", markup=False)
 
@@ -89,7 +88,7 @@ class Record:
         parts = [f"## {self.title}"]
         parts += [f"![{self.title}]({image})"] if image else []
         for table in self.tables:
-            rows = [list(table.columns), ["---"] * len(table.columns), *([shown(c) for c in row] for row in table.rows)]
+            rows = [list(table.columns), ["---"] * len(table.columns), *table.shown()]
             lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
             parts.append("\n".join([f"**{table.title}**", "", *lines]))
         parts += ["\n".join(f"* {reason}" for reason in self.reasons)] if self.reasons else []
@@ -116,14 +115,40 @@ class Record:
         return paths
 
 
-def shown(cell: Cell) -> str:
-    """A cell as people read it.
+def shown(cell: Cell, column: str = "") -> str:
+    """A cell as people read it; a column "p" or "p, ..." holds p-values.
 
     Examples
     --------
-    >>> shown(0.123456), shown(3), shown(None), shown(2.2e-16), shown("yes")
-    ('0.123', '3', '', '2.20e-16', 'yes')
+    >>> shown(0.123456), shown(3), shown(None), shown(2.2e-16), shown("yes"), shown(0.0, "p, HC3")
+    ('0.123', '3', '', '2.20e-16', 'yes', '<1e-300')
     """
-    if cell is None:
-        return ""
-    return cell if isinstance(cell, str) else str(cell) if isinstance(cell, int) else number(cell)
+    if cell is None or isinstance(cell, str):
+        return cell or ""
+    if column == "p" or column.startswith("p, "):
+        return p_value(float(cell))
+    return str(cell) if isinstance(cell, int) else number(cell)
+
+
+def _drawn(table: Table) -> RichTable:
+    """For the terminal: what repeats from row to row in the first columns is shown once."""
+    drawn = RichTable(title=table.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
+    for j, column in enumerate(table.columns):
+        numeric = any(isinstance(row[j], float | int) for row in table.rows)
+        drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    before: list[str] = []
+    for row in table.shown():
+        same = 0
+        while same < min(len(row) - 1, len(before)) and row[same] == before[same] and not _is_number(row[same]):
+            same += 1
+        drawn.add_row(*[""] * same, *row[same:])
+        before = row
+    return drawn
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

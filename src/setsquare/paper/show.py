@@ -19,12 +19,12 @@ def catalogue() -> None:
     table = Table("name", "in the paper", "what", "status")
     for entry in ENTRIES:
         table.add_row(entry.name, entry.label, entry.title, entry.status)
-    Console().print(table)
+    _console().print(table)
 
 
 def experiments(names: Sequence[str], folder: Path, *, quick: bool = False, fresh: bool = False) -> None:
     """Run experiments one after the other (all that can be run, by default), and print what they found."""
-    console = Console()
+    console = _console()
     chosen = [find(name) for name in names] or [entry for entry in ENTRIES if entry.module]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     for entry in chosen:
@@ -49,7 +49,13 @@ def page(folder: Path) -> None:
     parts += [f"* **{entry.name}** ({entry.title}): {entry.status}." for entry in ENTRIES if not entry.module]
     path = folder.with_suffix(".md")
     path.write_text("\n".join(parts) + "\n", encoding="utf-8")
-    Console().print(f"Written: {path}", markup=False)
+    _console().print(f"Written: {path}", markup=False)
+
+
+def _console() -> Console:
+    """The terminal as it is; wide enough for every table where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
 
 
 _HEAD = """# The paper, run again
