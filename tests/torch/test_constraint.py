@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.nn.constraint import OrthogonalityConstraint
+from setsquare.nn.constraint import OrthogonalityConstraint, Scale
 
 
 def test_step_is_the_classical_update() -> None:
-    constraint = OrthogonalityConstraint(2, rate=0.0, penalty=3.0)
+    constraint = OrthogonalityConstraint(2, rate=0.0, penalty=3.0, scale="unit")
     constraint(GOOD[:, :1], GOOD)
     assert not constraint.multipliers.any()
     constraint.step()
@@ -22,34 +22,78 @@ def test_step_is_the_classical_update() -> None:
 
 
 @pytest.mark.parametrize("shape", [(500,), (500, 3), (500, 2, 2, 2)])
-def test_value_and_residual_are_those_of_orthonormal_columns(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("scale", [0.5, "unit", "shared"])
+def test_value_and_residual_are_those_of_orthonormal_columns(shape: tuple[int, ...], scale: Scale) -> None:
     rng = np.random.default_rng(1)
     X = rng.normal(size=(500, 2)) @ [[1.0, 30.0], [0.0, 10.0]] + [2000.0, 0.0]
     A = rng.normal(size=shape) + X[:, 0].reshape(-1, *[1] * (len(shape) - 1))
-    Q = np.linalg.qr(X - X.mean(0))[0]
-    units = A.reshape(500, -1) - A.reshape(500, -1).mean(0)
-    squares = float(np.sum((Q.T @ units / np.linalg.norm(units, axis=0)) ** 2))
-    constraint = OrthogonalityConstraint(2, penalty=4.0)
+    covariance = np.linalg.qr(X - X.mean(0))[0].T @ (A - A.mean(0)).reshape(500, -1) / np.sqrt(500.0)
+    variance = A.reshape(500, -1).var(0)
+    spread = scale if isinstance(scale, float) else np.sqrt(variance if scale == "unit" else variance.sum())
+    squares = float(np.sum((covariance / spread) ** 2))
+    constraint = OrthogonalityConstraint(2, penalty=4.0, scale=scale)
     assert float(constraint(torch.tensor(A), torch.tensor(X))) == pytest.approx(2.0 * squares, rel=1e-9)
-    assert float(constraint.correlation.square().sum()) == pytest.approx(squares, rel=1e-9)
+    correlation = np.abs(covariance / np.sqrt(variance))
+    np.testing.assert_allclose(constraint.correlation.abs().square().sum(0), (correlation**2).sum(0), rtol=1e-9)
     # another scale of activations and columns, and a copy of a column, change nothing
-    scaled = OrthogonalityConstraint(3, penalty=4.0)
+    scaled = OrthogonalityConstraint(3, penalty=4.0, scale=1e3 * scale if isinstance(scale, float) else scale)
     columns = torch.tensor(np.column_stack([1e-3 * X, X[:, 0] - X[:, 1]]))
     assert float(scaled(torch.tensor(1e3 * A), columns)) == pytest.approx(2.0 * squares, rel=1e-6)
 
 
-def test_the_gradient_is_that_of_the_penalty() -> None:
+@pytest.mark.parametrize("scale", [0.5, "unit", "shared"])
+def test_the_gradient_is_that_of_the_penalty(scale: Scale) -> None:
     generator = torch.Generator().manual_seed(0)
     A = torch.randn(40, 3, dtype=torch.float64, generator=generator, requires_grad=True)
     X = torch.randn(40, 2, dtype=torch.float64, generator=generator)
     for method in ("augmented_lagrangian", "mdmm"):
-        constraint = OrthogonalityConstraint(2, method, momentum=1.0)
+        constraint = OrthogonalityConstraint(2, method, momentum=1.0, scale=scale)
         constraint(A, X)  # so that the multipliers are not zero
 
         def penalty(A: Tensor, constraint: OrthogonalityConstraint = constraint) -> Tensor:
             return copy.deepcopy(constraint)(A, X)
 
         assert torch.autograd.gradcheck(penalty, (A,))
+
+
+def test_gradients_are_bounded_where_the_output_hardly_varies() -> None:
+    """Relative to its own spread they are not: there the penalty outweighs any loss."""
+    X = torch.randn(64, 1, generator=torch.Generator().manual_seed(0))
+    largest: dict[Scale, list[float]] = {0.5: [], "unit": []}
+    for scale, found in largest.items():
+        for spread in (0.1, 1e-4):
+            A = (0.5 + spread * X.sin()).double().requires_grad_()
+            constraint = OrthogonalityConstraint(1, scale=scale)
+            for _ in range(3):  # with multipliers
+                gradient = torch.autograd.grad(constraint(A, X), A)[0]
+            found.append(float(gradient.abs().max()))
+    assert largest[0.5][1] < largest[0.5][0] < 1.0
+    assert largest["unit"][1] > 500.0 * largest["unit"][0]
+
+
+def test_the_death_of_a_unit_lowers_the_penalty_unless_the_scale_is_shared() -> None:
+    X = torch.randn(64, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    alive = (X + X.roll(1, 0)).expand(64, 4).relu()
+    some_dead = alive * torch.tensor([1.0, 1.0, 1.0, 0.0])
+    values = {
+        scale: [float(OrthogonalityConstraint(1, scale=scale)(A, X)) for A in (alive, some_dead)]
+        for scale in ("unit", "shared")
+    }
+    assert values["unit"][0] > 0.1 and values["unit"][1] == pytest.approx(0.75 * values["unit"][0], rel=1e-12)
+    assert values["shared"][0] > 0.1 and values["shared"][1] == pytest.approx(values["shared"][0], rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", [0.5, "unit", "shared"])
+def test_a_unit_that_has_lost_its_spread_is_told(scale: Scale) -> None:
+    X = torch.randn(64, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    units = torch.cat([X.sigmoid(), X.roll(1, 0).sigmoid()], 1)
+    constraint = OrthogonalityConstraint(1, momentum=1.0, scale=scale)
+    constraint(units, X)
+    assert constraint.residual > 0.9 and constraint.constant.tolist() == [False, False]
+    constraint(0.5 + torch.tensor([1e-3, 1.0]) * (units - 0.5), X)  # the first is nearly constant, and follows X
+    assert constraint.residual < 0.3 and constraint.constant.tolist() == [True, False]
+    constraint(0.5 + 1e-3 * (units - 0.5), X)
+    assert np.isnan(constraint.residual) and constraint.constant.all()
 
 
 def test_tiny_batches_give_the_covariance_of_the_whole() -> None:
@@ -178,6 +222,8 @@ def test_bad_activations_and_settings() -> None:
         ({"n_protected": 0}, "at least 1"),
         ({"momentum": 0.0}, "momentum"),
         ({"penalty": -1.0}, "0 or more"),
+        ({"scale": 0.0}, "spread above 0"),
+        ({"scale": "layer"}, "spread above 0"),
     ):
         with pytest.raises(InputError, match=message):
             OrthogonalityConstraint(**{"n_protected": 1, **options})

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from benchmarks import two_groups as benchmark
+from benchmarks.two_groups_show import draw_figure, summarise
 from numpy.testing import assert_allclose
 from scipy import stats
 
 from setsquare.datasets import make_two_groups
 from setsquare.datasets.two_groups import NOISE, RANGES, best_accuracy
 from setsquare.errors import InputError
+from setsquare.nn.constraint import OrthogonalityConstraint, Scale
 from setsquare.nn.functional import project_out
 from setsquare.paper.published_layers import MetadataNorm
 
@@ -148,12 +150,12 @@ def test_columns_of_the_constraint_tell_nothing_of_the_group(rows: benchmark.Row
 def test_every_method_runs_and_is_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(benchmark, "MAX_STEPS", 2)
     results = {"runs": [benchmark.measure(name, 8, 0, n_per_group=30) for name in benchmark.METHODS]}
-    cells = benchmark.summarise(results)
+    cells = summarise(results)
     assert [cell["method"] for cell in cells] == list(benchmark.METHODS)
     for cell in cells:
         assert 0.0 <= cell["unconfounded"] <= 1.0 and -1.0 <= cell["dcor2_prediction"] <= 1.0
     pytest.importorskip("matplotlib")
-    benchmark.draw_figure(results, tmp_path / "images" / "figure.png")
+    draw_figure(results, tmp_path / "images" / "figure.png")
     assert (tmp_path / "images" / "figure.png").stat().st_size > 10_000
 
 
@@ -161,3 +163,23 @@ def test_a_plain_network_owes_its_accuracy_to_the_confounder() -> None:
     row = benchmark.measure("uncorrected", 128, 0)
     assert row["confounded"] > 0.92 > 0.80 > row["unconfounded"]
     assert min(row["dcor2_prediction"]) > 0.1 and row["p_prediction"] == [0.025, 0.025]
+
+
+@pytest.mark.parametrize("scale", [0.5, "unit"])
+def test_a_constraint_in_tiny_batches_keeps_the_decisions(scale: Scale, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions hardly vary at first. With a penalty relative to their own spread they never do, and that is told."""
+    constraint = OrthogonalityConstraint(2, scale=scale)
+    monkeypatch.setattr(benchmark, "OrthogonalityConstraint", lambda n_protected: constraint)
+    method, rng = benchmark.METHODS["our constraint given group"], np.random.default_rng(0)
+    training, new = (benchmark.draw(1000, rng, confounded=confounded) for confounded in (True, False))
+    network = benchmark.train(method, training, 16, 0)
+    with torch.no_grad():
+        prediction = network(training.images, training.confounder)[0].sigmoid()
+        accuracy = ((network(new.images, new.confounder)[0] > 0.0) == (new.group > 0.5)).double().mean()
+    if scale == "unit":
+        assert prediction.std() < 0.01 and np.isnan(constraint.residual)
+    else:
+        X = benchmark.protected_columns(training, method)
+        assert prediction.std() > 0.25 and accuracy > 0.81
+        assert torch.column_stack([prediction, X]).T.corrcoef()[0, 1:].abs().max() < 0.03
+        assert constraint.residual < 0.3

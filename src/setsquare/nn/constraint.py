@@ -2,15 +2,18 @@
 
     min over w, max over lam   loss(w) + <lam, c(w)> + penalty/2 |c(w)|^2
 
-with ``c`` (p x units) the correlations of the protected columns (orthonormalised) with the units. On minibatches the
-*value* of ``c`` is a running one and its *gradient* is the batch's: the gradient is unbiased but for the lag of the
-running value, while the square of a noisy batch covariance would punish noise as if it were dependence.
+with ``c`` (p x units) the covariances of the protected columns (orthonormalised) with the units, relative to a spread.
+On minibatches the *value* of ``c`` is a running one and its *gradient* is the batch's: the gradient is unbiased but for
+the lag of the running value, while the square of a noisy batch covariance would punish noise as if it were dependence.
+
+By default the spread is a fixed one. Relative to the units' own, ``c`` has gradients without bound where they hardly
+vary, as the predictions of a fresh network do: its noise outweighs the loss, and they stay constant.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -22,18 +25,21 @@ from setsquare.nn.moments import COLLINEAR
 from setsquare.nn.network import in_double
 
 Method: TypeAlias = Literal["augmented_lagrangian", "mdmm"]
-Scale: TypeAlias = Literal["unit", "shared"]
+Scale: TypeAlias = float | Literal["unit", "shared"]
 #: Ascent on the multipliers a call. The squared constraint of MDMM is small near zero, so its multiplier must run.
-RATES = {"augmented_lagrangian": 0.05, "mdmm": 1.0}
+RATES = {"augmented_lagrangian": 0.25, "mdmm": 50.0}
+#: A unit with a smaller spread than this, relative to `scale` or to its size, is constant.
+CONSTANT = 0.01
 
 
 class OrthogonalityConstraint(nn.Module):
-    """Penalty that drives the correlation of any output of a network with the protected columns to zero.
+    """Penalty that drives the covariance of any output of a network with the protected columns to zero.
 
     Add ``constraint(activations, protected)`` to the loss of each batch: predictions, activations, or activations
     pooled over space or time. The network needs no protected columns afterwards. What holds is what :attr:`residual`
     says: constrained training is exact only in the limit (:func:`~setsquare.nn.head.refit_head` is exact). Its
-    multipliers must move more slowly than the weights: where the residual swings, lower ``rate``.
+    multipliers must move more slowly than the weights: where the residual swings, lower ``rate``. A constant output is
+    orthogonal to everything; :attr:`constant` and a residual of NaN tell when it came to that.
 
     Parameters
     ----------
@@ -43,17 +49,17 @@ class OrthogonalityConstraint(nn.Module):
         "augmented_lagrangian" has one multiplier for each covariance. "mdmm" is the paper's: one multiplier for the sum
         of squares, whose gradient vanishes on the constraint, so it comes near zero and stalls.
     penalty : float
-        Weight of the squared correlations (for "mdmm" the damping, of the square of their sum).
+        Weight of the squared covariances (for "mdmm" the damping, of the square of their sum).
     rate : float, optional
         Step of the multipliers in each training call; 0 leaves them to :meth:`step`.
     momentum : float
         Weight of a new batch in the running covariances; 1 where each batch is the whole data.
-    scale : {"unit", "shared"}
-        What a covariance is relative to. "unit": the unit's own standard deviation, so that every unit counts alike.
-        "shared": that of all units together, so that the squares add up to the share of the units' variance that the
-        protected columns explain. Take "shared" for hidden layers: there a unit that dies (always zero after ReLU)
-        leaves the penalty of the others as it was, while with "unit" each death lowers it, and a network that is
-        trained for long can lose all of them.
+    scale : float, "unit" or "shared"
+        The spread that covariances are relative to. A number: that of the outcome, for predictions; the default is that
+        of a balanced binary one. "unit": each unit's own, so that every unit counts alike; gradients grow as the unit
+        becomes constant, and each unit that dies (always zero after ReLU) lowers the penalty. "shared": that of all
+        units together, so that the squares add up to the share of the units' variance that the protected columns
+        explain. Take it for hidden layers: the death of a unit like the others leaves the penalty as it was.
 
     Attributes
     ----------
@@ -74,7 +80,7 @@ class OrthogonalityConstraint(nn.Module):
     (0.0, 0.0)
     >>> constraint.reset()
     >>> float(constraint(torch.tensor([0.0, 0.0, 1.0, 1.0]), sex)), constraint.residual
-    (1.0, 1.0)
+    (5.0, 1.0)
     """
 
     multipliers: Tensor
@@ -91,18 +97,18 @@ class OrthogonalityConstraint(nn.Module):
         n_protected: int,
         method: Method = "augmented_lagrangian",
         *,
-        penalty: float = 2.0,
+        penalty: float = 10.0,
         rate: float | None = None,
         momentum: float = 0.25,
-        scale: Scale = "unit",
+        scale: Scale = 0.5,
     ) -> None:
         super().__init__()
         if method not in RATES:
             raise InputError(f"Unknown method {method!r}: choose one of {', '.join(RATES)}.")
         if n_protected < 1:
             raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
-        if scale not in get_args(Scale):
-            raise InputError(f"Unknown scale {scale!r}: choose one of {', '.join(get_args(Scale))}.")
+        if not (0.0 < scale < torch.inf if isinstance(scale, int | float) else scale in ("unit", "shared")):
+            raise InputError(f"scale must be a spread above 0, 'unit' or 'shared', not {scale!r}.")
         if not 0.0 < momentum <= 1.0:
             raise InputError(f"momentum must be above 0 and at most 1, not {momentum}.")
         self.rate = RATES[method] if rate is None else rate
@@ -163,13 +169,25 @@ class OrthogonalityConstraint(nn.Module):
         return self._relative(self.covariance, self.variance, "unit")
 
     @property
+    def constant(self) -> Tensor:
+        """Units (d,) without a spread, relative to ``scale`` or else to their size: their correlations say nothing."""
+        reference = self.variance + self.mean.square() if isinstance(self.scale, str) else self.scale**2
+        return self.variance <= CONSTANT**2 * reference
+
+    @property
     def residual(self) -> float:
-        """Largest running correlation, as noisy as about ``1 / momentum`` batches are; NaN before the first call."""
-        return float(self.correlation.abs().max()) if len(self.mean) else float("nan")
+        """Largest running correlation of a unit that varies, as noisy as about ``1 / momentum`` batches are.
+
+        NaN before the first call, and where all units have become constant.
+        """
+        left = self.correlation[:, ~self.constant]
+        return float(left.abs().max()) if left.numel() else float("nan")
 
     def extra_repr(self) -> str:
         """Show the settings."""
-        return f"{self.n_protected}, {self.method!r}, penalty={self.penalty:g}, rate={self.rate:g}"
+        return (
+            f"{self.n_protected}, {self.method!r}, penalty={self.penalty:g}, rate={self.rate:g}, scale={self.scale!r}"
+        )
 
     def _learn(self, A: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
         """Covariance (p, d) and variance (d,), with this batch: running values with the gradient of its own."""
@@ -230,9 +248,11 @@ class OrthogonalityConstraint(nn.Module):
         self.multipliers = zeros(1, 1) if self.method == "mdmm" else zeros(p, d)
 
     def _relative(self, covariance: Tensor, variance: Tensor, scale: Scale) -> Tensor:
+        white = self._whitening() @ covariance
+        if not isinstance(scale, str):
+            return white / scale
         variance = variance.sum() if scale == "shared" else variance
-        spread = torch.where(variance > 0.0, variance, 1.0).sqrt()  # a dead unit has no covariance either
-        return self._whitening() @ covariance / spread
+        return white / torch.where(variance > 0.0, variance, 1.0).sqrt()  # a dead unit has no covariance either
 
     def _whitening(self) -> Tensor:
         """Symmetric inverse root of the protected columns' covariance: unlike a triangular one it moves smoothly."""
