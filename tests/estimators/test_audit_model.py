@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 import sklearn
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.dummy import DummyRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.model_selection import (
     GridSearchCV,
@@ -19,6 +20,7 @@ from sklearn.model_selection import (
     ShuffleSplit,
     StratifiedKFold,
     TimeSeriesSplit,
+    cross_val_predict,
 )
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -257,6 +259,50 @@ def test_metadata_routing_through_pipelines_and_searches() -> None:
 
 def test_a_pipeline_that_is_not_told_of_them_says_so() -> None:
     assert "protected" in refused(make_pipeline(sq.LinearOrthogonalizer(), LinearRegression()), Z, SIGNAL, X)
+
+
+BOTH = pd.concat([Z, X[["age"]]], axis=1)
+KNOWS_COLUMNS = {
+    "passed to fit": (sq.OrthogonalGLMRegressor(), Z, X[["age"]]),
+    "among the features": (LinearRegression(), BOTH, ["age"]),
+    "named in a step": (make_pipeline(sq.OrthogonalGLMRegressor(protected=["age"])), BOTH, X[["age"]]),
+}
+
+
+@pytest.mark.parametrize(("model", "features", "protected"), KNOWS_COLUMNS.values(), ids=KNOWS_COLUMNS)
+def test_bounds_of_a_model_that_knows_the_columns_are_wider(model: object, features: object, protected: object) -> None:
+    found = sq.audit_model(model, features, SIGNAL, protected, cv=KFold(5))
+    pooled = sq.audit(cross_val_predict(*direct(model, features), SIGNAL, cv=KFold(5)), X[["age"]])
+    assert found.p_value == pytest.approx(pooled.p_value, rel=1e-6)
+    assert found.certificate.correlation == pytest.approx(pooled.certificate.correlation, rel=1e-6)
+    assert found.certificate.correlation_upper > pooled.certificate.correlation_upper + 1e-3
+    assert found.certificate.columns[0].effect_upper > pooled.certificate.columns[0].effect_upper + 1e-3
+    assert f"{found.certificate.correlation_upper:.3f}" in found.reason
+    assert any("the bounds allow for that" in note for note in found.notes)
+
+
+def direct(model: object, features: pd.DataFrame) -> tuple[object, pd.DataFrame]:
+    """The same without columns beside the features, for scikit-learn's own folds."""
+    return (sq.OrthogonalGLMRegressor(protected=["age"]), BOTH) if features is Z else (model, features)
+
+
+def test_bounds_of_a_model_that_does_not_know_the_columns_are_those_of_its_predictions() -> None:
+    found = sq.audit_model(LinearRegression(), Z, SIGNAL, X, cv=KFold(5))
+    pooled = sq.audit(cross_val_predict(LinearRegression(), Z, SIGNAL, cv=KFold(5)), X)
+    assert found.certificate == pooled.certificate and found.reason == pooled.reason
+
+
+def test_wider_bounds_are_what_a_tolerance_is_compared_with() -> None:
+    free = sq.audit_model(LinearRegression(), BOTH, SIGNAL, ["age"])
+    above, below = free.certificate.correlation_upper + np.array([0.001, -0.001])
+    assert free.verdict == "leak"
+    assert sq.audit_model(LinearRegression(), BOTH, SIGNAL, ["age"], tolerance=above).verdict == "no leak found"
+    assert sq.audit_model(LinearRegression(), BOTH, SIGNAL, ["age"], tolerance=below).verdict == "leak"
+
+
+def test_constant_predictions_of_a_model_that_knows_the_columns() -> None:
+    found = sq.audit_model(DummyRegressor(strategy="constant", constant=1.0), BOTH, SIGNAL, ["age"])
+    assert found.verdict == "no leak found" and found.certificate.correlation_upper == 0.0
 
 
 # ------------------------------------------------------------------------------------------------------- tables

@@ -1,0 +1,95 @@
+"""Bounds for models that were fitted to the protected columns, from the pooled predictions of folds.
+
+Let ``e`` be the sampling error of the covariances of predictions and protected columns. An ordinary model has some
+correlation ``a`` on new rows, and its pooled folds show ``a + e``; the bound of :mod:`setsquare.auditing.association`
+inverts that law. A model with a constraint is orthogonal on its training rows, so on new rows it is off by their error:
+``a - e``. Where a fold has too much of a group, the rows that its model was fitted to have too little; over the folds
+the two errors cancel, and the pooled folds show ``a`` with hardly an error, often nearly zero. What is bounded is then
+the length of ``a - e``, by its quantile. That is never the tighter bound, so it also holds for a model that was given
+the columns and has no constraint.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from scipy import optimize, special
+
+from setsquare.auditing.certificate import Certificate, ColumnBound
+
+#: Lengths of more errors than this follow the normal law to all digits that matter.
+NORMAL = 1e3
+
+
+def allow_for_fit(certificate: Certificate, growth: float) -> Certificate:
+    """Widen the bounds of pooled folds to those of a model that was fitted to the protected columns.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        Of the pooled predictions.
+    growth : float
+        Audited rows over training rows of a fold: the error is that of the rows that a model was fitted to.
+
+    Examples
+    --------
+    >>> column = ColumnBound("age", "age", 0.0, 0.0822, "sd (1)", 1.0, 1.1, None)
+    >>> widened = allow_for_fit(Certificate(400, 1, 0.95, 0.0, 0.0822, "odds ratio", (column,)), 1.25)
+    >>> round(widened.correlation_upper, 3), round(widened.columns[0].effect_upper, 3)
+    (0.11, 1.135)
+    """
+    level, grown = certificate.level, math.sqrt(growth)
+    columns, errors = [], []
+    for column in certificate.columns:
+        error = grown * _error(column.correlation, column.correlation_upper, level, certificate.n)
+        upper = _widen(column.correlation, column.correlation_upper, error, 1, level)
+        effect = _widen_effect(column, grown, level, ratio=certificate.effect_kind.endswith("ratio"))
+        columns.append(replace(column, correlation_upper=min(upper, 1.0), effect_upper=effect))
+        errors += [] if math.isnan(error) else [error]
+    # Of all columns together the noisiest decides, as in the bound that is widened.
+    noisiest = max(errors, default=math.nan)
+    upper = _widen(certificate.correlation, certificate.correlation_upper, noisiest, len(errors), level)
+    return replace(certificate, correlation_upper=min(upper, 1.0), columns=tuple(columns))
+
+
+def _error(estimate: float, upper: float, level: float, n: int) -> float:
+    """Error of a correlation with one column, from its bound; too large rather than too small.
+
+    The bound solves ``P(|upper + error N(0, 1)| <= estimate) = 1 - level``, and is at least ``error * z``.
+    """
+    z = float(special.ndtri(level))
+    if math.isnan(estimate):
+        return math.nan
+    if upper <= estimate or z <= 0.0:  # at little confidence the bound does not tell
+        return math.sqrt((1.0 - estimate**2) / n)
+
+    def surprise(error: float) -> float:
+        below, above = (estimate - upper) / error, (estimate + upper) / error
+        return float(special.ndtr(below) - special.ndtr(-above)) - (1.0 - level)
+
+    least, most = (upper - estimate) / z, upper / z
+    if surprise(least) > -1e-9:  # far from zero, where the other side does not matter
+        return least
+    return float(optimize.brentq(surprise, least, most)) if surprise(most) > 0.0 else most
+
+
+def _widen(estimate: float, upper: float, error: float, rank: int, level: float) -> float:
+    """Quantile of the length of ``a - e``, where ``a`` has the length `estimate`; not below the bound that was."""
+    if not error > 0.0:
+        return upper
+    length, z = estimate / error, float(special.ndtri(level))
+    quantile = length + z if length > NORMAL else math.sqrt(special.chndtrix(level, rank, length**2))
+    return max(upper, error * quantile)
+
+
+def _widen_effect(column: ColumnBound, grown: float, level: float, *, ratio: bool) -> float:
+    """Do the same for an odds ratio, rate ratio or difference, whose bound is its size and z errors."""
+    z = float(special.ndtri(level))
+    if not math.isfinite(column.effect_upper) or z <= 0.0:
+        return column.effect_upper
+    effect, upper = (math.log(x) if ratio else x for x in (column.effect, column.effect_upper))
+    widened = _widen(effect, upper, grown * (upper - effect) / z, 1, level)
+    with np.errstate(over="ignore"):
+        return float(np.exp(widened)) if ratio else widened
