@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -155,3 +156,16 @@ def test_a_batch_without_rows_adds_none_and_a_loader_starts_its_workers_once_a_p
     batches = Loader()
     fit = fit_layer(blind(network(), ["1"]), batches)["corrections.1"]
     assert fit.n_rows == 500 and batches.starts == fit.n_passes + 1  # one for the order of the layers
+
+
+def test_a_frozen_correction_is_still_frozen_when_it_is_loaded(tmp_path: Path) -> None:
+    x, X = draw()
+    blinded = blind(network(), ["1"])
+    fit_layer(blinded, loader(x, X))
+    torch.save(blinded.state_dict(), tmp_path / "saved.pt")
+    again = blind(network(), ["1"])
+    again.load_state_dict(torch.load(tmp_path / "saved.pt", weights_only=True))
+    before = again.eval()(x, protected=X)
+    again.train()(x[:100] + 10.0, protected=X[:100])  # it would learn from these
+    torch.testing.assert_close(again.eval()(x, protected=X), before, rtol=0.0, atol=0.0)
+    torch.testing.assert_close(before, blinded.eval()(x, protected=X), rtol=0.0, atol=0.0)

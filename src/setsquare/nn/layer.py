@@ -143,6 +143,14 @@ class Orthogonalize(nn.Module):
                 corrected = units - self.moments.average().to(units.dtype)
         return corrected.to(y.dtype).reshape(y.shape)
 
+    def get_extra_state(self) -> Tensor:
+        """What ``state_dict`` holds besides the moments: whether they are frozen."""
+        return torch.tensor(self.frozen)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take it from a ``state_dict``."""
+        self.frozen = bool(state)
+
     def extra_repr(self) -> str:
         """Show the settings."""
         named = "" if self.activation is None else f", activation={self.activation!r}"
