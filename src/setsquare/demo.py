@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +11,12 @@ from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
-from sklearn.model_selection import KFold
+from sklearn.model_selection import KFold, cross_val_predict
 
-from setsquare.auditing import AuditResult, audit
+from setsquare.auditing import AuditResult, audit_model
 from setsquare.datasets import Dataset, load_diabetes
 from setsquare.estimators import OrthogonalGLMRegressor, PredictionOrthogonalizer
 from setsquare.solvers import Certificate
@@ -50,27 +50,10 @@ class Demo:
     certificate: Certificate
 
 
-Predict = Callable[[Any, Array, Any], Array]
-
-
-def _plain(train: Any, y: Array, test: Any) -> Array:
-    columns = ["age", "sex"]
-    return np.asarray(LinearRegression().fit(train.drop(columns=columns), y).predict(test.drop(columns=columns)))
-
-
-def _corrected_model(train: Any, y: Array, test: Any) -> Array:
-    return OrthogonalGLMRegressor(protected=["age", "sex"]).fit(train, y).predict(test)
-
-
-def _corrected_predictions(train: Any, y: Array, test: Any) -> Array:
-    model = PredictionOrthogonalizer(LinearRegression(), protected=["age", "sex"]).fit(train, y)
-    return np.asarray(model.predict(test))
-
-
-MODELS: dict[str, Predict] = {
-    "plain": _plain,
-    "corrected\nmodel": _corrected_model,
-    "corrected\npredictions": _corrected_predictions,
+MODELS: dict[str, Any] = {
+    "plain": LinearRegression(),
+    "corrected\nmodel": OrthogonalGLMRegressor(protected=["age", "sex"]),
+    "corrected\npredictions": PredictionOrthogonalizer(LinearRegression(), protected=["age", "sex"]),
 }
 
 
@@ -85,17 +68,26 @@ def run() -> Demo:
     """
     data = load_diabetes()
     table = data.features_table()
-    sides = tuple(_measure(name, predict, data, table) for name, predict in MODELS.items())
+    sides = tuple(_measure(name, model, data, table) for name, model in MODELS.items())
     fitted = OrthogonalGLMRegressor(protected=["age", "sex"]).fit(table, data.y)
     return Demo(data, sides, fitted.solution_.certificate)
 
 
-def _measure(name: str, predict: Predict, data: Dataset, table: Any) -> Side:
-    held_out = np.empty(data.n_rows)
-    for train, test in KFold(5, shuffle=True, random_state=0).split(table):
-        held_out[test] = predict(table.iloc[train], data.y[train], table.iloc[test])
-    found = audit(held_out, data.protected_table(), family="gaussian", setting="held out (5 folds)")
-    return Side(name, _against(data, predict(table, data.y, table)), _against(data, held_out), found)
+def _measure(name: str, model: Any, data: Dataset, table: Any) -> Side:
+    protected = list(data.protected)
+    features = table.drop(columns=protected) if name == "plain" else table  # it would use them
+    folds = KFold(5, shuffle=True, random_state=0)
+    held_out = cross_val_predict(model, features, data.y, cv=folds)
+    training = clone(model).fit(features, data.y).predict(features)
+    found = audit_model(
+        model,
+        features,
+        data.y,
+        data.protected_table() if name == "plain" else protected,
+        cv=folds,
+        family="gaussian",
+    )
+    return Side(name, _against(data, training), _against(data, held_out), found)
 
 
 def _against(data: Dataset, prediction: Array) -> Measured:
