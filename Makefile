@@ -46,6 +46,7 @@ bench: $(VENV)/.test  ## speed as ratios against peers, in one run
 	$(BIN)/python -m benchmarks.bench_audit
 	$(BIN)/python -m benchmarks.audit_calibration --quick
 	$(BIN)/python -m benchmarks.bench_layer
+	$(BIN)/python -m benchmarks.small_batches
 	$(BIN)/python -m benchmarks.bench_comparators
 	$(BIN)/python -m benchmarks.two_groups --quick
 

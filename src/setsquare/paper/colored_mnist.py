@@ -14,8 +14,10 @@ Protecting red alone does worse: it allows, say, a strong green and a weak blue 
 colour (red and green) goes beyond the paper, which protects red only: modes are named for what they protect.
 
 The validation rows share the confounding of the training rows, so their accuracy cannot choose between networks: the
-published rule (best validation accuracy) is kept for the corrected layers, and the constraint stops on validation loss
-plus penalty and averages the weights over the last hundred steps. No rule sees a counterfactual image. But the form of
+published rule (best validation accuracy) is kept for the corrected layers. The constraint takes the epoch with the
+smallest penalty among those that cost at most 0.01 of the validation accuracy (with loss plus penalty one seed ended
+with a network whose units had all died), and averages the weights over the last hundred steps. No rule sees a
+counterfactual image. But the form of
 the constraint was chosen by hand: first trials looked at the test accuracy of one seed, the later ones, from which
 "moments" came, at validation digits that were coloured anew. A user who has no such images can compare with "grey": a
 network that does better on the validation rows than one without colours has probably read the colour.

@@ -18,6 +18,8 @@ from setsquare.nn.layer import Orthogonalize
 Where: TypeAlias = Literal["published", "post", "pre", "generalized"]
 #: Share of the past in the averaged weights, a step.
 AVERAGE = 0.99
+#: Accuracy on the validation rows that a smaller penalty may cost.
+NEAR = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,8 @@ class Settings:
     penalty : float
         Weight of the explained shares of variance in the constrained modes, halved.
     monitor : {"accuracy", "loss"}
-        What early stopping looks at on the validation rows; the paper does not say. The constrained modes always look
-        at loss plus penalty.
+        What early stopping looks at on the validation rows; the paper does not say. The constrained modes look at the
+        penalty, see :func:`train`.
     n_train : int, optional
         Use so many training rows only.
     """
@@ -207,14 +209,19 @@ def evaluate(network: Network, rows: Rows, mode: Mode, *, keep_first: bool = Fal
 def train(
     mode: Mode, training: Rows, validation: Rows, settings: Settings, seed: int, advance: Callable[[], object]
 ) -> tuple[Network, dict[str, float]]:
-    """Train a network; of all epochs, the one is returned that was best on the validation rows."""
+    """Train a network; of all epochs, the one is returned that was best on the validation rows.
+
+    With a constraint that is the one with the smallest penalty, of those whose accuracy is within :data:`NEAR` of the
+    best: a network whose units have died has no penalty, and no use.
+    """
     torch.manual_seed(seed)
     network = Network(mode)
     average = copy.deepcopy(network)
     penalty = Penalty(mode, training.protected.shape[1], settings)
     optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate)
     generator = torch.Generator().manual_seed(seed)
-    best, found, chosen, epoch, n_steps = -float("inf"), network, 0, 0, 0
+    best, top, kept = -float("inf"), 0.0, 0.0
+    found, chosen, epoch, n_steps = network, 0, 0, 0
     for epoch in range(1, settings.epochs + 1):
         network.train()
         for batch in training.batches(settings.batch, generator):
@@ -229,9 +236,10 @@ def train(
             _follow(average, network, min(AVERAGE, n_steps / (n_steps + 9.0)))
         advance()
         candidate = network if mode.constraint is None else average
-        quality = _quality(candidate, validation, mode, settings)
-        if quality > best:
-            best, chosen, found = quality, epoch, copy.deepcopy(candidate)
+        reached, quality = _quality(candidate, validation, mode, settings)
+        if reached >= top - NEAR and (quality > best or kept < reached - NEAR):
+            best, kept, chosen, found = quality, reached, epoch, copy.deepcopy(candidate)
+        top = max(top, reached)
         # An accuracy of 1 cannot be improved on, so waiting would change nothing.
         if epoch - chosen >= settings.patience or best == 1.0:
             break
@@ -244,21 +252,15 @@ def _follow(average: Network, network: Network, past: float) -> None:
         old.lerp_(new, 1.0 - past)
 
 
-def _quality(network: Network, rows: Rows, mode: Mode, settings: Settings) -> float:
-    """Validation accuracy, or minus the loss; for a constraint, minus the loss with the penalty of these rows."""
+def _quality(network: Network, rows: Rows, mode: Mode, settings: Settings) -> tuple[float, float]:
+    """Validation accuracy, and what is to be as large as can be: it, or minus the loss; else minus the penalty."""
     seen = evaluate(network, rows, mode)
+    reached = accuracy(seen.score, rows.label)
     if mode.constraint is None:
-        return _SCORES[settings.monitor](seen.score, rows.label)
-    penalty = Penalty(mode, rows.protected.shape[1], settings)
-    return -float(cross_entropy(seen.score, rows.label) + penalty(seen.pooled, rows.protected))
+        return reached, reached if settings.monitor == "accuracy" else -float(cross_entropy(seen.score, rows.label))
+    return reached, -float(Penalty(mode, rows.protected.shape[1], settings)(seen.pooled, rows.protected))
 
 
 def accuracy(score: Tensor, label: Tensor) -> float:
     """Share of the rows whose score has the sign of the label."""
     return float(((score > 0.0) == (label > 0.5)).float().mean())
-
-
-_SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {
-    "accuracy": accuracy,
-    "loss": lambda score, label: -float(cross_entropy(score, label)),
-}

@@ -40,7 +40,7 @@ def run(*, quick: bool, cells: Cells, progress: Progress, seeds: Sequence[int] =
                 (
                     mode,
                     MODES[mode].protected if _corrects(mode) else "",
-                    "loss + penalty" if constrained else monitor,
+                    "penalty" if constrained else monitor,
                     *(mean[part] for part in PARTS),
                     f"{mean['test_range'][0]:.3f} to {mean['test_range'][1]:.3f}",
                     mean["influence_output"],
