@@ -66,6 +66,6 @@ def main() -> None:
     """Run the command line; bad input ends with exit code 2 and one sentence."""
     try:
         app()
-    except SetsquareError as error:
+    except (SetsquareError, OSError) as error:
         print(f"setsquare: {error}", file=sys.stderr)
         sys.exit(2)

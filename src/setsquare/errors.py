@@ -73,3 +73,7 @@ class OffsetWarning(SetsquareWarning):
 
 class WeightWarning(SetsquareWarning):
     """A model inside a correction does not take sample weights."""
+
+
+class NotFiniteWarning(SetsquareWarning):
+    """A batch with missing or infinite values passed a layer, which learned nothing from it."""

@@ -291,3 +291,10 @@ def test_too_few_permutations_for_so_many_units_are_said() -> None:
     result = audit_layer(network(), [(images, group)], "1", evaluation="relu", n_permutations=59, components=4)
     assert any("lower components" in note for note in result.notes)
     assert len(result.evaluation("relu").effects) == 4
+
+
+def test_ids_of_groups_are_not_taken_for_numbers() -> None:
+    ids = torch.arange(80) % 4
+    for batches, protected in (([(torch.randn(80, 3), ids)], None), ([torch.randn(80, 3)], ids)):
+        with pytest.raises(InputError, match=r"one_hot\(ids, n_groups\)"):
+            audit_layer(torch.nn.Sequential(torch.nn.Linear(3, 2)), batches, "0", protected)

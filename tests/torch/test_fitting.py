@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
 from setsquare.nn import Orthogonalize, blind, fit_layer
@@ -114,7 +115,7 @@ def test_a_network_with_the_layer_inside() -> None:
 
 def test_what_cannot_be_fitted() -> None:
     x, X = draw()
-    with pytest.raises(InputError, match="ran no Orthogonalize"):
+    with pytest.raises(InputError, match="has no Orthogonalize layer: blind it first"):
         fit_layer(network(), loader(x, X), forward=lambda model, batch: model(batch[0]))
     with pytest.raises(InputError, match="not a part"):
         fit_layer(network(), loader(x, X), Orthogonalize(2))
@@ -169,3 +170,31 @@ def test_a_frozen_correction_is_still_frozen_when_it_is_loaded(tmp_path: Path) -
     again.train()(x[:100] + 10.0, protected=X[:100])  # it would learn from these
     torch.testing.assert_close(again.eval()(x, protected=X), before, rtol=0.0, atol=0.0)
     torch.testing.assert_close(before, blinded.eval()(x, protected=X), rtol=0.0, atol=0.0)
+
+
+def test_a_loader_that_shuffles_single_precision_is_solved_too() -> None:
+    x, X = draw()
+    x = x - x.mean(0)  # no unit is dead
+    torch.manual_seed(3)
+    for _ in range(5):
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        shuffled = DataLoader(TensorDataset(x.float(), X.float()), 50, shuffle=True)
+        blinded = blind(model, ["1"])
+        (fit,) = fit_layer(blinded, shuffled).values()
+        assert fit.residual < 1e-6
+        assert correlation(model(x.float()), X.float()) > 0.1
+        assert correlation(blinded.eval()(x.float(), protected=X.float()), X.float()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("protected", "message"),
+    [(torch.arange(500) % 4, "one_hot"), (torch.ones(500, 1), "Every protected column is constant")],
+)
+def test_a_fit_that_fails_leaves_the_one_before(protected: Tensor, message: str) -> None:
+    x, X = draw()
+    blinded = blind(network(), ["1"])
+    fit_layer(blinded, loader(x, X[:, :1]))
+    before = blinded.eval()(x, protected=X[:, :1])
+    with pytest.raises(InputError, match=message):
+        fit_layer(blinded, loader(x, protected))
+    torch.testing.assert_close(blinded(x, protected=X[:, :1]), before, rtol=0.0, atol=0.0)

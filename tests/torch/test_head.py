@@ -58,7 +58,7 @@ def test_inputs_of_several_parts_and_one_protected_column() -> None:
     [
         ({"head": "fcc"}, "did you mean 'fc'"),
         ({"head": "body.1"}, "no linear layer"),
-        ({"head": "body.0"}, "12 outputs but the outcome 2 classes"),
+        ({"head": "body.0"}, "Something follows the head"),
         ({"model": Net(3)}, "3 outputs but the outcome 2 classes"),
         ({"model": Net(1, bias=False)}, "bias=True"),
         ({"family": "multinomial"}, "does not fit"),
@@ -118,3 +118,16 @@ def test_a_head_that_cannot_be_made_orthogonal_stays(monkeypatch: pytest.MonkeyP
     with pytest.raises(NotOrthogonalError, match="could not be made orthogonal"):
         refit_head(model, [(x, signal > 0.0, X)])
     assert torch.equal(before, model.fc.weight)
+
+
+def test_a_layer_that_something_follows_is_refused_and_left_alone() -> None:
+    torch.manual_seed(0)
+    sex = (torch.arange(200.0) % 2)[:, None]
+    x = torch.randn(200, 3) + sex
+    y = (x[:, 0] > 0.5).long()
+    model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2), nn.Softmax(1))
+    before = model[0].weight.clone()
+    with pytest.raises(InputError, match="Something follows the head"):
+        refit_head(model, [(x, y, sex)], head="0")
+    assert torch.equal(model[0].weight, before)
+    assert refit_head(model, [(x, y, sex)], head="2").certificate.is_orthogonal

@@ -84,6 +84,9 @@ class Fit:
         return self.family.activation(self.linear_predictor(Z, X))
 
 
+_UNEQUAL = "There are {} rows of features and {} of protected columns: give the same rows in both."
+
+
 class LinearComparator(ABC):
     """A comparator whose fit is a :class:`Fit`; a method of this kind implements :meth:`solve`.
 
@@ -133,12 +136,21 @@ class LinearComparator(ABC):
         glm = family(self.family)
         if glm.name not in self.families or glm.link != "canonical":
             raise InputError(f"{type(self).__name__} is not defined for {glm}: choose {', '.join(self.families)}.")
+        if design.n_rows(protected) != design.n_rows(Z):
+            raise InputError(_UNEQUAL.format(design.n_rows(Z), design.n_rows(protected)))
         self._designs = design.learn(Z), design.learn(protected)
         (features, names), (X, protected_names) = (
             (dense(coded.values), coded.names)
             for coded in (self._designs[0].apply(Z), self._designs[1].apply(protected))
         )
-        outcome = np.asarray(y, dtype=np.float64)
+        if not X.shape[1]:
+            raise InputError(
+                "Every protected column is constant, so there is nothing to compare: give one that varies."
+            )
+        try:
+            outcome = np.asarray(y, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError("The outcome must be numbers: code two classes as 0 and 1.") from None
         self.result_ = self.solve(
             Problem(features, outcome, X, glm, feature_names=names, protected_names=protected_names)
         )
@@ -153,6 +165,8 @@ class LinearComparator(ABC):
         protected : dataframe or array of shape (n, p), optional
         """
         result = self._result()
+        if protected is not None and design.n_rows(protected) != design.n_rows(Z):
+            raise InputError(_UNEQUAL.format(design.n_rows(Z), design.n_rows(protected)))
         X = None if protected is None else dense(self._designs[1].apply(protected).values)
         return result.predict(dense(self._designs[0].apply(Z).values), X)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from setsquare.nn.activations import ACTIVATIONS
 from setsquare.nn.functional import flatten, read_protected
 from setsquare.nn.implicit import Sums, assemble, minimise, row_sums, sum_over_processes
 from setsquare.nn.layer import Orthogonalize
-from setsquare.nn.network import call, evaluating
+from setsquare.nn.network import call, evaluating, takes_protected
 from setsquare.nn.working import WorkingMoments
 
 #: Largest correlation that may be left on the rows of the loader.
@@ -114,12 +115,13 @@ class _Fitter:
     def fit(self, name: str) -> LayerFit:
         layer = self.model.get_submodule(name)
         assert isinstance(layer, Orthogonalize)
+        before = copy.deepcopy(layer.moments)
         layer.moments.reset()
-        layer.frozen, self.n_passes = False, 0
+        self.n_passes = 0
         try:
             residual = self._solve(name, layer)
         except Exception:
-            layer.moments.reset()  # nobody shall use what was not solved
+            layer.moments = before  # nobody shall use what was not solved
             raise
         layer.frozen = True
         return LayerFit(name, int(layer.moments.rows), self.n_passes, residual)
@@ -138,6 +140,11 @@ class _Fitter:
                 f"{int(moments.skipped)} batch(es) of layer {name!r} have missing or infinite values: remove or fill "
                 "those of the inputs, or look for the weights that make them."
             )
+        if not bool((moments.gram.diagonal()[1:] > moments.gram[0, 1:].square()).any()):
+            raise InputError(
+                f"Every protected column is constant in the rows of the loader, so there is nothing to remove from "
+                f"layer {name!r}: check that the last element of each batch is the protected columns."
+            )
         if isinstance(moments, WorkingMoments) and self.max_passes > 1:
             return self._newton(name, moments)
         return float("nan")
@@ -145,12 +152,14 @@ class _Fitter:
     def _newton(self, name: str, moments: WorkingMoments) -> float:
         """Exact Newton steps from the running solution: each of them is one pass."""
         h, prior = ACTIVATIONS[moments.activation], moments.exact_prior()
+        rounding = torch.finfo(torch.float64).eps
 
         def sums(B: Tensor) -> Sums:
             total = torch.zeros((), dtype=B.dtype, device=B.device)
 
             def add(y: Tensor, X: Tensor) -> None:
-                nonlocal total
+                nonlocal total, rounding
+                rounding = max(rounding, torch.finfo(y.dtype).eps)
                 units = flatten(y).double()
                 total = total + row_sums(units, moments.design(X, units.shape[1]), B, h)
 
@@ -165,6 +174,8 @@ class _Fitter:
             tolerance=TOLERANCE,
             aim=0.01 * TOLERANCE,
             max_iter=self.max_passes - 2,
+            # A network in single precision rounds differently when its loader shuffles: no two passes are the same.
+            noise=lambda: rounding,
         )
         if not bool(found.converged.all()):
             raise NotOrthogonalError(
@@ -211,8 +222,11 @@ def _name_of(model: nn.Module, layer: Orthogonalize) -> list[str]:
 
 def _running_order(model: nn.Module, loader: Iterable[Any], forward: Callable[[nn.Module, Any], Any]) -> list[str]:
     """Names of the model's Orthogonalize modules in the order in which a batch meets them."""
+    own = [name for name, module in model.named_modules() if isinstance(module, Orthogonalize)]
+    if not own and not takes_protected(model):
+        raise InputError("The model has no Orthogonalize layer: blind it first (setsquare.nn.blind), or put one in.")
     if isinstance(loader, Iterator):  # its first batch cannot be read twice
-        return [name for name, module in model.named_modules() if isinstance(module, Orthogonalize)]
+        return own
     met: dict[Orthogonalize, None] = {}
 
     def meet(module: nn.Module, _: Any) -> None:

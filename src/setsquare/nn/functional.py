@@ -127,12 +127,7 @@ def read_protected(protected: Any, y: Tensor, n_protected: int | None = None) ->
         raise InputError(
             f"{n_protected} protected column(s) are expected, {X.shape[1]} were given: pass the same columns."
         )
-    whole = not (X.is_floating_point() or X.dtype == torch.bool)
-    if not torch.compiler.is_compiling() and whole and bool(((X != 0) & (X != 1)).any()):
-        raise InputError(
-            "The protected columns hold whole numbers, which may be ids: pass torch.nn.functional.one_hot(ids) for "
-            "groups, or .float() for counts."
-        )
+    refuse_ids(X)
     X = X.to(device=y.device, dtype=torch.float64)
     refuse_missing(X, "The protected columns have")
     return X
@@ -147,6 +142,16 @@ def _as_tensor(protected: Any) -> Tensor:
         raise InputError(
             f"The protected columns cannot be read as numbers ({error}): pass a tensor, with a dummy column a category."
         ) from None
+
+
+def refuse_ids(X: Tensor) -> None:
+    """Refuse whole numbers other than 0 and 1: of groups, an effect of their number means nothing."""
+    whole = not (X.is_floating_point() or X.dtype == torch.bool)
+    if not torch.compiler.is_compiling() and whole and bool(((X != 0) & (X != 1)).any()):
+        raise InputError(
+            "The protected columns hold whole numbers, which may be ids: for groups pass "
+            "torch.nn.functional.one_hot(ids, n_groups), for counts ids.float()."
+        )
 
 
 def flatten(y: Tensor) -> Tensor:

@@ -115,12 +115,17 @@ def _collect(
                 if len(outcome) == 0:
                     continue
                 entered.clear()
-                call(model, inputs, **{"protected": protected} if takes_protected(model) else {})
+                out = call(model, inputs, **{"protected": protected} if takes_protected(model) else {})
                 if len(entered) != 1 or entered[0].shape != (len(outcome), layer.in_features):
                     shapes = [tuple(part.shape) for part in entered]
                     raise InputError(
                         f"The head must get one row of {layer.in_features} numbers for each of the {len(outcome)} "
                         f"outcomes, once a batch, but it got {shapes}: name the layer that makes the output."
+                    )
+                if not _makes_output(nn.functional.linear(entered[0], layer.weight, layer.bias), out):
+                    raise InputError(
+                        "Something follows the head on the way to the network's output: name the last linear layer, "
+                        "behind which there is at most a sigmoid, a softmax or an exponential."
                     )
                 # autocast gives bfloat16, which numpy does not know
                 kept = entered[0] if entered[0].dtype == torch.float64 else entered[0].float()
@@ -132,6 +137,20 @@ def _collect(
         raise InputError("The loader gave no batch with rows: give at least one.")
     Z, y, X = (torch.cat(part).numpy() for part in parts)
     return Z, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y, X
+
+
+def _makes_output(made: Tensor, out: Any) -> bool:
+    """Whether a network puts out what its head made, at most transformed as a family's mean is; True if unknown."""
+    if isinstance(out, dict):
+        out = list(out.values())
+    if isinstance(out, tuple | list):
+        tensors = [part for part in out if isinstance(part, Tensor)]
+        return not tensors or any(_makes_output(made, part) for part in tensors)
+    means = (made, made.sigmoid(), made.softmax(-1), made.log_softmax(-1), made.exp())
+    return not isinstance(out, Tensor) or any(
+        out.numel() == mean.numel() and torch.allclose(out.reshape(mean.shape).to(mean), mean, atol=1e-4)
+        for mean in means
+    )
 
 
 def _three(batch: Any) -> tuple[Any, Tensor, Tensor]:

@@ -226,7 +226,8 @@ def blind(
     """Blind layers of a network to the protected columns: as a wrapper for good, or as a context for a while.
 
     Each layer gets an :class:`~setsquare.nn.Orthogonalize`, which learns whenever the layer is in training mode. Train
-    the wrapper as any network; or blind a trained network, call :func:`~setsquare.nn.fit_layer`, and use it.
+    the wrapper as any network, or blind one that is trained; in the end call :func:`~setsquare.nn.fit_layer`. Running
+    moments lag behind weights that have moved, so without it a network that was trained fast can leak at test time.
 
     Parameters
     ----------

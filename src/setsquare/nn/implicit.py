@@ -165,12 +165,14 @@ def minimise(
     aim: float,
     max_iter: int,
     stragglers: float = 0.0,
+    noise: Callable[[], float] | None = None,
 ) -> Minimum:
     """Minimise by Newton steps from ``B`` (m, d), damped as Levenberg and Marquardt do where one fails.
 
     A unit stops at the residual ``aim`` (a correlation), or below ``tolerance`` when steps no longer halve it.
-    ``eps`` is the rounding of the sums. All stop when at most a share ``stragglers`` of them is left; compiled, after
-    ``max_iter`` steps, because then no branch may depend on data.
+    ``eps`` is the rounding of the sums, and ``noise()`` that of what is summed, where it is not the same each time. All
+    stop when at most a share ``stragglers`` of them is left; compiled, after ``max_iter`` steps, because then no branch
+    may depend on data.
     """
     rounding, tiny = 50.0 * eps, torch.finfo(B.dtype).tiny
     first = state = sums(B)
@@ -200,7 +202,7 @@ def minimise(
         step = torch.where(finished, 0.0, step)
         trial = sums(B + step)
         fell = trial.value <= state.value + 1e-4 * (state.gradient * step).sum(0)
-        hidden = (trial.value - state.value).abs() <= 500.0 * eps * state.magnitude
+        hidden = (trial.value - state.value).abs() <= 500.0 * (eps if noise is None else noise()) * state.magnitude
         better = fell | (hidden & (trial.gap <= torch.maximum(0.9 * state.gap, rounding * state.size)))
         better = better & ~finished
         length = torch.minimum(step.square().sum(0).sqrt(), reach)

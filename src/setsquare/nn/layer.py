@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
-from setsquare.errors import InputError
+from setsquare.errors import InputError, NotFiniteWarning
 from setsquare.nn.functional import check_activation, flatten, read_protected
 from setsquare.nn.moments import Momentum, RunningMoments
 from setsquare.nn.working import WorkingMoments
@@ -114,7 +115,7 @@ class Orthogonalize(nn.Module):
             self.moments = WorkingMoments(momentum, activation)
         else:
             self.moments = RunningMoments(momentum)
-        self.frozen = False
+        self.frozen, self._told = False, 0
         #: Called instead of the layer's own rule, by what fits it.
         self.probe: Callable[[Tensor, Tensor | None], Tensor] | None = None
 
@@ -141,7 +142,22 @@ class Orthogonalize(nn.Module):
                 corrected = self.moments.learn(units, X) if learning else self.moments.correct(units, X)
             else:
                 corrected = units - self.moments.average().to(units.dtype)
+        if learning:
+            self._tell_of_skipped()
         return corrected.to(y.dtype).reshape(y.shape)
+
+    def _tell_of_skipped(self) -> None:
+        if torch.compiler.is_compiling():
+            return
+        skipped = int(self.moments.skipped)
+        if skipped > self._told:
+            warnings.warn(
+                "A batch with missing or infinite values passed an Orthogonalize layer: it is not corrected, and "
+                "nothing was learned from it. Look at the inputs, or lower the learning rate.",
+                NotFiniteWarning,
+                stacklevel=3,
+            )
+        self._told = skipped
 
     def get_extra_state(self) -> Tensor:
         """What ``state_dict`` holds besides the moments: whether they are frozen."""

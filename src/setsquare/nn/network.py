@@ -77,8 +77,9 @@ def choose_tensor(name: str, out: Any, output: int | str | None, purpose: str) -
     keys = list(out) if isinstance(out, Mapping) else range(len(out)) if isinstance(out, tuple | list) else []
     choice = [key for key in keys if isinstance(out[key], Tensor)]
     if output not in choice:
+        given = "" if output is None else f", and output={output!r} is no tensor"
         raise InputError(
-            f"Layer {name!r} returns a {type(out).__name__}: say which of its tensors is to be {purpose}, "
+            f"Layer {name!r} returns a {type(out).__name__}{given}: say which of its tensors is to be {purpose}, "
             f"output={' or '.join(map(repr, choice)) or '...'}."
         )
     chosen: Tensor = out[output]

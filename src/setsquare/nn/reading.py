@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from setsquare import design
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.nn.fitting import call_with_protected
+from setsquare.nn.functional import refuse_ids
 from setsquare.nn.hooks import Blinded
 from setsquare.nn.network import call, check_layer, choose_tensor, evaluating, list_layers, takes_protected
 
@@ -109,7 +110,9 @@ def read_layer(
     units = np.concatenate(tap.parts)
     if protected is None:
         return units, np.concatenate(columns)
-    protected = protected.numpy(force=True) if torch.is_tensor(protected) else protected
+    if torch.is_tensor(protected):
+        refuse_ids(protected)
+        protected = protected.numpy(force=True)
     _check_rows(tap.layer, len(units), design.n_rows(protected), "the loader")
     return units, protected
 
@@ -125,7 +128,10 @@ def _call(model: nn.Module, batch: Any) -> None:
 def _last(batch: Any) -> np.ndarray[Any, Any]:
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError("A batch must be (inputs, ..., protected): pass the columns of all rows as protected=.")
-    return batch[-1].numpy(force=True) if torch.is_tensor(batch[-1]) else np.asarray(batch[-1])
+    if not torch.is_tensor(batch[-1]):
+        return np.asarray(batch[-1])
+    refuse_ids(batch[-1])
+    return batch[-1].numpy(force=True)
 
 
 def _check_rows(layer: str, n_units: int, n_protected: int, where: str) -> None:
