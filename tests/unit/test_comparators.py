@@ -243,3 +243,19 @@ def test_correlations_of_constants_are_none() -> None:
     assert max_correlation(np.column_stack([x, np.full(6, 7.0)]), -x[:, 0]) == pytest.approx(1.0)
     assert max_correlation(x, np.full(6, 2.0)) == 0.0
     assert sq.comparators.COMPARATORS is COMPARATORS
+
+
+def test_tables_that_do_not_fit_are_refused_in_one_sentence() -> None:
+    rng = np.random.default_rng(0)
+    Z, S, y = rng.normal(size=(60, 2)), rng.normal(size=(60, 1)), (rng.random(60) < 0.5).astype(float)
+    model = sq.comparators.KomiyamaParity().fit(Z, y, S)
+    broken = np.where(np.arange(60)[:, None] == 3, np.nan, Z)
+    for message, call in {
+        "60 rows of features and 5 of protected": lambda: model.predict(Z, S[:5]),
+        "60 rows of features and 6 of protected": lambda: sq.comparators.Zafar().fit(Z, y, S[:6]),
+        "Every protected column is constant": lambda: sq.comparators.Zafar().fit(Z, y, np.ones((60, 1))),
+        "outcome must be numbers": lambda: sq.comparators.Zafar().fit(Z, ["no"] * 60, S),
+        r"fill them\.$": lambda: sq.comparators.Zafar().fit(broken, y, S),
+    }.items():
+        with pytest.raises(InputError, match=message):
+            call()

@@ -8,6 +8,8 @@ tables.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self, runtime_checkable
 
@@ -15,7 +17,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from setsquare import design
-from setsquare.errors import InputError
+from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.estimators.reading import dense
 from setsquare.families import Family, family
 from setsquare.preparation import Prepared
@@ -84,6 +86,15 @@ class Fit:
         return self.family.activation(self.linear_predictor(Z, X))
 
 
+@contextmanager
+def _as_they_are() -> Iterator[None]:
+    """Leave out the advice to pass options: comparators take tables as they are."""
+    try:
+        yield
+    except (MissingValuesError, UnseenLevelError) as error:
+        raise type(error)(f"{str(error).split(', or pass')[0]}.") from None
+
+
 _UNEQUAL = "There are {} rows of features and {} of protected columns: give the same rows in both."
 
 
@@ -138,12 +149,13 @@ class LinearComparator(ABC):
             raise InputError(f"{type(self).__name__} is not defined for {glm}: choose {', '.join(self.families)}.")
         if design.n_rows(protected) != design.n_rows(Z):
             raise InputError(_UNEQUAL.format(design.n_rows(Z), design.n_rows(protected)))
-        self._designs = design.learn(Z), design.learn(protected)
-        (features, names), (X, protected_names) = (
-            (dense(coded.values), coded.names)
-            for coded in (self._designs[0].apply(Z), self._designs[1].apply(protected))
-        )
-        if not X.shape[1]:
+        with _as_they_are():
+            self._designs = design.learn(Z), design.learn(protected)
+            (features, names), (X, protected_names) = (
+                (dense(coded.values), coded.names)
+                for coded in (self._designs[0].apply(Z), self._designs[1].apply(protected))
+            )
+        if not np.any(X[:1] != X):
             raise InputError(
                 "Every protected column is constant, so there is nothing to compare: give one that varies."
             )
@@ -167,8 +179,10 @@ class LinearComparator(ABC):
         result = self._result()
         if protected is not None and design.n_rows(protected) != design.n_rows(Z):
             raise InputError(_UNEQUAL.format(design.n_rows(Z), design.n_rows(protected)))
-        X = None if protected is None else dense(self._designs[1].apply(protected).values)
-        return result.predict(dense(self._designs[0].apply(Z).values), X)
+        with _as_they_are():
+            X = None if protected is None else dense(self._designs[1].apply(protected).values)
+            features = dense(self._designs[0].apply(Z).values)
+        return result.predict(features, X)
 
     def _result(self) -> Fit:
         if not hasattr(self, "result_"):

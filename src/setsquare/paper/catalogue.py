@@ -43,10 +43,11 @@ class Entry:
     @property
     def status(self) -> str:
         """Whether it can be run."""
-        return "runs" if self.module else f"not yet: {self.reason}"
+        return "runs" if self.module else self.reason
 
 
-_EMBEDDINGS = "embeddings of images and text"
+_EMBEDDINGS = "not yet: embeddings of images and text"
+_DRAWING = "nothing to run: a drawing"
 ENTRIES = (
     Entry("table1", "tab:mimic", "Chest X-ray embeddings, pleural effusion", reason=_EMBEDDINGS),
     Entry("fig1", "fig:demo_plot", "Loss surfaces, paths and correlation along the path", "fig1"),
@@ -57,11 +58,17 @@ ENTRIES = (
     Entry("table3", "tab:performance_fair", "Performance with and without the correction", "table3"),
     Entry("table4", "tab:faces_transposed", "Faces: sex without age and race", reason=_EMBEDDINGS),
     Entry("fig4", "fig:mnist", "Coloured digits: a network blinded to red", "fig4"),
-    Entry("movies", "sec:movies", "Movie reviews: counts without the protected columns", reason=_EMBEDDINGS),
+    Entry("movies", "sec:expEMB", "Movie reviews: counts without the protected columns", reason=_EMBEDDINGS),
     Entry("fig-forest", "fig:randfor", "Random forests as evaluation models", "fig_forest"),
     Entry(
-        "fig-sim", "fig:glmsim", "Simulation: effects and p-values after linear and generalised correction", "fig_sim"
+        "fig-sim",
+        "fig:glmsim to fig:glmsim6",
+        "Simulation: effects and p-values after linear and generalised correction",
+        "fig_sim",
     ),
+    Entry("datasets", "tab:datasets", "Overview of the data sets", reason="nothing to run: see setsquare.datasets"),
+    Entry("workflow", "fig:workflow", "The method as a diagram", reason=_DRAWING),
+    Entry("vector", "fig:vector", "The projection as a diagram", reason=_DRAWING),
     Entry("table7", "tab:runtime", "Run times of all methods", "table7"),
 )
 
@@ -112,7 +119,7 @@ def run(
     """
     entry = find(name)
     if entry.module is None:
-        raise InputError(f"{name} cannot be run yet ({entry.reason}): see setsquare paper --list.")
+        raise InputError(f"{name} cannot be run ({entry.reason}): see setsquare paper --list.")
     module = import_module(f"setsquare.paper.{entry.module}")
     cells = Cells(folder / "cells" / f"{name}{'-quick' if quick else ''}.jsonl", fresh=fresh)
     record: Record = module.run(quick=quick, cells=cells, progress=progress or Progress(disable=True))
