@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         OrthogonalGLMClassifier,
         OrthogonalGLMRegressor,
         PredictionOrthogonalizer,
+        PrincipalComponents,
     )
     from setsquare.problem import Problem
     from setsquare.solvers import Solution, solve
@@ -29,6 +30,7 @@ _HOME = {
     "OrthogonalGLMClassifier": "setsquare.estimators",
     "OrthogonalGLMRegressor": "setsquare.estimators",
     "PredictionOrthogonalizer": "setsquare.estimators",
+    "PrincipalComponents": "setsquare.estimators",
     "Problem": "setsquare.problem",
     "Solution": "setsquare.solvers",
     "audit": "setsquare.auditing",
@@ -46,6 +48,7 @@ __all__ = [
     "OrthogonalGLMClassifier",
     "OrthogonalGLMRegressor",
     "PredictionOrthogonalizer",
+    "PrincipalComponents",
     "Problem",
     "Solution",
     "audit",

@@ -189,3 +189,18 @@ def test_weights_reach_the_folds_whatever_metadata_routing_says(data):
     np.testing.assert_array_equal(plain.projector_.coefficients, routed.projector_.coefficients)
     unweighted = sq.PredictionOrthogonalizer(LogisticRegression(), cv=3).fit(Z, y, protected=X)
     assert np.abs(plain.projector_.coefficients - unweighted.projector_.coefficients).max() > 1e-3
+
+
+def test_adapt_makes_new_rows_exactly_orthogonal_without_their_outcomes():
+    """Effects of the training rows leave sampling error on new ones; a correction learned there leaves nothing."""
+    rng = np.random.default_rng(11)
+    x = rng.normal(size=400)
+    Z = np.column_stack([x + rng.normal(size=400), rng.normal(size=400)])
+    y = (Z.sum(axis=1) + rng.normal(size=400) > 0).astype(int)
+    model = sq.PredictionOrthogonalizer(LogisticRegression()).fit(Z[:300], y[:300], protected=x[:300])
+    plain = model.estimator_.predict_proba(Z[300:])[:, 1]
+    before = model.predict_proba(Z[300:], protected=x[300:])[:, 1]
+    after = model.adapt(Z[300:], protected=x[300:]).predict_proba(Z[300:], protected=x[300:])[:, 1]
+    assert abs(np.corrcoef(before, x[300:])[0, 1]) > 1e-3
+    assert abs(np.corrcoef(after, x[300:])[0, 1]) < 1e-8
+    assert after.mean() == pytest.approx(plain.mean(), abs=1e-8)

@@ -30,6 +30,8 @@ class Corrected(sq.PredictionOrthogonalizer):
 
 ESTIMATORS = [
     sq.LinearOrthogonalizer(protected=[0]),
+    sq.PrincipalComponents(),
+    sq.PrincipalComponents(1, center=False),
     Classifier(protected=[0], use_protected=True, l2=1e-3),
     sq.OrthogonalGLMRegressor(protected=[0], use_protected=True),
     sq.OrthogonalGLMRegressor("poisson", protected=[0], use_protected=True, l2=1e-3),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from setsquare.datasets.registry import DatasetInfo, Family
 from setsquare.errors import InputError, MissingValuesError
@@ -39,7 +38,12 @@ class Dataset:
     source, licence : str
         Where the data come from, and on what terms.
     arrays : mapping of str to array of shape (n, ...)
-        Images or embeddings that run over the rows of the table; empty for plain tables.
+        Images or embeddings that run over the rows of the table; empty for plain tables. Those of a large file are
+        :class:`~setsquare.datasets.embeddings.MappedRows`, which have the shape and the rows of an array.
+    cluster : str or None
+        The column that tells which rows belong together (several images of a patient): errors and splits must know.
+    dropped : mapping of str to int
+        How many rows of the files were left out, by reason.
 
     Examples
     --------
@@ -59,10 +63,13 @@ class Dataset:
     family: Family
     source: str
     licence: str
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    arrays: Mapping[str, Any] = field(default_factory=dict)
+    cluster: str | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for column in dict.fromkeys((self.outcome, *self.protected, *self.features)):
+        cluster = () if self.cluster is None else (self.cluster,)
+        for column in dict.fromkeys((self.outcome, *self.protected, *self.features, *cluster)):
             if column not in self.table.columns:
                 raise InputError(f"The table of the data set {self.name} has no column {column}.")
         for key, array in self.arrays.items():
@@ -98,6 +105,31 @@ class Dataset:
         """Return the protected columns, n rows, in the order of `protected`."""
         return self.table[list(self.protected)]
 
+    def take(self, rows: Any, *, reason: str | None = None) -> Dataset:
+        """Return some of the rows; with a reason, count the others in `dropped`.
+
+        Parameters
+        ----------
+        rows : array of bool of shape (n,), or of row numbers
+        reason : str, optional
+
+        Examples
+        --------
+        >>> from setsquare.datasets import load_diabetes
+        >>> data = load_diabetes()
+        >>> grave = data.take(data.y > 200, reason="progression up to 200")
+        >>> grave.n_rows, grave.dropped
+        (121, {'progression up to 200': 321})
+        """
+        rows = np.asarray(rows)
+        numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
+        table = self.table.iloc[numbers].reset_index(drop=True)
+        arrays = {key: array.take(numbers, axis=0) for key, array in self.arrays.items()}
+        dropped = dict(self.dropped)
+        if reason is not None and len(numbers) < self.n_rows:
+            dropped[reason] = self.n_rows - len(numbers)
+        return replace(self, table=table, arrays=arrays, dropped=dropped)
+
     def __repr__(self) -> str:
         return (
             f"<Dataset {self.name}: {self.n_rows} rows, {self.outcome} ({self.family}) "
@@ -112,6 +144,8 @@ class Dataset:
             f"  features   {', '.join(self.features)}",
         ]
         lines += [f"  array      {key}, shape {array.shape}" for key, array in self.arrays.items()]
+        lines += [f"  cluster    {self.cluster}"] if self.cluster else []
+        lines += [f"  dropped    {count} rows, {reason}" for reason, count in self.dropped.items()]
         return "\n".join([*lines, f"  source     {self.source}", f"  licence    {self.licence}"])
 
 
@@ -121,7 +155,8 @@ def assemble(
     *,
     protected: tuple[str, ...] | None = None,
     features: tuple[str, ...] | None = None,
-    arrays: Mapping[str, NDArray[Any]] | None = None,
+    arrays: Mapping[str, Any] | None = None,
+    cluster: str | None = None,
 ) -> Dataset:
     """Join what the registry knows with what the loader read; features default to all columns but the outcome."""
     if features is None:
@@ -136,4 +171,5 @@ def assemble(
         source=info.source,
         licence=info.licence,
         arrays=dict(arrays or {}),
+        cluster=cluster,
     )

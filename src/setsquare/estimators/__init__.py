@@ -1,6 +1,7 @@
 """scikit-learn estimators: corrected models, and corrections around models of your own."""
 
 from setsquare.estimators.classifier import OrthogonalGLMClassifier
+from setsquare.estimators.components import PrincipalComponents
 from setsquare.estimators.linear import LinearOrthogonalizer
 from setsquare.estimators.prediction import PredictionOrthogonalizer
 from setsquare.estimators.regressor import OrthogonalGLMRegressor
@@ -10,4 +11,5 @@ __all__ = [
     "OrthogonalGLMClassifier",
     "OrthogonalGLMRegressor",
     "PredictionOrthogonalizer",
+    "PrincipalComponents",
 ]

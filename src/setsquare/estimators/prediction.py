@@ -161,6 +161,27 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self._learn_correction(predictions, P, weight)
         return self
 
+    def adapt(self, X: Table, protected: Table | None = None, sample_weight: Any = None) -> Self:
+        """Learn the correction anew from other rows, whose outcomes need not be known; the model stays as it is.
+
+        Effects that were learned on training rows are zero on new ones up to sampling error only, and more than that
+        where the new rows come from another place. Adapted to a batch, predictions are exactly orthogonal on it.
+
+        Parameters
+        ----------
+        X : dataframe or array of shape (n, q)
+        protected : dataframe or array of shape (n, p), optional
+        sample_weight : array of shape (n,), optional
+            Weights of the correction.
+
+        Returns
+        -------
+        self
+        """
+        P, predictions = self._read(X, protected)
+        self._learn_correction(predictions, P, validate_weight(sample_weight, len(P)))
+        return self
+
     def _fit_model(self, features: Table, y: Any, weight: Array | None) -> tuple[Any, Array]:
         """The fitted model, and the predictions that the correction is learned on, (n, k)."""
         if self.prefit or isinstance(self.estimator, FrozenEstimator):
@@ -226,12 +247,16 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
             )
         return h
 
-    def _corrected(self, X: Table, protected: Table | None) -> Array:
+    def _read(self, X: Table, protected: Table | None) -> tuple[Array, Array]:
+        """Protected columns of new rows, and what the model predicts for them."""
         check_is_fitted(self, "projector_")
         table = validate_features(self, X, reset=False)
         P, pooled = self.reader_.protected_matrix(table, protected)
         warn_pooled(pooled)
-        predictions = _raw_predictions(self.estimator_, self.reader_.feature_table(table))
+        return P, _raw_predictions(self.estimator_, self.reader_.feature_table(table))
+
+    def _corrected(self, X: Table, protected: Table | None) -> Array:
+        P, predictions = self._read(X, protected)
         if self._is_linear():
             return np.asarray(self.projector_.apply(predictions, P))
         eta, _ = _scores(predictions, self.activation_, self.boundary_)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, lapack
 
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.rows import mean_weight, row_slices, weighted_gram
+from setsquare.moments import Moments
+from setsquare.rows import mean_weight, row_slices
 from setsquare.typing import Array
 
 #: A column whose part outside the span of the columns before it is smaller than this share of it is collinear.
@@ -82,7 +83,8 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     check_rows(n, p)
     names = names or tuple(f"x{j}" for j in range(p))
     w = mean_weight(n, weight)
-    mean, gram = _moments(X, w)
+    moments = Moments.of(X, w)
+    mean, gram = moments.mean, moments.scatter
     if not np.isfinite(gram).all():
         listed = ", ".join(np.asarray(names)[~np.isfinite(np.diag(gram))])
         raise MissingValuesError(f"Protected column(s) {listed} have missing or infinite values: remove or fill them.")
@@ -109,18 +111,6 @@ def check_rows(n: int, p: int) -> None:
     """Refuse more protected columns than rows: nothing but a constant is orthogonal to all of them."""
     if n <= p:
         raise InputError(f"Too few rows (n_samples = {n}) for {p} protected column(s): give more rows than columns.")
-
-
-def _moments(X: Array, w: Array) -> tuple[Array, Array]:
-    """Mean and covariance, one block of rows after the other; not finite where a value is not."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        mean = np.asarray(w @ X, dtype=np.float64)
-        gram, rest = np.zeros((len(mean), len(mean))), np.zeros(len(mean))
-        for rows in row_slices(*X.shape):
-            centred = np.subtract(X[rows], mean, dtype=np.float64, order="F")
-            gram += weighted_gram(centred, w[rows])
-            rest += w[rows] @ centred
-        return mean + rest, gram - np.outer(rest, rest)  # what rounding left in the mean would look like variation
 
 
 def _triangular_factor(X: Array, mean: Array, gram: Array, w: Array) -> Array:
