@@ -9,10 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from setsquare import auditing, comparators, datasets, design, errors, families, nn, projection
+    from setsquare import auditing, comparators, datasets, design, errors, families, nn, projection, report
 
     __version__: str
-    from setsquare.auditing import AuditResult, Comparison, audit, audit_correction, audit_model, compare
+    from setsquare.auditing import (
+        AuditResult,
+        Comparison,
+        ProbeResult,
+        audit,
+        audit_correction,
+        audit_model,
+        compare,
+        probe,
+    )
     from setsquare.estimators import (
         LinearOrthogonalizer,
         OrthogonalGLMClassifier,
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
     )
     from setsquare.problem import Problem
     from setsquare.solvers import Solution, solve
+    from setsquare.storage import load, save
 
 _HOME = {
     "AuditResult": "setsquare.auditing",
@@ -31,15 +41,19 @@ _HOME = {
     "OrthogonalGLMRegressor": "setsquare.estimators",
     "PredictionOrthogonalizer": "setsquare.estimators",
     "PrincipalComponents": "setsquare.estimators",
+    "ProbeResult": "setsquare.auditing",
     "Problem": "setsquare.problem",
     "Solution": "setsquare.solvers",
     "audit": "setsquare.auditing",
     "audit_correction": "setsquare.auditing",
     "audit_model": "setsquare.auditing",
     "compare": "setsquare.auditing",
+    "load": "setsquare.storage",
+    "probe": "setsquare.auditing",
+    "save": "setsquare.storage",
     "solve": "setsquare.solvers",
 }
-_MODULES = ("auditing", "comparators", "datasets", "design", "errors", "families", "nn", "projection")
+_MODULES = ("auditing", "comparators", "datasets", "design", "errors", "families", "nn", "projection", "report")
 
 __all__ = [
     "AuditResult",
@@ -49,6 +63,7 @@ __all__ = [
     "OrthogonalGLMRegressor",
     "PredictionOrthogonalizer",
     "PrincipalComponents",
+    "ProbeResult",
     "Problem",
     "Solution",
     "audit",
@@ -61,8 +76,12 @@ __all__ = [
     "design",
     "errors",
     "families",
+    "load",
     "nn",
+    "probe",
     "projection",
+    "report",
+    "save",
     "solve",
 ]
 

@@ -4,36 +4,250 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from setsquare import __version__
-from setsquare.errors import SetsquareError
+from setsquare.commands.options import Options
+from setsquare.commands.running import run
 
 app = App(
     name="setsquare",
     help="Models that provably ignore what they must not use: correct them, and show it.",
+    help_epilogue="Exit codes: 0 fine, 1 a leak was found (with --fail-on-leak), 2 bad input, 130 interrupted.",
     version=__version__,
+    default_parameter=Parameter(negative=(), show_default=lambda value: value or None),
+    suppress_keyboard_interrupt=False,
 )
+app.register_install_completion_command(help="Install completion for the shell that runs this.")
+datasets = app.command(App(name="data", help="The data sets that the library knows."))
+
+#: A CSV, Parquet or Feather file; "-" is standard input.
+File = Annotated[str, Parameter(allow_leading_hyphen=True)]
+Shared = Annotated[Options, Parameter(name="*")]
+Family = Literal["gaussian", "binomial", "multinomial", "poisson", "gamma", "tweedie", "negative_binomial"]
+DEFAULTS = Options()
 
 
 @app.command
-def demo() -> None:
-    """Show on embedded data what a correction does, before and after."""
-    from setsquare import demo as demonstration
+def audit(
+    file: File,
+    /,
+    *,
+    predictions: list[str],
+    protected: list[str],
+    outcome: str | None = None,
+    cluster: str | None = None,
+    weight: str | None = None,
+    family: Family | None = None,
+    options: Shared = DEFAULTS,
+) -> int:
+    """Audit predictions: do they follow protected columns, how closely, and how sure is that.
 
-    demonstration.show()
+    Parameters
+    ----------
+    file
+        CSV, Parquet or Feather; "-" is standard input.
+    predictions
+        Column of predictions; several, with commas between, for the probabilities of classes.
+    protected
+        Columns that the predictions must not follow, with commas between.
+    outcome
+        Column of what was predicted: also says how good the predictions are.
+    cluster
+        Column of what rows have in common (a patient, a site).
+    weight
+        Column of weights.
+    family
+        Of the predictions; guessed by default.
+    """
+    from setsquare.commands import auditing
+
+    request = auditing.Request(predictions, protected, outcome, cluster, weight, family)
+    return auditing.audit(file, request, options)
+
+
+@app.command
+def compare(
+    file: File,
+    /,
+    *,
+    predictions: list[str],
+    protected: list[str],
+    outcome: str,
+    cluster: str | None = None,
+    weight: str | None = None,
+    family: Family | None = None,
+    options: Shared = DEFAULTS,
+) -> int:
+    """Put predictions of the same outcome side by side: what they leak, and how good they are.
+
+    Parameters
+    ----------
+    file
+        CSV, Parquet or Feather; "-" is standard input.
+    predictions
+        Columns of predictions, with commas between; the first is what the others are compared with.
+    protected
+        Columns that the predictions must not follow, with commas between.
+    outcome
+        Column of what was predicted.
+    cluster
+        Column of what rows have in common (a patient, a site).
+    weight
+        Column of weights.
+    family
+        Of outcome and predictions; guessed from the outcome by default.
+    """
+    from setsquare.commands import auditing
+
+    request = auditing.Request(predictions, protected, outcome, cluster, weight, family)
+    return auditing.compare(file, request, options)
+
+
+@app.command
+def correct(
+    file: File,
+    /,
+    *,
+    target: str,
+    protected: list[str],
+    output: Path,
+    features: tuple[str, ...] = (),
+    family: Family | None = None,
+    method: Literal["constrained", "generalized", "linear"] = "constrained",
+    apply_to: Annotated[str | None, Parameter(name="--apply", allow_leading_hyphen=True)] = None,
+    predictions: Path | None = None,
+    cluster: str | None = None,
+    l2: float = 0.0,
+    unseen: Literal["error", "pool"] = "error",
+    folds: int = 5,
+    seed: int = 0,
+    options: Shared = DEFAULTS,
+) -> int:
+    """Fit a model whose predictions ignore protected columns; certify it, audit it held out, save it.
+
+    Parameters
+    ----------
+    file
+        Training rows: CSV, Parquet or Feather; "-" is standard input.
+    target
+        Column to predict.
+    protected
+        Columns that the predictions must not follow, with commas between.
+    output
+        File of the model, such as model.setsquare.
+    features
+        Columns to predict from; by default all others.
+    family
+        Of the target; guessed by default.
+    method
+        Constrained: predicts without the protected columns. Generalized: needs them, keeps more accuracy. Linear:
+        needs them, and may leave the range of the predictions.
+    apply_to
+        File with rows to predict at once; needs --predictions.
+    predictions
+        File for these predictions: .csv, .parquet or .feather.
+    cluster
+        Column of what rows have in common (a patient, a site); no fold splits one.
+    l2
+        Ridge on the coefficients.
+    unseen
+        Whether later rows may have groups that the training rows had not.
+    folds
+        Folds of the audit.
+    seed
+        Of the folds.
+    """
+    from setsquare.commands import correcting
+
+    fitting = correcting.Fitting(target, protected, features, family, method, cluster, l2, unseen, folds, seed)
+    return correcting.correct(file, fitting, output, apply_to, predictions, options)
+
+
+@app.command
+def apply(
+    model: Path, file: File, /, *, predictions: Path | None = None, keep: tuple[str, ...] = (), quiet: bool = False
+) -> int:
+    """Predict the rows of a file with a saved model; a constrained model needs no protected columns.
+
+    Parameters
+    ----------
+    model
+        A file that `setsquare correct` has written.
+    file
+        CSV, Parquet or Feather; "-" is standard input.
+    predictions
+        File for the predictions: .csv, .parquet or .feather; standard output by default.
+    keep
+        Columns of the file to write beside the predictions, with commas between.
+    quiet
+        Print nothing but the predictions.
+    """
+    from setsquare.commands import applying
+
+    return applying.apply(model, file, predictions, keep, quiet)
+
+
+@datasets.command(name="list")
+def list_sets() -> int:
+    """List the data sets, and say which are on this machine."""
+    from setsquare.commands import data
+
+    return data.list_sets()
+
+
+@datasets.command(name="show")
+def show_set(name: str, /) -> int:
+    """Show outcome, protected columns, source and licence of a data set."""
+    from setsquare.commands import data
+
+    return data.show_set(name)
+
+
+@datasets.command(name="fetch")
+def fetch_set(name: str, /, *, output: Path | None = None, quiet: bool = False) -> int:
+    """Find or download a data set and check it.
+
+    Parameters
+    ----------
+    name
+        As `setsquare data list` has it.
+    output
+        Write the table to this file: .csv, .parquet or .feather.
+    quiet
+        Print nothing.
+    """
+    from setsquare.commands import data
+
+    return data.fetch_set(name, output, quiet)
+
+
+@app.command
+def demo(*, html: Path | None = None) -> None:
+    """Show on embedded data what a correction does, before and after.
+
+    Parameters
+    ----------
+    html
+        Write a report as one page that needs no network.
+    """
+    from setsquare import demo as demonstration
+    from setsquare.storage import check_targets
+
+    check_targets([] if html is None else [html])
+    demonstration.show(page=html)
 
 
 @app.command
 def paper(
     *names: str,
-    list_: Annotated[bool, Parameter(name="--list", negative="")] = False,
+    list_: Annotated[bool, Parameter(name="--list")] = False,
     output: Path = Path("paper-results"),
-    page: Annotated[bool, Parameter(negative="")] = False,
-    quick: Annotated[bool, Parameter(negative="")] = False,
-    fresh: Annotated[bool, Parameter(negative="")] = False,
+    page: bool = False,
+    quick: bool = False,
+    fresh: bool = False,
 ) -> None:
     """Reproduce tables and figures of the paper: what was printed, what its set-up gives, and what is true.
 
@@ -64,8 +278,4 @@ def paper(
 
 def main() -> None:
     """Run the command line; bad input ends with exit code 2 and one sentence."""
-    try:
-        app()
-    except (SetsquareError, OSError) as error:
-        print(f"setsquare: {error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(run(app))

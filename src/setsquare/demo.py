@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, cross_val_predict
 
+from setsquare import report
 from setsquare.auditing import AuditResult, audit_model
 from setsquare.datasets import Dataset, load_diabetes
 from setsquare.estimators import OrthogonalGLMRegressor, PredictionOrthogonalizer
+from setsquare.report import Report
 from setsquare.solvers import Certificate
 from setsquare.typing import Array
 
@@ -33,11 +36,12 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One model, on its training rows and held out (5-fold cross-validation), with the audit of the latter."""
+    """One model, on its training rows and held out (5-fold cross-validation): predictions and audit of the latter."""
 
     name: str
     training: Measured
     held_out: Measured
+    predictions: Array
     audit: AuditResult
 
 
@@ -87,7 +91,7 @@ def _measure(name: str, model: Any, data: Dataset, table: Any) -> Side:
         cv=folds,
         family="gaussian",
     )
-    return Side(name, _against(data, training), _against(data, held_out), found)
+    return Side(name, _against(data, training), _against(data, held_out), held_out, found)
 
 
 def _against(data: Dataset, prediction: Array) -> Measured:
@@ -96,15 +100,39 @@ def _against(data: Dataset, prediction: Array) -> Measured:
     return Measured(float(r2_score(data.y, prediction)), correlation)
 
 
-def show(console: Console | None = None) -> Demo:
-    """Run the demonstration and print it."""
+def show(console: Console | None = None, page: Path | None = None) -> Demo:
+    """Run the demonstration, print it, and write its report to `page` where one is given."""
     console = console or Console()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         progress.add_task("Fitting three models, and again on five folds")
         demo = run()
     console.print(Panel(_render(demo), title="Does a model of disease progression use age and sex?", expand=False))
+    if page is not None:
+        make_report(demo).to_html(page)
+        console.print(f"Report: {page}", markup=False, soft_wrap=True)
     return demo
+
+
+def make_report(demo: Demo) -> Report:
+    """The models side by side as a report; the verdict is on the corrected model."""
+    plain, model, predictions = demo.sides
+    sides = {side.name.replace("\n", " "): side for side in (plain, predictions, model)}
+    return report.build(
+        {name: side.audit for name, side in sides.items()},
+        predictions={name: side.predictions for name, side in sides.items()},
+        protected=demo.data.protected_table(),
+        outcome=demo.data.y,
+        certificate=demo.certificate,
+        title="Does a model of disease progression use age and sex?",
+        method=[
+            "Plain: least squares without age and sex. Corrected model: least squares under the constraint that the "
+            "predictions are orthogonal to both. Corrected predictions: those of the plain model, projected.",
+            "All numbers but the certificate's are of rows that the models were not fitted on (5 folds).",
+        ],
+        command="setsquare demo",
+        data={"source": demo.data.source, "rows": f"{demo.data.n_rows}"},
+    )
 
 
 def _render(demo: Demo) -> Group:

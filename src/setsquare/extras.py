@@ -11,6 +11,7 @@ _EXTRAS = {
     "formulaic": "formula",
     "matplotlib": "report",
     "pandas": "data",
+    "jinja2": "report",
     "pooch": "data",
     "pyarrow": "data",
     "torch": "torch",

@@ -6,6 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from fairlearn.preprocessing import CorrelationRemover
+from scipy import sparse
+from sklearn import config_context
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import setsquare as sq
 
@@ -72,3 +77,70 @@ def test_single_precision_stays_single_and_is_still_orthogonal(data):
     Z, X = data
     corrected = sq.LinearOrthogonalizer().fit_transform(Z.astype(np.float32), protected=X)
     assert correlation(X, corrected.astype(np.float64)) < 1e-6
+
+
+MEANT = {
+    "check_sample_weight_equivalence_on_dense_data": "29 features of 27 rows are refused",
+    "check_sample_weight_equivalence_on_sparse_data": "29 features of 27 rows are refused",
+    "check_estimators_nan_inf": "transform does not look at the protected column, which is what has the NaN",
+}
+
+
+@pytest.mark.filterwarnings("ignore::setsquare.errors.SetsquareWarning")
+@parametrize_with_checks(
+    [sq.LinearOrthogonalizer(protected=[0], using="features")], expected_failed_checks=lambda _: MEANT
+)
+def test_scikit_learn_check_without_protected_columns(estimator, check):
+    check(estimator)
+
+
+def test_new_rows_need_no_protected_columns_where_the_features_stand_for_them(data):
+    Z, X = data
+    table = pd.DataFrame(np.column_stack([X, Z]), columns=["age", "rare", "a", "b", "c", "d"])
+    fitted = sq.LinearOrthogonalizer(protected=["age", "rare"], using="features").fit(table)
+    corrected = fitted.transform(table)
+    assert correlation(X, Z) > 0.3
+    assert correlation(X, corrected) < 1e-12
+    np.testing.assert_array_equal(fitted.transform(table.drop(columns=["age", "rare"])), corrected)
+    beside = sq.LinearOrthogonalizer(using="features").fit(Z, protected=X)
+    np.testing.assert_array_equal(beside.transform(Z), corrected)
+    np.testing.assert_array_equal(beside.transform(Z, protected=X), corrected)
+    assert list(fitted.get_feature_names_out()) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, sparse.csr_matrix], ids=["float32", "float16", "sparse"])
+def test_half_and_single_precision_and_sparse_features_are_corrected_in_double(data, kind):
+    Z, X = data
+    given = sparse.csr_matrix(Z) if kind is sparse.csr_matrix else Z.astype(kind)
+    values = given.toarray() if kind is sparse.csr_matrix else given.astype(np.float64)
+    corrected = sq.LinearOrthogonalizer(using="features").fit_transform(given, protected=X)
+    assert corrected.dtype == np.float64
+    np.testing.assert_allclose(
+        corrected, sq.LinearOrthogonalizer(using="features").fit_transform(values, protected=X), rtol=1e-12
+    )
+    assert correlation(X, values) > 0.3 and correlation(X, corrected) < 1e-12
+
+
+def test_a_pipeline_predicts_without_protected_columns(data):
+    Z, X = data
+    y = Z @ np.arange(4.0) + X[:, 0]
+    with config_context(enable_metadata_routing=True):
+        eraser = sq.LinearOrthogonalizer(using="features")
+        eraser.set_fit_request(protected=True).set_transform_request(protected=True)  # the two must agree
+        model = make_pipeline(eraser, LinearRegression()).fit(Z, y, protected=X)
+        assert correlation(X, model.predict(Z)[:, None]) < 1e-12
+    assert correlation(X, LinearRegression().fit(Z, y).predict(Z)[:, None]) > 0.3
+
+
+def test_what_cannot_be_corrected_without_protected_columns_is_refused_in_one_sentence(data):
+    Z, X = data
+    eraser = sq.LinearOrthogonalizer(using="features")
+    with pytest.raises(sq.errors.InputError, match=r"Too few rows \(n_samples = 4\) to correct 4 features"):
+        eraser.fit(Z[:4], protected=X[:4, :1])
+    with pytest.raises(sq.errors.InputError, match="Every feature is constant"):
+        eraser.fit(np.ones((300, 2)), protected=X)
+    holed = np.where(np.arange(4) == 2, np.nan, Z[:5])
+    with pytest.raises(sq.errors.InputError, match="x2"):
+        eraser.fit(Z, protected=X).transform(holed)
+    with pytest.raises(sq.errors.InputError, match="using='both' is not one of"):
+        sq.LinearOrthogonalizer(using="both").fit(Z, protected=X)

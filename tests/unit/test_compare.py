@@ -293,3 +293,13 @@ def test_weights_that_are_text() -> None:
 def test_text_has_the_notes_of_the_audits() -> None:
     text = " ".join(str(sq.compare({"plain": P, "above": 1.3 * P}, Y, GROUP)).split())
     assert "outside" in text
+
+
+def test_numbers_as_labels_keep_their_order() -> None:
+    """Columns of probabilities follow the numbers, as scikit-learn's do; as text, "10" would come before "9"."""
+    rng = np.random.default_rng(0)
+    y = rng.choice([9, 10, 11], size=300)
+    p = np.full((300, 3), 0.05)
+    p[np.arange(300), y - 9] = 0.9
+    accuracy = sq.compare({"right": p}, y, rng.normal(size=300)).sides[0].scores[0]
+    assert accuracy.metric == "accuracy" and accuracy.value.estimate == pytest.approx(1.0)

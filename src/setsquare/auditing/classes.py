@@ -44,6 +44,8 @@ def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[st
             return tuple(str(j) for j in range(max(top, 1) + 1))
     labels = [_levels(raw) for raw in given.values() if raw.array.ndim == 1 and is_text(raw)]
     union = tuple(sorted(set(seen).union(*labels)))
+    if not is_text(outcome) and set(union) == set(seen):
+        union = seen  # columns of probabilities follow the numbers: 9 before 10
     if width is not None and width != len(seen):
         raise InputError(
             f"The outcome has {len(seen)} classes and the predictions {width} columns: name the columns like the "
@@ -65,14 +67,15 @@ def _levels(raw: Raw) -> tuple[str, ...]:
 
 
 def _codes(raw: Raw, classes: tuple[str, ...]) -> Array:
-    text = [f"{value:g}" for value in raw.array] if raw.array.dtype.kind in "fiu" else raw.array.astype(str).tolist()
-    place = {name: j for j, name in enumerate(classes)}
-    if strange := sorted(set(text) - set(place)):
+    number = raw.array.dtype.kind in "fiu"
+    values, places = np.unique(raw.array if number else raw.array.astype(str), return_inverse=True)
+    names = [f"{value:g}" if number else str(value) for value in values]
+    if strange := sorted(set(names) - set(classes)):
         raise InputError(
             f"The label(s) {', '.join(strange[:5])} are not among the classes {', '.join(classes)}: use one set of "
             "labels."
         )
-    return np.array([place[value] for value in text], dtype=np.float64)
+    return np.array([classes.index(name) for name in names], dtype=np.float64)[places]
 
 
 def code_outcome(outcome: Raw, classes: tuple[str, ...]) -> Array:
@@ -88,7 +91,9 @@ def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple
     if raw.array.ndim == 2 and classes and raw.names and set(raw.names) == set(classes):
         raw = Raw(raw.array[:, [raw.names.index(name) for name in classes]], classes, raw.missing)
     labels = (
-        raw.array.ndim == 1 and bool(classes) and (is_text(raw) or glm.is_vector or set(_levels(raw)) <= {"0", "1"})
+        raw.array.ndim == 1
+        and bool(classes)
+        and (is_text(raw) or glm.is_vector or bool(np.isin(raw.array, (0, 1)).all()))
     )
     if labels:
         codes = _codes(raw, classes)

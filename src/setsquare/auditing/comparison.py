@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,10 @@ class Comparison:
                 for side in self.sides
             ],
         }
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """A page of its own, which needs no network; also written to `path` where one is given."""
+        return render.page(self, path)
 
     def __str__(self) -> str:
         return render.comparison_text(self)

@@ -100,7 +100,9 @@ def audit_model(
         setting = "a fitted model on the rows given" if prefit else "in-sample: fitted and audited on the same rows"
     else:
         rng = np.random.default_rng(random_state)
-        predictions, classes, folds = _held_out(estimator, Z, y, beside, cv, options.get("cluster"), progress, rng)
+        predictions, classes, folds = predict_held_out(
+            estimator, Z, y, beside, cv, options.get("cluster"), progress, rng
+        )
         setting = f"held out ({len(folds)} folds)"
     if predictions.ndim == 2 and classes is not None:
         options = {"classes": classes} | options
@@ -110,11 +112,11 @@ def audit_model(
         result = replace(result, notes=(note, *result.notes))
     elif not prefit and (inside or _is_told(estimator, beside)):
         growth = n / min(len(train) for train, _ in folds)
-        result = _allow_for_fit(result, growth, options.get("tolerance", 0.0))
+        result = widen_for_fit(result, growth, options.get("tolerance", 0.0))
     return replace(result, setting=setting)
 
 
-def _allow_for_fit(result: AuditResult, growth: float, tolerance: float) -> AuditResult:
+def widen_for_fit(result: AuditResult, growth: float, tolerance: float) -> AuditResult:
     """Widen the bounds of a model that was fitted to the protected columns, and judge it by them."""
     if not result.evaluations:
         return result  # constant predictions
@@ -144,7 +146,7 @@ def _protected(Z: Table, protected: Any) -> tuple[Table, bool]:
     return design.select(Z, list(names)), True
 
 
-def _held_out(
+def predict_held_out(
     estimator: Any,
     Z: Table,
     y: Any,

@@ -1,4 +1,4 @@
-"""Results of an audit for people: text, and html."""
+"""Results of an audit for people: text, and the piece of html that notebooks show."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 import textwrap
 from collections.abc import Sequence
 from html import escape
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from setsquare.auditing.records import Effect, Evaluation, Test
@@ -84,19 +86,20 @@ def text(result: AuditResult) -> str:
     for evaluation in result.evaluations:
         parts.append(_headline(evaluation.title))
         if evaluation.effects:
-            parts.append(_grid(effect_rows(evaluation.effects)))
-        parts.append(_grid(test_rows(evaluation)))
+            parts.append(grid(effect_rows(evaluation.effects)))
+        parts.append(grid(test_rows(evaluation)))
     if result.certificate.columns:
         c = result.certificate
         parts.append(_headline(f"Upper bounds on what is left, with {100 * c.level:g} % confidence"))
-        parts.append(_grid(bound_rows(result)))
-    if notes := _notes(result):
+        parts.append(grid(bound_rows(result)))
+    if notes := notes_of(result):
         parts.append(_headline("Notes"))
         parts += [textwrap.fill(note, WIDTH, initial_indent="* ", subsequent_indent="  ") for note in notes]
     return "\n".join(parts)
 
 
-def _notes(result: AuditResult) -> list[str]:
+def notes_of(result: AuditResult) -> list[str]:
+    """Everything that a reader must know, each once."""
     return list(dict.fromkeys([*result.notes, *(note for e in result.evaluations for note in e.notes)]))
 
 
@@ -115,7 +118,8 @@ def _headline(title: str) -> str:
     return f"\n{title[0].upper()}{title[1:]}"
 
 
-def _grid(rows: Rows) -> str:
+def grid(rows: Rows) -> str:
+    """Rows in columns, the first to the left and the others to the right."""
     widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -154,19 +158,16 @@ def fragment(result: AuditResult) -> str:
     if result.certificate.columns:
         parts.append(f"<h3>Upper bounds on what is left, with {100 * result.certificate.level:g} % confidence</h3>")
         parts.append(_html_table(bound_rows(result)))
-    if notes := _notes(result):
+    if notes := notes_of(result):
         parts.append(f"<h3>Notes</h3>{_html_list(notes)}")
     return "".join([*parts, "</div>"])
 
 
-def page(result: AuditResult) -> str:
-    """The result as a page of its own."""
-    title = f"Audit: {result.verdict}"
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width,initial-scale=1'>"
-        f"<title>{escape(title)}</title><style>body{{margin:2rem}}</style></head><body>{fragment(result)}</body></html>"
-    )
+def page(result: AuditResult | Comparison, path: str | Path | None = None) -> str:
+    """The result as a page of its own; :func:`setsquare.report.build` makes fuller ones."""
+    # The layer of reports stands above this one: it is looked up when a page is asked for, and not before.
+    built = import_module("setsquare.report").build(result)
+    return str(built.to_html(path))
 
 
 def _html_list(items: Sequence[str]) -> str:
@@ -227,9 +228,9 @@ def _comparison_summary(comparison: Comparison) -> str:
 
 def comparison_text(comparison: Comparison) -> str:
     """The comparison in plain text."""
-    parts = [_grid(comparison_rows(comparison))]
+    parts = [grid(comparison_rows(comparison))]
     if len(comparison.sides) > 1:
-        parts += [_headline(f"Differences to {comparison.sides[0].name}"), _grid(difference_rows(comparison))]
+        parts += [_headline(f"Differences to {comparison.sides[0].name}"), grid(difference_rows(comparison))]
     notes = [
         textwrap.fill(n, WIDTH, initial_indent="* ", subsequent_indent="  ") for n in _comparison_notes(comparison)
     ]
@@ -237,7 +238,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def _comparison_notes(comparison: Comparison) -> list[str]:
-    return [f"{side.name}: {note}" for side in comparison.sides for note in _notes(side.audit)]
+    return [f"{side.name}: {note}" for side in comparison.sides for note in notes_of(side.audit)]
 
 
 def comparison_fragment(comparison: Comparison) -> str:

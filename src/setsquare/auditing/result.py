@@ -138,11 +138,8 @@ class AuditResult:
         }
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """A page of its own; also written to `path` where one is given."""
-        page = render.page(self)
-        if path is not None:
-            Path(path).write_text(page, encoding="utf-8")
-        return page
+        """A page of its own, which needs no network; also written to `path` where one is given."""
+        return render.page(self, path)
 
     def __str__(self) -> str:
         return render.text(self)

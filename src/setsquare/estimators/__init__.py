@@ -3,6 +3,7 @@
 from setsquare.estimators.classifier import OrthogonalGLMClassifier
 from setsquare.estimators.components import PrincipalComponents
 from setsquare.estimators.linear import LinearOrthogonalizer
+from setsquare.estimators.plain import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.estimators.prediction import PredictionOrthogonalizer
 from setsquare.estimators.regressor import OrthogonalGLMRegressor
 
@@ -10,6 +11,8 @@ __all__ = [
     "LinearOrthogonalizer",
     "OrthogonalGLMClassifier",
     "OrthogonalGLMRegressor",
+    "PlainGLMClassifier",
+    "PlainGLMRegressor",
     "PredictionOrthogonalizer",
     "PrincipalComponents",
 ]

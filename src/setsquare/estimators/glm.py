@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare import design
+from setsquare.design import Design
 from setsquare.errors import InputError
 from setsquare.estimators.reading import (
     Columns,
@@ -23,8 +25,9 @@ from setsquare.estimators.reading import (
 from setsquare.estimators.warn import judge, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.problem import Problem
+from setsquare.rows import is_sparse, row_slices
 from setsquare.solvers import Solution, solve
-from setsquare.typing import Array, Table
+from setsquare.typing import Array, Matrix, Table
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
@@ -58,7 +61,13 @@ class OrthogonalGLM(BaseEstimator, ABC):
         for what, values in (("the outcome", y), ("sample_weight", weight), ("offset", offset)):
             check_alignment(X, values, what)
         y, weight, offset = validate_outcome(y, n), validate_weight(weight, n), _validate_offset(offset, n)
-        reader, encoded = learn_reader(X, protected, self._columns())
+        as_stored = _is_short(X)
+        reader, encoded = learn_reader(X, protected, self._columns(), code_features=not as_stored)
+        if as_stored:
+            table = reader.feature_table(X)
+            names = map(design.Numeric, design.column_names(table))
+            reader = replace(reader, features=Design(tuple(names), reader.protected.missing, reader.protected.unseen))
+            encoded = encoded._replace(Z=design.filter_rows(table, encoded.keep))
         if encoded.keep is not None:
             y, weight, offset = (None if values is None else values[encoded.keep] for values in (y, weight, offset))
         family, outcome, classes = self._code_outcome(y, weight)
@@ -102,9 +111,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
         check_is_fitted(self, "solution_")
         if not self.reader_.lacks_protected(X):
             X = validate_features(self, X, reset=False)
-        Z, n_pooled = self.reader_.feature_matrix(self.reader_.feature_table(X))
+        table = self.reader_.feature_table(X)
+        Z, n_pooled = (table, {}) if _is_short(table) else self.reader_.feature_matrix(table)
         warn_pooled(n_pooled)
-        eta = np.asarray(Z @ self.solution_.coef.T) + self.solution_.intercept
+        eta = _product(Z, self.solution_.coef.T) + self.solution_.intercept
         shift = _validate_offset(offset, len(eta))
         if shift is None:
             warn_no_offset(self.has_offset_)
@@ -115,6 +125,21 @@ class OrthogonalGLM(BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def _is_short(table: Table) -> bool:
+    """Whether a table is a complete matrix in single or half precision: coded as float64 it would double in size."""
+    if not (isinstance(table, np.ndarray) or is_sparse(table)) or table.dtype not in (np.float32, np.float16):
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(table.sum(dtype=np.float64)))  # the design counts, fills and drops what is missing
+
+
+def _product(Z: Matrix, B: Array) -> Array:
+    """``Z @ B`` without a copy of Z as float64."""
+    if is_sparse(Z) or Z.dtype == np.float64:
+        return np.asarray(Z @ B)
+    return np.vstack([Z[rows] @ B for rows in row_slices(*Z.shape)])
 
 
 def _validate_offset(offset: Any, n_rows: int) -> Array | None:

@@ -1,0 +1,46 @@
+"""What the commands that audit have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How columns are read, how sure the audit is to be, and where results go."""
+
+    categorical: tuple[str, ...] = ()
+    """Columns of numbers that stand for groups."""
+    group_cells: bool = False
+    """Protect every combination of the groups, not only each protected column on its own."""
+    missing: Literal["error", "drop", "level"] = "error"
+    """Refuse missing values, leave out their rows, or make them a group of their own."""
+    level: float = 0.95
+    """Confidence of intervals and bounds."""
+    tolerance: float = 0.0
+    """Correlation that is tolerated: an effect whose upper bound is below it is no leak."""
+    html: Path | None = None
+    """Write a report as one page that needs no network."""
+    json: Path | None = None
+    """Write the results as JSON."""
+    fail_on_leak: bool = False
+    """End with exit code 1 if a leak is found."""
+    quiet: bool = False
+    """Print the verdict only."""
+
+    @property
+    def audit(self) -> dict[str, Any]:
+        """Options of `setsquare.audit`; rows with missing values are left out before it where that was asked for."""
+        return {
+            "coding": "cells" if self.group_cells else "dummy",
+            "missing": "level" if self.missing == "level" else "error",
+            "level": self.level,
+            "tolerance": self.tolerance,
+        }
+
+    @property
+    def outputs(self) -> list[Path]:
+        """Files that were asked for."""
+        return [path for path in (self.html, self.json) if path is not None]

@@ -1,0 +1,175 @@
+"""Which column plays which part, and what has to be guessed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from setsquare.auditing.subject import MANY_CLASSES
+from setsquare.commands.options import Options
+from setsquare.commands.sources import Source
+from setsquare.design.training import FEW_VALUES
+from setsquare.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def resolve(source: Source, asked: Mapping[str, Sequence[str] | str | None]) -> dict[str, list[str]]:
+    """Names of the columns of each part; a name that is no column is split at commas.
+
+    Parameters
+    ----------
+    source : Source
+    asked : mapping of part to names, a name, or None
+        No column may have two parts.
+    """
+    roles: dict[str, list[str]] = {}
+    for role, given in asked.items():
+        tokens = [given] if isinstance(given, str) else list(given or ())
+        names = [
+            name
+            for token in tokens
+            for name in ([token] if token in source.columns else [part.strip() for part in token.split(",")])
+        ]
+        if tokens and not any(names):
+            raise InputError(f"--{role} names no column: give one or more names with commas between them.")
+        roles[role] = names
+        source.check(names)
+    for role, names in roles.items():
+        for other in (other for other in roles if other != role):
+            if both := [name for name in names if name in roles[other]]:
+                raise InputError(f"The column {both[0]!r} is given as --{role} and as --{other}: choose one.")
+    return roles
+
+
+def read_roles(
+    source: Source, asked: Mapping[str, Sequence[str] | str | None], options: Options
+) -> tuple[pa.Table, dict[str, list[str]], tuple[str, ...]]:
+    """Read the columns of all parts, with the rules for groups and missing values; notes say what was done."""
+    roles = resolve(source, asked)
+    groups = resolve(source, {"categorical": options.categorical})["categorical"]
+    table = source.read([name for names in roles.values() for name in names], groups)
+    if table.num_rows == 1:
+        raise InputError(f"{source.name} has a single row, of which nothing can be said: give more rows.")
+    table, notes = _prepare_groups(table, roles["protected"], options)
+    if options.missing != "drop":
+        return table, roles, notes
+    kept = complete_rows(table)
+    count = table.num_rows - kept.num_rows
+    left_out = f"{count} of {table.num_rows} rows have a missing value and were left out."
+    return kept, roles, (*notes, left_out) if count else notes
+
+
+def _prepare_groups(table: pa.Table, protected: Sequence[str], options: Options) -> tuple[pa.Table, tuple[str, ...]]:
+    """Take few whole numbers for groups where combinations are asked for; else say that they count as numbers."""
+    import pyarrow as pa
+
+    coded = coded_groups(table, protected, 2 if options.group_cells else 3)
+    if not options.group_cells:
+        return table, tuple(
+            f"The protected column {name!r} has few whole numbers, which were taken for a quantity: pass --categorical "
+            f"{name} if they stand for groups."
+            for name in coded
+        )
+    for name in coded:
+        j = table.schema.get_field_index(name)
+        table = table.set_column(j, name, table.column(j).cast(pa.string()))
+    return table, tuple(f"The few whole numbers of {name!r} were taken for groups." for name in coded)
+
+
+def coded_groups(table: pa.Table, names: Sequence[str], fewest: int) -> list[str]:
+    """Columns of a few whole numbers, which may stand for groups; but for cells, two say the same either way."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = []
+    for name in names:
+        column = table.column(name)
+        if pa.types.is_integer(column.type):
+            n_values = pc.count_distinct(column).as_py()
+            if fewest <= n_values <= FEW_VALUES and 10 * n_values <= len(column):
+                found.append(name)
+    return found
+
+
+def complete_rows(table: pa.Table) -> pa.Table:
+    """Rows without a missing value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keep = np.ones(table.num_rows, dtype=bool)
+    for column in table.columns:
+        keep &= ~pc.is_null(column, nan_is_null=True).to_numpy()
+    if not keep.any():
+        raise InputError("No row is complete: fill missing values, or name fewer columns.")
+    return table if keep.all() else table.filter(pa.array(keep))
+
+
+def decoded(column: Any) -> Any:
+    """A column with groups as their texts, and exact decimals as numbers."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    return column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column
+
+
+def values(column: Any) -> Any:
+    """A column as a numpy array."""
+    return decoded(column).to_numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The family of an outcome, whether it is one of classes, and a sentence on why."""
+
+    family: str
+    classes: bool
+    reason: str
+
+
+def guess_family(outcome: Any, name: str, asked: str | None = None) -> Guess:
+    """Tell the family of an outcome by its values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> guess_family(np.array(["no", "yes"]), "income").reason
+    "The outcome 'income' has two values, so the family is binomial (1 is 'yes'): pass --family if it is another."
+    >>> guess_family(np.array([0, 3, 1]), "visits").family, guess_family(np.array([1.5, 0.2, 7.1]), "cost").family
+    ('poisson', 'gaussian')
+    """
+    if outcome.dtype.kind not in "OUSbiuf":
+        raise InputError(f"The outcome {name!r} is of type {outcome.dtype}: give numbers or groups.")
+    text = outcome.dtype.kind in "OUSb"
+    missing = np.array([value is None for value in outcome]) if outcome.dtype.kind == "O" else outcome != outcome
+    if missing.any():
+        raise InputError(f"The outcome {name!r} has {int(missing.sum())} missing value(s): pass --missing drop.")
+    levels = np.unique(outcome.astype(str) if outcome.dtype.kind == "O" else outcome)
+    if len(levels) < 2:
+        raise InputError(f"The outcome {name!r} is {levels[0]} in every row: there is nothing to predict.")
+    if text and len(levels) > MANY_CLASSES:
+        raise InputError(f"The outcome {name!r} is text with {len(levels)} different values: give numbers or groups.")
+    if asked is not None:
+        if text and asked not in ("binomial", "multinomial"):
+            raise InputError(f"The outcome {name!r} is text, which the {asked} family cannot have: leave out --family.")
+        if text and asked == "binomial" and len(levels) > 2:
+            raise InputError(f"The outcome {name!r} has {len(levels)} groups: the binomial family takes two.")
+        classes = asked == "multinomial" or (asked == "binomial" and len(levels) == 2)
+        return Guess("binomial" if classes and len(levels) == 2 else asked, classes, "")
+    whole = not text and bool((outcome == np.floor(outcome)).all() and outcome.min() >= 0)
+    if len(levels) == 2:
+        family, why = "binomial", "has two values"
+    elif text:
+        family, why = "multinomial", f"has {len(levels)} groups"
+    elif whole and outcome.min() == 0:
+        family, why = "poisson", "is a count (whole numbers from 0)"
+    else:
+        family, why = "gaussian", "is a number"
+    one = f" (1 is {str(levels[1])!r})" if family == "binomial" and text else ""
+    reason = f"The outcome {name!r} {why}, so the family is {family}{one}: pass --family if it is another."
+    return Guess(family, family in ("binomial", "multinomial"), reason)

@@ -1,0 +1,29 @@
+"""Messages as a terminal may show them."""
+
+from __future__ import annotations
+
+import re
+
+
+def as_options(text: str) -> str:
+    """Name options as the command line has them where a message speaks of Python.
+
+    Examples
+    --------
+    >>> as_options("pass missing='drop', or family= if it is another; add a small ridge (l2=1e-4)")
+    'pass --missing drop, or --family if it is another; add a small ridge (--l2 1e-4)'
+    """
+    text = text.replace("coding='cells'", "--group-cells")
+    found = re.compile(r"""\b(family|missing|unseen|method|l2|cluster|level|tolerance)=["']?([\w.+-]*\w)?["']?""")
+    return found.sub(lambda m: f"--{m[1]}" + (f" {m[2]}" if m[2] else ""), text)
+
+
+def clean(text: str) -> str:
+    r"""Write characters that steer a terminal (escapes, line breaks, changes of direction) as what they are.
+
+    Examples
+    --------
+    >>> clean("a\x1b[31mb\nc")
+    'a\\x1b[31mb\\nc'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

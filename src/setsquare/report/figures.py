@@ -1,0 +1,239 @@
+"""Figures of a report as SVG, each for a wide and for a narrow page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from setsquare.auditing.render import number, p_value
+from setsquare.report import svg
+from setsquare.report.svg import Scale, bottom_axis, drawing, left_axis, make_scale, mark, shorten, tag, words
+
+Figure: TypeAlias = Mapping[str, Any]
+WIDE, NARROW = 760.0, 330.0
+#: Colours that the page's style knows.
+N_COLOURS = 6
+
+
+def draw(figure: Figure, name: str, width: float) -> str:
+    """Draw a figure; `name` begins the ids inside it."""
+    return _DRAWERS[figure["kind"]](figure, name, width)
+
+
+def colour(figure: Figure, side: str) -> str:
+    """Class of a model's marks; one alone has the colour of the last of two."""
+    return f"c{figure['sides'].index(side) % N_COLOURS if len(figure['sides']) > 1 else 1}"
+
+
+def _named(side: str) -> str:
+    return f", {side}" if side else ""
+
+
+def _span(mark_: Mapping[str, Any], value: str = "value") -> str:
+    ends = "" if mark_["low"] is None else f" [{number(mark_['low'])}, {number(mark_['high'])}]"
+    return f"{number(mark_[value])}{ends}"
+
+
+def _finite(value: Any, otherwise: float) -> float:
+    return float(value) if isinstance(value, float | int) else otherwise
+
+
+def _intervals(figure: Figure, name: str, width: float) -> str:
+    """Forest plot: a row a column, a line a model."""
+    bounds = figure["kind"] == "bounds"
+    wide = width > NARROW
+    left = 200.0 if wide else 12.0
+    every = [m[key] for row in figure["rows"] for m in row["marks"] for key in ("value", "low", "high")]
+    scale = make_scale(every, left, width - 14.0, zero=True)
+    step, y, parts = 15.0, 10.0, []
+    for row in figure["rows"]:
+        if wide:
+            middle = y + step * len(row["marks"]) / 2.0 + 4.0
+            parts.append(
+                tag("text", words(shorten(row["label"], left - 16.0)), x=left - 12.0, y=middle, class_="name end")
+            )
+        else:
+            parts.append(tag("text", words(shorten(row["label"], width)), x=0, y=y + 8.0, class_="name"))
+            y += 14.0
+        for one in row["marks"]:
+            parts.append(_interval(figure, row["label"], one, scale, y + step / 2.0, bounds))
+            y += step
+        y += 12.0
+    zero = tag("line", x1=scale(0.0), x2=scale(0.0), y1=4.0, y2=y, class_="zero")
+    axis = bottom_axis(scale, 4.0, y, figure["axis"])
+    return drawing(name, figure["title"], figure["summary"], width, y + 40.0, axis, zero, *parts)
+
+
+def _interval(figure: Figure, term: str, one: Mapping[str, Any], scale: Scale, y: float, bounds: bool) -> str:
+    value = one["value"]
+    if not isinstance(value, float | int):
+        return ""
+    low, high = (scale(_finite(one[key], value)) for key in ("low", "high"))
+    if bounds:
+        about = f"{term}{_named(one['side'])}: {number(value)}, at most {number(_finite(one['high'], math.inf))}"
+    else:
+        about = f"{term}{_named(one['side'])}: {_span(one)}, p = {p_value(_finite(one.get('p'), math.nan))}"
+    ends = [high] if bounds else [low, high]
+    return mark(
+        about,
+        tag("rect", x=min(low, high) - 8.0, y=y - 7.0, width=abs(high - low) + 16.0, height=14.0, class_="reach"),
+        tag("line", x1=low, x2=high, y1=y, y2=y, class_="bar"),
+        *(tag("line", x1=end, x2=end, y1=y - 3.5, y2=y + 3.5, class_="bar") for end in ends),
+        tag("circle", cx=scale(value), cy=y, r=4.0, class_="dot"),
+        class_=colour(figure, one["side"]),
+    )
+
+
+def _ridges(figure: Figure, name: str, width: float) -> str:
+    """Histograms of each level above each other."""
+    wide = width > NARROW
+    left, right, tall = (170.0, width - 12.0, 52.0) if wide else (4.0, width - 8.0, 44.0)
+    low, high = figure["range"]
+    scale = Scale(low, high, left, right)
+    peak = max((h for row in figure["rows"] for m in row["marks"] for h in m["histogram"]), default=1.0) or 1.0
+    y, parts = 8.0, []
+    for row in figure["rows"]:
+        n = f"{row['n']:,} rows"
+        if wide:
+            parts.append(
+                tag("text", words(shorten(row["label"], left - 16.0)), x=left - 12.0, y=y + 30.0, class_="name end")
+            )
+            parts.append(tag("text", words(n), x=left - 12.0, y=y + 45.0, class_="tick end"))
+        else:
+            head = shorten(row["label"], width - 14.0 * svg.LETTER)
+            parts.append(
+                tag("text", words(head), tag("tspan", words(f"  {n}"), class_="tick"), x=0, y=y + 10.0, class_="name")
+            )
+            y += 14.0
+        base = y + tall
+        parts.append(tag("line", x1=left, x2=right, y1=base, y2=base, class_="base"))
+        for j, one in enumerate(row["marks"]):
+            parts.append(_ridge(figure, row["label"], one, scale, base, tall / math.sqrt(peak), 5.0 + 7.0 * j))
+        y = base + 8.0 + 7.0 * len(row["marks"])
+    middle = scale(figure["overall"][figure["sides"][-1]])
+    overall = tag("line", x1=middle, x2=middle, y1=4.0, y2=y, class_="all")
+    axis = bottom_axis(scale, 4.0, y, figure["axis"])
+    return drawing(name, figure["title"], figure["summary"], width, y + 40.0, axis, overall, *parts)
+
+
+def _ridge(
+    figure: Figure, level: str, one: Mapping[str, Any], scale: Scale, base: float, unit: float, below: float
+) -> str:
+    n_bins = len(one["histogram"])
+    step = (scale.end - scale.start) / n_bins
+    path = f"M{scale.start:.1f} {base:.1f}"
+    for height in one["histogram"]:
+        path += f"V{base - unit * math.sqrt(height):.1f}h{step:.2f}"
+    quantiles = ", ".join(number(q) for q in one["quantiles"][1:4])
+    about = f"{level}{_named(one['side'])}: mean {_span(one, 'mean')}; quartiles {quantiles}"
+    x, y = scale(one["mean"]), base + below
+    low, high = (scale(_finite(one[key], one["mean"])) for key in ("low", "high"))
+    return mark(
+        about,
+        tag("path", d=f"{path}V{base:.1f}Z", class_="area"),
+        tag("line", x1=low, x2=high, y1=y, y2=y, class_="bar"),
+        tag("circle", cx=x, cy=y, r=3.2, class_="dot"),
+        class_=colour(figure, one["side"]),
+    )
+
+
+def _means(figure: Figure, name: str, width: float) -> str:
+    """Mean prediction along a continuous column."""
+    rows = [row for row in figure["rows"] if row["x"] is not None]
+    left, right, top, bottom = 52.0, width - 12.0, 10.0, 230.0 if width > NARROW else 200.0
+    x_scale = make_scale([row["x"] for row in rows], left, right)
+    every = [m[key] for row in rows for m in row["marks"] for key in ("mean", "low", "high")]
+    y_scale = make_scale([*every, *figure["overall"].values()], bottom, top)
+    middle = y_scale(figure["overall"][figure["sides"][-1]])
+    parts = [tag("line", x1=left, x2=right, y1=middle, y2=middle, class_="all")]
+    for k, side in enumerate(figure["sides"]):
+        aside = 5.0 * (k - (len(figure["sides"]) - 1) / 2.0)  # intervals would cover each other
+        own = [(row, m) for row in rows for m in row["marks"] if m["side"] == side]
+        line = " ".join(f"{x_scale(row['x']) + aside:.1f},{y_scale(m['mean']):.1f}" for row, m in own)
+        parts.append(tag("polyline", points=line, class_=f"line {colour(figure, side)}"))
+        for row, m in own:
+            x, y = x_scale(row["x"]) + aside, y_scale(m["mean"])
+            low, high = (y_scale(_finite(m[key], m["mean"])) for key in ("low", "high"))
+            about = f"{figure['column']} {row['label']}{_named(side)}: mean {_span(m, 'mean')}, {row['n']:,} rows"
+            shapes = (
+                tag("line", x1=x, x2=x, y1=low, y2=high, class_="bar"),
+                tag("circle", cx=x, cy=y, r=3.5, class_="dot"),
+            )
+            parts.append(mark(about, *shapes, class_=colour(figure, side)))
+    axes = bottom_axis(x_scale, top, bottom, figure["column"]) + left_axis(y_scale, left, right)
+    return drawing(name, figure["title"], figure["summary"], width, bottom + 40.0, axes, *parts)
+
+
+def _calibration(figure: Figure, name: str, width: float) -> str:
+    """A small panel for each level: outcome against prediction."""
+    most = 2 if width <= NARROW else 4 if len(figure["panels"]) in (4, 7, 8) else 3
+    n_across, size = min(most, len(figure["panels"])), (width + 8.0) / most
+    points = [p for panel in figure["panels"] for c in panel["curves"] for p in c["points"]]
+    ends = make_scale([p[key] for p in points for key in ("x", "y")], 0.0, 1.0)
+    side_length = size - 52.0
+    parts = []
+    for k, panel in enumerate(figure["panels"]):
+        left, top = size * (k % n_across) + 38.0, (size + 8.0) * (k // n_across) + 24.0
+        x_scale = Scale(ends.low, ends.high, left, left + side_length)
+        y_scale = Scale(ends.low, ends.high, top + side_length, top)
+        parts.append(tag("text", words(shorten(panel["label"], side_length)), x=left, y=top - 8.0, class_="name"))
+        parts.append(bottom_axis(x_scale, top, top + side_length, "") + left_axis(y_scale, left, left + side_length))
+        corners = {"x1": left, "y1": top + side_length, "x2": left + side_length, "y2": top}
+        parts.append(tag("line", **corners, class_="all"))
+        for curve in panel["curves"]:
+            parts.append(_curve(figure, panel["label"], curve, x_scale, y_scale))
+    height = (size + 8.0) * math.ceil(len(figure["panels"]) / n_across) + 14.0
+    foot = tag("text", words("across: prediction; up: outcome"), x=38.0, y=height - 6.0, class_="tick")
+    return drawing(name, figure["title"], figure["summary"], width, height, *parts, foot)
+
+
+def _curve(figure: Figure, level: str, curve: Mapping[str, Any], x_scale: Scale, y_scale: Scale) -> str:
+    points = [p for p in curve["points"] if p["y"] is not None]
+    line = " ".join(f"{x_scale(p['x']):.1f},{y_scale(p['y']):.1f}" for p in points)
+    shapes = [tag("polyline", points=line, class_="line")]
+    for p in points:
+        x, low, high = x_scale(p["x"]), *(y_scale(_finite(p[key], p["y"])) for key in ("low", "high"))
+        shapes.append(tag("line", x1=x, x2=x, y1=low, y2=high, class_="bar thin"))
+        shapes.append(tag("circle", cx=x, cy=y_scale(p["y"]), r=2.4, class_="dot"))
+    pairs = "; ".join(f"{number(p['x'])} predicted, {number(p['y'])} seen" for p in points)
+    return mark(f"{level}{_named(curve['side'])}: {pairs}", *shapes, class_=colour(figure, curve["side"]))
+
+
+def _trade_off(figure: Figure, name: str, width: float) -> str:
+    """Performance against correlation."""
+    left, right, top, bottom = 58.0, width - 20.0, 16.0, 190.0
+    marks = figure["marks"]
+    x_scale = make_scale([m[key] for m in marks for key in ("x", "x_high")], left, right, zero=True)
+    y_scale = make_scale([m[key] for m in marks for key in ("y", "low", "high")], bottom, top)
+    parts = []
+    for m in marks:
+        x, y, far = x_scale(m["x"]), y_scale(m["y"]), x_scale(_finite(m["x_high"], m["x"]))
+        low, high = (y_scale(_finite(m[key], m["y"])) for key in ("low", "high"))
+        most = number(_finite(m["x_high"], math.inf))
+        about = f"{m['side']}: {figure['y_axis']} {_span(m, 'y')}; correlation {number(m['x'])}, at most {most}"
+        at_right = x > (left + right) / 2.0
+        room = (x - left if at_right else right - x) - 10.0
+        place = {"x": x - 9.0 if at_right else x + 9.0, "y": y - 9.0, "class_": "name end" if at_right else "name"}
+        parts.append(
+            mark(
+                about,
+                tag("line", x1=x, x2=far, y1=y, y2=y, class_="bar"),
+                tag("line", x1=x, x2=x, y1=low, y2=high, class_="bar"),
+                tag("circle", cx=x, cy=y, r=5.0, class_="dot"),
+                tag("text", words(shorten(m["side"], room)), **place),
+                class_=colour(figure, m["side"]),
+            )
+        )
+    axes = bottom_axis(x_scale, top, bottom, figure["x_axis"]) + left_axis(y_scale, left, right)
+    return drawing(name, figure["title"], figure["summary"], width, bottom + 40.0, axes, *parts)
+
+
+_DRAWERS: dict[str, Callable[[Figure, str, float], str]] = {
+    "forest": _intervals,
+    "bounds": _intervals,
+    "ridges": _ridges,
+    "means": _means,
+    "calibration": _calibration,
+    "trade-off": _trade_off,
+}

@@ -1,0 +1,128 @@
+"""Predictions within groups: means, quantiles, histograms, calibration. Aggregates only, linear in rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from setsquare.auditing.calibration import Bin
+from setsquare.auditing.performance import Interval, Scale, interval, mean_metric
+from setsquare.families import Family
+from setsquare.report.groups import Groups
+from setsquare.rows import mean_weight
+from setsquare.typing import Array, IntArray
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+#: Groups below this have few bins of calibration.
+SMALL = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Predictions of one group: rows, mean, quantiles at 5, 25, 50, 75 and 95 %, share of the group in each bin."""
+
+    n: int
+    mean: Interval
+    quantiles: tuple[float, ...]
+    histogram: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Calibration of one group: rows, mean outcome and prediction, the first minus the second, and bins."""
+
+    n: int
+    outcome: float
+    prediction: float
+    difference: Interval
+    bins: tuple[Bin, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the rows have beside a prediction: weights and clusters (or None), and the confidence of intervals."""
+
+    weight: Array | None = None
+    cluster: IntArray | None = None
+    level: float = 0.95
+
+    def part(self, rows: IntArray) -> tuple[Array | None, IntArray | None]:
+        """Weights and clusters of some rows."""
+        weight = None if self.weight is None else self.weight[rows]
+        return weight, None if self.cluster is None else self.cluster[rows]
+
+
+def spreads(values: Array, groups: Groups, edges: Array, sample: Sample) -> tuple[Spread, ...]:
+    """Summarise the predictions of each group; `edges` are the histogram's, and its ends take what is beyond them.
+
+    Examples
+    --------
+    >>> groups = Groups("sex", ("f", "m"), (np.array([0, 1]), np.array([2, 3])))
+    >>> found = spreads(np.array([0.2, 0.4, 0.6, 0.8]), groups, np.array([0.0, 0.5, 1.0]), Sample())
+    >>> [(one.n, round(one.mean.estimate, 2), one.histogram) for one in found]
+    [(2, 0.3, (1.0, 0.0)), (2, 0.7, (0.0, 1.0))]
+    """
+    found = []
+    for rows in groups.rows:
+        weight, cluster = sample.part(rows)
+        part, share = values[rows], mean_weight(len(rows), weight)
+        mean = interval(mean_metric("mean", part, share), sample.level, cluster)
+        heights = np.histogram(np.clip(part, edges[0], edges[-1]), edges, weights=share)[0]
+        found.append(Spread(len(rows), mean, _quantiles(part, share), tuple(heights.tolist())))
+    return tuple(found)
+
+
+def reliabilities(y: Array, values: Array, groups: Groups, family: Family, sample: Sample) -> tuple[Reliability, ...]:
+    """Calibration of each group, in ten bins of about equal weight by increasing prediction; equal ones share a bin.
+
+    The slope that :func:`setsquare.auditing.calibration.calibration` adds would be a fit for each group.
+
+    Examples
+    --------
+    >>> from setsquare.families import family
+    >>> groups = Groups("sex", ("f",), (np.arange(4),))
+    >>> y, prediction = np.array([0.0, 1.0, 1.0, 1.0]), np.array([0.2, 0.2, 0.7, 0.7])
+    >>> found = reliabilities(y, prediction, groups, family("binomial"), Sample())[0]
+    >>> [(round(one.prediction, 1), one.outcome.estimate) for one in found.bins]
+    [(0.2, 0.5), (0.7, 1.0)]
+    """
+    scale: Scale = "logit" if family.name == "binomial" else "identity" if family.name == "gaussian" else "log"
+    found = []
+    for rows in groups.rows:
+        rows = rows[np.argsort(values[rows], kind="stable")]
+        weight, cluster = sample.part(rows)
+        outcome, prediction, share = y[rows], values[rows], mean_weight(len(rows), weight)
+        apart = interval(mean_metric("difference", outcome - prediction, share), sample.level, cluster)
+        n_bins = 10 if len(rows) >= SMALL else 5
+        reached = np.cumsum(share) - 0.5 * share
+        cuts = np.searchsorted(reached, np.arange(n_bins) / n_bins)
+        cuts = np.unique(np.searchsorted(prediction, prediction[cuts]))
+        bins = []
+        for low, high in pairwise([*cuts.tolist(), len(rows)]):
+            part = slice(low, high)
+            own = share[part] / share[part].sum()
+            seen = mean_metric("outcome", outcome[part], own, None, scale)
+            near = interval(seen, sample.level, None if cluster is None else cluster[part])
+            bins.append(Bin(float(own @ prediction[part]), near, high - low))
+        found.append(Reliability(len(rows), float(share @ outcome), float(share @ prediction), apart, tuple(bins)))
+    return tuple(found)
+
+
+def histogram_edges(values: tuple[Array, ...], n_bins: int = 40) -> tuple[Array, int]:
+    """Edges that hold 99.8 % of all predictions, and how many predictions lie beyond them."""
+    low = min(float(np.quantile(v, 0.001)) for v in values)
+    high = max(float(np.quantile(v, 0.999)) for v in values)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    beyond = sum(int(np.count_nonzero((v < low) | (v > high))) for v in values)
+    return np.linspace(low, high, n_bins + 1), beyond
+
+
+def _quantiles(values: Array, share: Array) -> tuple[float, ...]:
+    """Smallest values that at least a share of the weight does not exceed."""
+    order = np.argsort(values)
+    reached = np.cumsum(share[order])
+    places = np.searchsorted(reached, np.asarray(QUANTILES) * reached[-1] * (1.0 - 1e-12))
+    return tuple(values[order[places]].tolist())

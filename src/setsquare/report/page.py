@@ -1,0 +1,57 @@
+"""A report as one html page: style, script and figures inside, and a policy that forbids any request."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from setsquare.report import figures
+from setsquare.report.writing import cell, visible
+
+#: Tables that are long and whose figure says the same; the page shows them on demand.
+FOLDED = ("levels", "calibration")
+_KINDS = {"leak": "leak", "no leak found": "none"}
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """Write the page."""
+    style, script, template = (_read(name) for name in ("page.css", "page.js", "page.html"))
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
+    environment.filters["cell"] = cell
+    environment.globals["draw"] = _draw
+    environment.globals["colour"] = figures.colour
+    page = environment.from_string(template).render(
+        report=report,
+        kind=_KINDS.get(report["verdict"], "unsure"),
+        folded=FOLDED,
+        style=Markup(style),
+        script=Markup(script),
+        policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; "
+        "form-action 'none'",
+    )
+    return page + "\n"
+
+
+def _draw(figure: Mapping[str, Any], name: str, *, wide: bool) -> Markup:
+    return Markup(figures.draw(figure, name, figures.WIDE if wide else figures.NARROW))
+
+
+def _shown(value: Any) -> Any:
+    """Text without control characters; what is html already stays."""
+    return visible(value) if type(value) is str else value
+
+
+def _read(name: str) -> str:
+    return files("setsquare.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -1,0 +1,106 @@
+"""Sections in words: what a report shows and does not show, how it was made, how to make it again."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from setsquare.auditing import AuditResult, Verdict
+from setsquare.auditing.render import notes_of
+from setsquare.auditing.verdict import LINEAR
+from setsquare.report.record import Kind, Section, section, table
+from setsquare.solvers import Certificate
+
+_PACKAGES = ("setsquare", "numpy", "scipy", "scikit-learn", "narwhals", "pandas", "polars", "pyarrow", "torch")
+
+
+def sources(audit: AuditResult) -> list[str]:
+    """Names of the protected columns that were audited."""
+    effects = (effect.source for evaluation in audit.evaluations for effect in evaluation.effects)
+    tests = (test.name for evaluation in audit.evaluations for test in evaluation.by_source)
+    return list(dict.fromkeys([*(bound.source for bound in audit.certificate.columns), *tests, *effects]))
+
+
+def joined(names: Sequence[str], most: int = 4) -> str:
+    """Names in a sentence.
+
+    Examples
+    --------
+    >>> joined(["age", "race", "sex"]), joined(list("abcdef"))
+    ('age, race and sex', 'a, b, c, d and 2 more')
+    """
+    shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names)
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+
+
+def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, *, with_outcome: bool) -> Section:
+    """What this does and does not show."""
+    audit = list(audits.values())[-1]
+    names = joined(sources(audit)) or "the protected columns"
+    alarm = f"{100 * (1 - audit.level):g} in 100"
+    said = {
+        Verdict.LEAK: (
+            f"The predictions go with {names} more closely than chance explains: among predictions that ignore these "
+            f"columns, at most about {alarm} audits would say so."
+        ),
+        Verdict.NONE: (
+            f"No dependence on {names} was found, and what was overlooked is small: the bounds below say how small. "
+            "This is not proof that there is none."
+        ),
+        Verdict.INCONCLUSIVE: (
+            f"No dependence on {names} was found, but there are too few rows to rule out one that matters. Do not read "
+            "this as an all-clear."
+        ),
+    }[audit.verdict]
+    notes = ["It is about these rows and rows like them. Other people, places or times need an audit of their own."]
+    if "in-sample" in audit.setting:
+        notes.append("The model was fitted on the rows that it is audited on. On new rows it can follow the columns.")
+    if all(evaluation.name in LINEAR for evaluation in audit.evaluations):
+        notes.append(
+            "It looks at mean predictions. A dependence that leaves the means alone, such as a larger spread in one "
+            "group, or a curve along a continuous column, is not seen; audit with forest or independence for those."
+        )
+    notes += [
+        "A dependence is no proof of a cause, and an explanation can be harmless or not: that is for people to judge.",
+        f"Nothing is said of columns other than {names}, or of combinations that were not coded.",
+        "Predictions at a right angle to a column are not the whole of fairness: error rates and calibration can "
+        + ("differ all the same; calibration by level is shown below." if with_outcome else "differ all the same."),
+    ]
+    if certificate is not None:
+        notes.append("The certificate is exact on the training rows. On other rows the audit, not it, is the evidence.")
+    return section("meaning", "What this does and does not show", text=[said], notes=notes)
+
+
+def method(audits: Mapping[str, AuditResult], sentences: Sequence[str]) -> Section:
+    """How it was done, and what it rests on."""
+    last = list(audits.values())[-1]
+    about = [
+        f"The predictions ({last.family}, {last.n:,} rows, {last.setting}) are explained by the {last.n_protected} "
+        "coded protected columns with an evaluation model; a joint test of all its effects decides. With several "
+        "evaluation models their p-values are adjusted by Holm's rule.",
+        "It is assumed that rows are independent, or rows of different clusters where errors are cluster-robust, and "
+        "that the protected columns are recorded without error.",
+    ]
+    titles = dict.fromkeys(e.title for audit in audits.values() for e in audit.evaluations)
+    notes = [*sentences, *(f"{title[:1].upper()}{title[1:]}." for title in titles)]
+    said: dict[str, list[str]] = {}
+    for name, audit in audits.items():
+        for note in notes_of(audit):
+            said.setdefault(note, []).append(name)
+    notes += [note if len(by) == len(audits) else f"{joined(by)}: {note}" for note, by in said.items()]
+    return section("method", "Method and assumptions", text=about, notes=notes)
+
+
+def reproduce(command: str | None, data: Mapping[str, str]) -> Section:
+    """Command, data and versions."""
+    rows = [["command", command]] if command else []
+    rows += [[f"data: {key}", str(value)] for key, value in data.items()]
+    rows += [["Python", platform.python_version()]]
+    for package in _PACKAGES:
+        try:
+            rows.append([package, version(package)])
+        except PackageNotFoundError:
+            continue
+    columns: list[tuple[str, Kind]] = [("what", "text"), ("value", "text")]
+    return section("reproduce", "How to reproduce this", tables=[table("Command, data and versions", columns, rows)])

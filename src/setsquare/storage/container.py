@@ -1,0 +1,100 @@
+"""A tree of plain values and arrays as one file: a zip of ``.npy`` arrays and a JSON text, with a checksum at its end.
+
+Nothing is compressed, so that no small file unpacks to a large one, and nothing is pickled, so that reading never runs
+code. The zip's comment is the sha256 of all bytes before it: it shows damage. It does not show who wrote the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import zipfile
+from typing import Any
+
+import numpy as np
+
+from setsquare.errors import InputError
+
+TREE = "model.json"
+#: Length of a sha256 in hexadecimal digits.
+DIGEST = 64
+#: How a zip file starts.
+MAGIC = b"PK\x03\x04"
+FOREIGN = "holds something else than a saved model: give a file that setsquare has written"
+
+
+def pack(tree: dict[str, Any]) -> bytes:
+    """Bytes of a file that holds a tree of dicts, lists, plain values and arrays.
+
+    Examples
+    --------
+    >>> tree = {"coef": np.array([0.5, 1.0]), "names": ["a", "b"], "loss": float("inf")}
+    >>> unpack(pack(tree))
+    {'coef': array([0.5, 1. ]), 'names': ['a', 'b'], 'loss': inf}
+    """
+    arrays: dict[str, Any] = {}
+    plain = _flatten(tree, "", arrays)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        text = json.dumps(plain, allow_nan=False, ensure_ascii=False, indent=1)
+        archive.writestr(_entry(TREE), text.encode())
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, array, allow_pickle=False)
+            archive.writestr(_entry(f"{name}.npy"), member.getvalue())
+        archive.comment = b"0" * DIGEST
+    content = stream.getvalue()[:-DIGEST]
+    return content + hashlib.sha256(content).hexdigest().encode()
+
+
+def unpack(content: bytes) -> dict[str, Any]:
+    """Undo :func:`pack`; bytes that are damaged raise an InputError, the end of a sentence that names the file."""
+    if not content.startswith(MAGIC):
+        raise InputError(FOREIGN)
+    if hashlib.sha256(content[:-DIGEST]).hexdigest().encode() != content[-DIGEST:]:
+        raise InputError("is damaged or was changed (its checksum does not match): save the model again")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise ValueError("compressed")
+            tree = _restore(json.loads(archive.read(TREE)), archive)
+    except (zipfile.BadZipFile, KeyError, ValueError, MemoryError, RecursionError) as error:
+        raise InputError(FOREIGN) from error
+    if not isinstance(tree, dict):
+        raise InputError(FOREIGN)
+    return tree
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))  # the same model gives the same bytes
+
+
+def _flatten(value: Any, place: str, arrays: dict[str, Any]) -> Any:
+    """Put names in the place of arrays, and texts in the place of numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _flatten(item, f"{place}.{key}" if place else key, arrays) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_flatten(item, f"{place}.{i}", arrays) for i, item in enumerate(value)]
+    if isinstance(value, np.ndarray):
+        arrays[place] = value
+        return {"$array": place}
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$number": str(value)}
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    raise InputError(f"{place} is of the type {type(value).__name__}, which a file cannot hold: use plain values")
+
+
+def _restore(value: Any, archive: zipfile.ZipFile) -> Any:
+    if isinstance(value, list):
+        return [_restore(item, archive) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"$array"}:
+        return np.lib.format.read_array(io.BytesIO(archive.read(f"{value['$array']}.npy")), allow_pickle=False)
+    if set(value) == {"$number"}:
+        return float(value["$number"])
+    return {key: _restore(item, archive) for key, item in value.items()}

@@ -1,0 +1,93 @@
+"""Saved models: `save` and `load`."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from setsquare.errors import InputError
+from setsquare.storage.container import FOREIGN, MAGIC, pack, unpack
+from setsquare.storage.files import write_files
+from setsquare.storage.states import read_state, write_state
+
+FORMAT = "setsquare model"
+#: Version of the format; a file of a later one is refused, one of an earlier one is read for ever.
+SCHEMA = 1
+
+
+def save(model: Any, path: str | Path) -> None:
+    """Write a fitted model to one file, without pickle.
+
+    Parameters
+    ----------
+    model : estimator
+        A fitted OrthogonalGLMClassifier, OrthogonalGLMRegressor or LinearOrthogonalizer, or a PredictionOrthogonalizer
+        around ``PlainGLMClassifier`` or ``PlainGLMRegressor`` of ``setsquare.estimators``. Another estimator inside
+        cannot be written.
+    path : str or Path
+        Written whole or not at all; an earlier file is replaced.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import setsquare as sq
+    >>> rng = np.random.default_rng(0)
+    >>> age = rng.normal(size=200)
+    >>> Z = age[:, None] + rng.normal(size=(200, 3))
+    >>> model = sq.OrthogonalGLMRegressor().fit(Z, Z[:, 0] + rng.normal(size=200), protected=age)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sq.save(model, f"{folder}/model.setsquare")
+    ...     again = sq.load(f"{folder}/model.setsquare")
+    >>> bool((again.predict(Z) == model.predict(Z)).all())
+    True
+    """
+    write_files({Path(path): dump(model)})
+
+
+def dump(model: Any) -> bytes:
+    """Bytes of the file of a fitted model."""
+    libraries = {name: version(name) for name in ("setsquare", "numpy", "scipy", "scikit-learn")}
+    versions = {"python": platform.python_version(), **libraries}
+    return pack({"format": FORMAT, "schema": SCHEMA, "versions": versions, "model": write_state(model)})
+
+
+def load(path: str | Path) -> Any:
+    """Read a model that :func:`save` has written; nothing in the file is run.
+
+    Parameters
+    ----------
+    path : str or Path
+
+    Returns
+    -------
+    estimator
+        Fitted, with the same predictions. The trace of the solver is not kept.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            start = stream.read(len(MAGIC))
+            tree = unpack(start + stream.read() if start == MAGIC else start)
+        return _model(tree)
+    except OSError as error:
+        raise InputError(f"The model file {path} cannot be read ({error.strerror or error}).") from error
+    except InputError as error:
+        raise InputError(f"The file {path} {error}.") from error
+
+
+def _model(tree: dict[str, Any]) -> Any:
+    if tree.get("format") != FORMAT:
+        raise InputError(FOREIGN)
+    if tree.get("schema") != SCHEMA:
+        raise InputError(
+            f"has the format {tree.get('schema')!r}, and this setsquare reads {SCHEMA}: update setsquare (pip install "
+            "--upgrade setsquare)"
+        )
+    try:
+        return read_state(tree["model"])
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"lacks a part of the model ({error}): save the model again") from error

@@ -1,0 +1,266 @@
+"""The commands of the command line: what they say, what they write, and how they end."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.feather
+import pytest
+
+import setsquare as sq
+from setsquare.cli import main
+from setsquare.commands.screen import Screen
+
+N = 800
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    """Scores of which one follows sex, and features of an outcome."""
+    rng = np.random.default_rng(1)
+    sex, site = rng.choice(["F", "M"], N), rng.integers(1, 5, N)
+    x = rng.normal(size=(N, 3)) + 0.8 * (sex == "M")[:, None]
+    signal = x @ [1.0, 0.5, 0.0]
+    return pd.DataFrame(
+        {
+            "id": np.arange(N),
+            "sex": sex,
+            "site": site,
+            "age": rng.integers(18, 80, N),
+            "leaky": 1 / (1 + np.exp(-signal)),
+            "clean": rng.random(N),
+            "x0": x[:, 0],
+            "x1": x[:, 1],
+            "x2": x[:, 2],
+            "region": rng.choice(["north", "south", "west"], N),
+            "y": np.where(rng.random(N) < 1 / (1 + np.exp(-signal)), "yes", "no"),
+            "visits": rng.poisson(np.exp(0.3 * x[:, 0])),
+        }
+    )
+
+
+@pytest.fixture
+def call(tmp_path: Path, table: pd.DataFrame, monkeypatch, capsys):
+    """Call the command line in a folder with the table: exit code, standard output, standard error."""
+    table.to_csv(tmp_path / "table.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["setsquare", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return end.value.code, *capsys.readouterr()
+
+    return run
+
+
+def audited(name: str = "table.csv", *more: str) -> list[str]:
+    return ["audit", name, "--predictions", "leaky", "--protected", "sex,age", *more]
+
+
+def test_the_audit_gives_the_verdict_first_and_the_numbers_of_the_library(call, table):
+    code, out, err = call(*audited())
+    expected = sq.audit(table["leaky"], table[["sex", "age"]])
+    assert (code, err) == (0, "") and out.startswith("LEAK. ")
+    assert f"{expected.certificate.correlation:.3f}" in out and "sex[M]" in out and "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 88
+
+
+def test_a_leak_fails_the_build_only_where_that_was_asked_for(call):
+    assert call(*audited("table.csv", "--quiet"))[0] == 0
+    assert call(*audited("table.csv", "--fail-on-leak", "--quiet"))[0] == 1
+    clean = ("audit", "table.csv", "--predictions", "clean", "--protected", "sex", "--fail-on-leak", "--quiet")
+    code, out, _ = call(*clean)
+    assert code == 0 and out.startswith("NO LEAK FOUND.") and len(out.splitlines()) <= 2
+
+
+def test_every_format_gives_the_same_audit_whatever_its_suffix(call, table, monkeypatch):
+    expected = call(*audited())[1]
+    table.to_parquet("table.txt")
+    pyarrow.feather.write_feather(table, "table.csv.feather")
+    Path("packed.bin").write_bytes(gzip.compress(Path("table.csv").read_bytes()))
+    table.to_csv("semicolons.csv", sep=";", index=False)
+    for name in ("table.txt", "table.csv.feather", "packed.bin", "semicolons.csv"):
+        assert call(*audited(name))[1] == expected, name
+    for name in ("table.csv", "table.txt"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(name).read_bytes())))
+        assert call(*audited("-"))[1] == expected
+
+
+def test_json_and_html_hold_the_verdict_the_command_and_the_checksum(call, table):
+    call(*audited("table.csv", "--outcome", "y", "--json", "out.json", "--html", "out.html", "--quiet"))
+    found = json.loads(Path("out.json").read_text())
+    assert found["verdict"] == "leak" and found["command"].startswith("setsquare audit table.csv")
+    assert found["data"]["sha256"] == hashlib.sha256(Path("table.csv").read_bytes()).hexdigest()
+    auc = {score["metric"]: score["value"]["estimate"] for score in found["models"][0]["scores"]}["auc"]
+    y, p = table["y"] == "yes", table["leaky"]
+    pairs = p[y].to_numpy()[:, None] - p[~y].to_numpy()
+    np.testing.assert_allclose(auc, np.mean(pairs > 0) + 0.5 * np.mean(pairs == 0), rtol=1e-12)
+    page = Path("out.html").read_text()
+    assert found["data"]["sha256"] in page and "setsquare audit table.csv" in page
+    assert sorted(path.name for path in Path().iterdir()) == ["out.html", "out.json", "table.csv"]
+
+
+def test_numbers_that_may_stand_for_groups_are_named_and_can_be_taken_for_groups(call):
+    command = ("audit", "table.csv", "--predictions", "leaky", "--protected", "site,sex")
+    assert "pass --categorical site" in call(*command)[1].replace("\n  ", " ")
+    assert "site[2]" in call(*command, "--categorical", "site")[1]
+    cells = call(*command, "--group-cells")[1]
+    assert "site:sex[1,M]" in cells and "whole numbers of 'site' were taken for groups" in cells
+
+
+def test_rows_with_missing_values_are_left_out_with_a_count(call, table):
+    table.assign(age=table["age"].where(table["id"] > 9), leaky=table["leaky"].where(table["id"] < 790)).to_csv(
+        "holes.csv", index=False
+    )
+    out = call(*audited("holes.csv", "--missing", "drop"))[1]
+    assert f"20 of {N} rows have a missing value" in out and "780 predictions" in out
+
+
+def test_a_comparison_puts_predictions_side_by_side(call):
+    command = ("compare", "table.csv", "--predictions", "leaky,clean", "--protected", "sex", "--outcome", "y")
+    code, out, _ = call(*command)
+    assert code == 0 and out.startswith("leaky: LEAK. ") and "clean: NO LEAK FOUND. " in out and "Side by side" in out
+    assert "the family is binomial (1 is 'yes')" in out
+    assert call(*command, "--fail-on-leak", "--quiet")[0] == 1
+
+
+@pytest.mark.parametrize("method", ["constrained", "generalized", "linear"])
+@pytest.mark.parametrize(("target", "family"), [("y", "binomial"), ("visits", "poisson"), ("x2", "gaussian")])
+def test_a_corrected_model_is_orthogonal_and_applies_what_it_learned(call, table, method, target, family):
+    features = "x0,x1,region" if target == "x2" else "x0,x1,x2,region"
+    code, out, err = call(
+        *("correct", "table.csv", "--target", target, "--protected", "sex", "--features", features),
+        *("--method", method, "--output", "m.setsquare", "--apply", "table.csv", "--predictions", "p.parquet"),
+        *("--folds", "3", "--json", "out.json"),
+    )
+    assert (code, err) == (0, "") and f"the family is {family}" in out.replace("\n  ", " ")
+    p = pd.read_parquet("p.parquet")
+    p = p["probability[yes]"] if target == "y" else p["prediction"]
+    male = table["sex"] == "M"
+    gap, spread = p[male].mean() - p[~male].mean(), p.std()
+    assert abs(gap) < 1e-8 * spread
+    models = json.loads(Path("out.json").read_text())["models"]
+    assert [model["name"] for model in models] == ["as trained", "corrected"]
+    assert models[0]["audit"]["verdict"] == "leak" and models[1]["audit"]["verdict"] != "leak"
+
+
+def test_a_constrained_model_needs_no_protected_column_and_any_order_of_the_others(call, table):
+    common = ("correct", "table.csv", "--target", "y", "--protected", "sex", "--features", "x0,x1,x2,region", "--quiet")
+    call(*common, "--output", "m.setsquare", "--folds", "2")
+    call("apply", "m.setsquare", "table.csv", "--predictions", "all.csv", "--keep", "id")
+    table.iloc[:5][["region", "x2", "x1", "x0"]].to_csv("few.csv", index=False)
+    code, out, _ = call("apply", "m.setsquare", "few.csv")
+    few, every = pd.read_csv(io.StringIO(out)), pd.read_csv("all.csv")
+    assert code == 0 and list(every) == ["id", "prediction", "probability[no]", "probability[yes]"]
+    pd.testing.assert_frame_equal(few, every.iloc[:5].drop(columns="id"), check_exact=False, rtol=1e-12)
+    call(*common, "--output", "g.setsquare", "--folds", "2", "--method", "generalized")
+    code, _, err = call("apply", "g.setsquare", "few.csv")
+    assert code == 2 and "There is no column 'sex'" in err
+
+
+def test_groups_of_digits_stay_groups_when_new_rows_have_nothing_else(call, table):
+    table = table.assign(region=table["region"].map({"north": "01", "south": "2", "west": "x"}))
+    table.to_csv("table.csv", index=False)
+    common = ("correct", "table.csv", "--target", "y", "--protected", "sex", "--features", "x0,x1,region", "--quiet")
+    assert call(*common, "--output", "m.setsquare", "--folds", "2")[0] == 0
+    table[table["region"] != "x"].to_csv("digits.csv", index=False)
+    call("apply", "m.setsquare", "table.csv", "--predictions", "all.csv")
+    assert call("apply", "m.setsquare", "digits.csv", "--predictions", "p.csv")[0] == 0
+    every = pd.read_csv("all.csv")[(table["region"] != "x").to_numpy()].reset_index(drop=True)
+    pd.testing.assert_frame_equal(pd.read_csv("p.csv"), every, check_exact=False, rtol=1e-12)
+
+
+def test_a_group_of_one_row_does_not_end_the_audit_in_folds(call, table):
+    table.assign(region=table["region"].where(table["id"] != 7, "east")).to_csv("rare.csv", index=False)
+    common = (
+        "correct",
+        "rare.csv",
+        "--target",
+        "y",
+        "--protected",
+        "sex",
+        "--features",
+        "x0,x1,region",
+        "--l2",
+        "1e-3",
+    )
+    code, out, err = call(*common, "--output", "m.setsquare", "--folds", "2")
+    assert (code, err) == (0, "") and "a level that the other folds do not have" in out.replace("\n  ", " ")
+    assert sq.load("m.setsquare").unseen == "error"
+    table.assign(region="centre").to_csv("new.csv", index=False)
+    code, _, err = call("apply", "m.setsquare", "new.csv")
+    assert code == 2 and "'centre' (800)" in err and "--unseen pool" in err
+
+
+def test_a_table_that_is_too_wide_goes_on_below_and_breaks_no_word(capsys):
+    screen = Screen()
+    screen.width = 50
+    names = [f"model_{j}" for j in range(5)]
+    screen.grid([["", *names], ["accuracy", *["0.812 [0.800, 0.823]"] * 5], ["a" * 60, *["1"] * 5]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 50 and sum(line.count("[0.800, 0.823]") for line in lines) == 5
+    assert all(any(name in line.split() for line in lines) for name in names)
+
+
+def test_names_from_a_file_are_harmless_text(call, table):
+    evil = {"sex": "[red]<script>alert(1)</script>", "age": "a\x1b[31m\nge", "leaky": "{{ 7 * 7 }}"}
+    table.assign(sex=table["sex"].map({"F": '"; DROP', "M": "\x1b]0;title\x07[/bold]"})).rename(columns=evil).to_csv(
+        "evil.csv", index=False
+    )
+    protected = ["--protected", evil["sex"], "--protected", evil["age"]]
+    outputs = ["--html", "out.html", "--json", "out.json"]
+    code, out, err = call("audit", "evil.csv", "--predictions", evil["leaky"], *protected, *outputs)
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out and "\x07" not in out and "\\x1b[31m\\nge" in out and "[red]<script>" in out
+    page = Path("out.html").read_text()
+    assert "<script>alert(1)" not in page and "\x1b" not in page and "{{ 7 * 7 }}" in page
+    assert json.loads(Path("out.json").read_text())["evaluations"][0]["effects"][0]["source"] == evil["sex"]
+    code, _, err = call("audit", "evil.csv", "--predictions", "\x1b[2J", "--protected", "x0")
+    assert code == 2 and "\x1b" not in err
+
+
+def test_an_interrupt_ends_without_a_traceback(call, monkeypatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("setsquare.commands.auditing.open_source", interrupt)
+    assert call(*audited()) == (130, "", "")
+
+
+def test_a_defect_is_no_leak(call, monkeypatch):
+    monkeypatch.setattr("setsquare.commands.auditing.open_source", lambda _: 1 / 0)
+    code, _, err = call(*audited())
+    assert code == 3 and "ZeroDivisionError" in err
+
+
+def test_data_sets_are_listed_shown_and_written(call):
+    out = call("data", "list")[1]
+    assert "diabetes" in out and "progression (gaussian)" in out
+    assert "age, sex" in call("data", "show", "diabetes")[1]
+    assert call("data", "fetch", "diabetes", "--output", "d.csv")[0] == 0
+    assert len(pd.read_csv("d.csv")) == 442
+
+
+def test_a_new_process_predicts_the_same_and_bears_a_reader_that_leaves(call, table):
+    call(
+        *("correct", "table.csv", "--target", "y", "--protected", "sex", "--features", "x0,x1,x2,region", "--quiet"),
+        *("--output", "m.setsquare", "--apply", "table.csv", "--predictions", "p.parquet", "--folds", "2"),
+    )
+    pd.concat([table] * 40).drop(columns="sex").to_csv("long.csv", index=False)
+    command = [sys.executable, "-m", "setsquare", "apply", "m.setsquare", "long.csv"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        head = b"".join(process.stdout.readline() for _ in range(N + 1))
+        process.stdout.close()
+        assert (process.wait(100), process.stderr.read()) == (141, b"")
+    found, expected = pd.read_csv(io.BytesIO(head)), pd.read_parquet("p.parquet")
+    np.testing.assert_allclose(found["probability[yes]"], expected["probability[yes]"], rtol=1e-12, atol=0.0)
