@@ -16,6 +16,7 @@ from setsquare.datasets.compas import load_compas
 from setsquare.datasets.diabetes import load_diabetes
 from setsquare.datasets.faces import load_utkface
 from setsquare.datasets.health_retirement import load_health_retirement
+from setsquare.datasets.movies import load_movies
 from setsquare.datasets.record import Dataset
 from setsquare.datasets.registry import DataFile, DatasetInfo
 from setsquare.datasets.synthetic import SyntheticData, make_synthetic
@@ -37,6 +38,7 @@ __all__ = [
     "load_diabetes",
     "load_health_retirement",
     "load_mimic_chest_xrays",
+    "load_movies",
     "load_nih_chest_xrays",
     "load_utkface",
     "make_synthetic",

@@ -3,7 +3,7 @@
 A table is read once by :func:`learn`, which returns a :class:`Design`: an immutable record of levels, references and
 fills. :meth:`Design.apply` then turns that table, or any later one with the same columns, into an :class:`Encoded`
 matrix whose columns have a name (``race[Black]``) and a source (``race``). Replacing the protected columns by a
-richer basis (all cells, splines) is what extends every guarantee beyond a linear evaluation model (THEORY §9).
+richer basis (all cells, splines) is what extends every guarantee beyond a linear evaluation model.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class Categorical:
 class Cells:
     """Saturated coding of several categoricals: one column an observed combination but the first.
 
-    Exact for every evaluation model of those columns (THEORY §9).
+    Exact for every evaluation model of those columns.
 
     Attributes
     ----------
