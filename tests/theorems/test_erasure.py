@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import setsquare as sq
-from setsquare.estimators.linear import Eraser
-from setsquare.projection import protected_basis
+from setsquare.projection import Eraser, protected_basis
 
 
 def draw(n: int = 500, q: int = 7, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

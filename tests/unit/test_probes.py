@@ -88,6 +88,14 @@ def test_numbers_of_two_values_are_levels_and_rare_levels_are_left_out_with_a_co
     assert np.isfinite(sq.probe(rng.normal(size=(300, 2)), table, **QUICK).scores[1].score)
 
 
+@pytest.mark.parametrize("kind", ["mlp", "boosting"])
+def test_a_level_with_a_single_row_among_those_that_fit_a_probe_does_no_harm(kind):
+    rng = np.random.default_rng(0)
+    level = np.r_[2.0, rng.integers(2, size=99)]
+    scores, _ = recover(kind, rng.normal(size=(100, 2)), level, 3, rng.normal(size=(5, 2)), 0, np.arange(100))
+    np.testing.assert_allclose(scores.sum(axis=1), 1.0)
+
+
 def test_a_number_that_is_mostly_its_largest_value_is_still_halved():
     values = np.r_[np.full(60, 5.0), np.arange(40.0) / 10.0]
     (attribute,), _ = read_attributes(values, np.arange(100), 3)
@@ -112,8 +120,8 @@ def test_fits_that_do_not_converge_are_counted(data, monkeypatch):
     Z, table = data
     original = probe_models._model
 
-    def impatient(kind, n_levels, units, seed):
-        return original(kind, n_levels, units, seed).set_params(logisticregression__max_iter=1)
+    def impatient(*settings):
+        return original(*settings).set_params(logisticregression__max_iter=1)
 
     monkeypatch.setattr(probe_models, "_model", impatient)
     found = sq.probe(Z, table, **QUICK)

@@ -132,7 +132,7 @@ def widen_for_fit(result: AuditResult, growth: float, tolerance: float) -> Audit
 def _is_told(estimator: Any, protected: Any) -> bool:
     """Whether a model gets the protected columns when it is fitted, or has been told their names."""
     named = (value for name, value in estimator.get_params().items() if name.split("__")[-1] == "protected")
-    return bool(_asked(estimator, "fit", protected)) or any(value is not None for value in named)
+    return bool(asked_for(estimator, "fit", protected)) or any(value is not None for value in named)
 
 
 def _protected(Z: Table, protected: Any) -> tuple[Table, bool]:
@@ -211,15 +211,15 @@ def _classes(model: Any) -> Any:
 
 
 def _fit(model: Any, Z: Table, y: Any, protected: Any) -> Any:
-    return model.fit(Z, y, **_asked(model, "fit", protected))
+    return model.fit(Z, y, **asked_for(model, "fit", protected))
 
 
 def _predict(model: Any, Z: Table, protected: Any) -> Array:
     method = "predict_proba" if is_classifier(model) and hasattr(model, "predict_proba") else "predict"
-    return np.asarray(getattr(model, method)(Z, **_asked(model, method, protected)))
+    return np.asarray(getattr(model, method)(Z, **asked_for(model, method, protected)))
 
 
-def _asked(model: Any, method: str, protected: Any) -> dict[str, Any]:
+def asked_for(model: Any, method: str, protected: Any) -> dict[str, Any]:
     """The protected columns, for a model whose method takes them."""
     if protected is None:
         return {}

@@ -148,7 +148,7 @@ def audit(
         )
     for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
         check_alignment(protected, values, what)
-    rows = Rows(validate_weight(sample_weight, raw.n_rows), _clusters(cluster, raw.n_rows))
+    rows = Rows(validate_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
     raw, columns, notes = _complete(raw, protected, rows, coding, reference, missing)
     subject = read_predictions(raw, family, link, parameter)
     names = _check_subject(subject, names)
@@ -197,7 +197,8 @@ def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
         raise InputError("Name at least one evaluation model, and each only once.")
 
 
-def _clusters(cluster: Any, n: int) -> IntArray | None:
+def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
+    """Clusters as numbers from 0; missing labels and a wrong count are refused."""
     if cluster is None:
         return None
     values = open_predictions(cluster).array if len(np.shape(cluster)) == 1 else np.asarray(cluster)

@@ -22,7 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import _safe_indexing
 
 from setsquare import design
-from setsquare.auditing.model import _asked
+from setsquare.auditing.model import asked_for
 from setsquare.auditing.performance import Metric, performance
 from setsquare.auditing.verdict import SMALL
 from setsquare.design import Categorical
@@ -125,7 +125,9 @@ def recover(
     n_warnings : int
         Warnings that the fit did not converge.
     """
-    model = _model(kind, n_levels, units, seed)
+    # Stopping early sets rows of each level aside, of which there may be hardly any.
+    can_stop = not n_levels or bool(np.unique(target, return_counts=True)[1].min() >= 10)
+    model = _model(kind, n_levels, units, seed, can_stop)
     least_squares = kind == "linear" or not n_levels
     shift, scale = 0.0, 1.0
     if kind == "linear" and n_levels:
@@ -147,8 +149,8 @@ def recover(
     return scores, len(caught) - len(others)
 
 
-def _model(kind: Kind, n_levels: int, units: IntArray, seed: int) -> Any:
-    early: dict[str, Any] = {"early_stopping": True, "validation_fraction": 0.15, "n_iter_no_change": 10}
+def _model(kind: Kind, n_levels: int, units: IntArray, seed: int, can_stop: bool) -> Any:
+    early: dict[str, Any] = {"early_stopping": can_stop, "validation_fraction": 0.15, "n_iter_no_change": 10}
     if kind == "boosting":
         boosting = HistGradientBoostingClassifier if n_levels else HistGradientBoostingRegressor
         return boosting(max_iter=200, random_state=seed, **early)
@@ -182,7 +184,7 @@ class Source:
 
         def beside(method: str, part: IntArray) -> dict[str, Any]:
             """Protected columns, for a correction that takes them and does not find them among the features."""
-            return {} if named else _asked(model, method, _safe_indexing(protected, part))
+            return {} if named else asked_for(model, method, _safe_indexing(protected, part))
 
         model.fit(_safe_indexing(self.table, fit), **beside("fit", fit))
         corrected = [model.transform(row, **beside("transform", part)) for row, part in zip(rows, parts, strict=True)]

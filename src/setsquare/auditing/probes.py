@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from setsquare import design
 from setsquare.auditing.frames import backend_of
 from setsquare.auditing.performance import interval
-from setsquare.auditing.predictions import _clusters
+from setsquare.auditing.predictions import cluster_numbers
 from setsquare.auditing.probe_models import (
     KINDS,
     SLOW,
@@ -76,7 +76,7 @@ def probe(
     max_rows : int
         The network and the trees are fitted on no more rows than this, drawn at random.
     level : float
-        Confidence of the intervals; 1 - level is the chance that something is called recovered from a representation
+        Confidence of the intervals; about 1 - level is the chance that anything is found in a representation
         that knows nothing.
     seed : int
     progress : callable, optional
@@ -115,7 +115,7 @@ def probe(
     _check(folds, probes, max_rows, level)
     sources = _open(representations, features, protected)
     n = design.n_rows(protected)
-    clusters = _clusters(cluster, n)
+    clusters = cluster_numbers(cluster, n)
     units = np.arange(n) if clusters is None else clusters
     n_units = len(np.unique(units))
     if n_units < 4 * folds:

@@ -2,103 +2,19 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from setsquare.errors import InputError, SetsquareWarning
+from setsquare.errors import InputError
 from setsquare.estimators.reading import Columns, dense, learn_reader, validate_features, validate_weight
-from setsquare.estimators.warn import warn_dropped, warn_pooled
+from setsquare.estimators.warn import warn_dropped, warn_erased, warn_pooled
 from setsquare.problem import check_finite
-from setsquare.projection import Basis, Projector, protected_basis
-from setsquare.rows import row_slices
+from setsquare.projection import Eraser, Projector, protected_basis
 from setsquare.typing import Array, Table
-
-#: Canonical correlations below this are rounding: to take such a direction out would lose it for nothing.
-ROUNDING = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Eraser:
-    """An affine map of the features alone, after which they are uncorrelated with the protected columns.
-
-    ``r(z) = z - S_zx (S_xz S^- S_zx)^- S_xz S^- (z - mean)``: the protected columns are replaced by their best linear
-    prediction from the features, and what that explains is taken out. In other words, features are regressed on their
-    canonical variates ``s = (z - mean) @ directions`` with the protected columns. Of all affine maps that leave no
-    correlation it changes the features least, in the Mahalanobis and every other quadratic norm (LEACE, Belrose et al.
-    2023).
-
-    Attributes
-    ----------
-    mean : ndarray of shape (q,)
-    directions : ndarray of shape (q, k)
-    loadings : ndarray of shape (k, q)
-        Least-squares effects of the variates on the features.
-    correlations : ndarray of shape (k,)
-        Of each variate with the protected columns, before it is taken out.
-    rank : int
-        Of the features; nothing is left of them where k equals it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.normal(size=(50, 1))
-    >>> Z = X + rng.normal(size=(50, 3))
-    >>> erased = Eraser.fit(Z, protected_basis(X), X).apply(Z)
-    >>> bool(np.abs((X - X.mean()).T @ erased).max() < 1e-12)
-    True
-    """
-
-    mean: Array
-    directions: Array
-    loadings: Array
-    correlations: Array
-    rank: int
-
-    @classmethod
-    def fit(
-        cls, Z: Array, basis: Basis, X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None
-    ) -> Eraser:
-        """Fit to features ``Z`` (n, q) and protected columns ``X`` (n, p) with their basis."""
-        _check_features(Z)
-        prediction = Projector.fit(basis.apply(X), Z, weight, names)
-        # Singular values, because both bases are orthonormal, are the canonical correlations.
-        U, correlations, _ = np.linalg.svd(prediction.coefficients, full_matrices=False)
-        kept = correlations > ROUNDING
-        mean, directions = prediction.basis.mean, prediction.basis.transform @ U[:, kept]
-        loadings = np.zeros((0, Z.shape[1]))
-        if kept.any():
-            scores = np.empty((len(Z), directions.shape[1]))
-            for rows in row_slices(*Z.shape):
-                scores[rows] = (Z[rows] - mean) @ directions
-            effects = Projector.fit(Z, scores, weight)
-            loadings = effects.basis.transform @ effects.coefficients
-        return cls(mean, directions, loadings, correlations[kept], prediction.basis.rank)
-
-    def apply(self, Z: Array) -> Array:
-        """Correct features (n, q); needs no protected columns."""
-        out = np.empty_like(Z)
-        for rows in row_slices(*Z.shape):
-            out[rows] = Z[rows] - (Z[rows] - self.mean) @ self.directions @ self.loadings
-        return out
-
-
-def _check_features(Z: Array) -> None:
-    n, q = Z.shape
-    if n <= q:
-        raise InputError(
-            f"Too few rows (n_samples = {n}) to correct {q} features without the protected columns: give more rows, "
-            'reduce the features first (a few principal components), or choose using="protected".'
-        )
-    low, high = Z.min(axis=0), Z.max(axis=0)
-    if (high - low <= 1e-12 * np.maximum(np.abs(low), np.abs(high))).all():
-        raise InputError("Every feature is constant: there is nothing to correct; give features that vary.")
 
 
 class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
@@ -199,7 +115,7 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         if self.using == "features":
             basis = protected_basis(P, weight, self.reader_.protected.names)
             self.eraser_ = Eraser.fit(Z, basis, P, weight, self.reader_.feature_names)
-            _warn_erased(self.eraser_)
+            warn_erased(self.eraser_.directions.shape[1], self.eraser_.rank)
         else:
             self.projector_ = Projector.fit(Z, P, weight, self.reader_.protected.names)
             basis = self.projector_.basis
@@ -248,14 +164,3 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def _warn_erased(eraser: Eraser) -> None:
-    """Say where the features span no more than what is taken out."""
-    if eraser.directions.shape[1] == eraser.rank:
-        warnings.warn(
-            f"The features have rank {eraser.rank}, no more than the protected columns: nothing is left of them but "
-            'their means; give more features, or choose using="protected".',
-            SetsquareWarning,
-            stacklevel=3,
-        )

@@ -62,6 +62,16 @@ def warn_dropped(constant: Sequence[str], collinear: Sequence[str]) -> None:
         _warn(f"Protected columns that need no constraint of their own ({'; '.join(kinds)}).", DroppedColumnWarning)
 
 
+def warn_erased(n_directions: int, rank: int) -> None:
+    """Say where the features span no more than what is taken out of them."""
+    if n_directions == rank:
+        _warn(
+            f"The features have rank {rank}, no more than the protected columns: nothing is left of them but their "
+            'means; give more features, or choose using="protected".',
+            SetsquareWarning,
+        )
+
+
 def warn_label_share(share: float) -> None:
     """Say how much of the outcome itself the correction takes away, where that is much."""
     if share >= LABEL_SHARE:

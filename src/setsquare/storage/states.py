@@ -18,12 +18,11 @@ from setsquare.estimators import (
     OrthogonalGLMRegressor,
     PredictionOrthogonalizer,
 )
-from setsquare.estimators.linear import Eraser
 from setsquare.estimators.plain import PlainGLM, PlainGLMClassifier, PlainGLMRegressor
 from setsquare.estimators.reading import Reader
 from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
-from setsquare.projection import Basis, GeneralizedProjector, Projector
+from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
 from setsquare.solvers import Certificate, Solution, Status
 
 State = dict[str, Any]
