@@ -1,7 +1,14 @@
-"""Draw the README's picture: ``python docs/picture.py`` (needs ``pip install setsquare[report,data]``)."""
+"""Draw the README's pictures (needs ``pip install setsquare[report,data]``).
+
+``python docs/picture.py`` draws predictions before and after; ``python docs/picture.py --report`` takes a picture of
+the page that ``setsquare demo --html`` writes, with Chromium.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -39,5 +46,15 @@ def main() -> None:
     figure.savefig(Path(__file__).parent / "images" / "before_after.png", dpi=160)
 
 
+def report() -> None:
+    """The first screen of the demonstration's report."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        subprocess.run(["setsquare", "demo", "--html", str(page)], check=True, stdout=subprocess.DEVNULL)
+        shot = Path(__file__).parent / "images" / "report.png"
+        options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1000,1240", f"--screenshot={shot}"]
+        subprocess.run(["chromium", *options, str(page)], check=True, capture_output=True)
+
+
 if __name__ == "__main__":
-    main()
+    report() if "--report" in sys.argv else main()

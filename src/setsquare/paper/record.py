@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 
 from setsquare.auditing.render import number, p_value
@@ -141,7 +142,7 @@ def _drawn(table: Table) -> RichTable:
         same = 0
         while same < min(len(row) - 1, len(before)) and row[same] == before[same] and not _is_number(row[same]):
             same += 1
-        drawn.add_row(*[""] * same, *row[same:])
+        drawn.add_row(*[""] * same, *(escape(cell) for cell in row[same:]))
         before = row
     return drawn
 

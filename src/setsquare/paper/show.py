@@ -46,11 +46,6 @@ def page(folder: Path) -> None:
         parts.append(f"{shown}\n`setsquare paper {entry.name}`, in the paper `{entry.label}`.\n")
     parts.append("## What could not be reproduced, and why\n")
     parts += [f"* **{entry.name}**: {sentence}" for entry, record in records for sentence in record.missed]
-    parts += [
-        f"* **{entry.name}** ({entry.title}): {entry.status}."
-        for entry in ENTRIES
-        if entry.reason.startswith("not yet")
-    ]
     path = folder.with_suffix(".md")
     path.write_text("\n".join(parts) + "\n", encoding="utf-8")
     _console().print(f"Written: {path}", markup=False)

@@ -1,0 +1,72 @@
+"""Table 1 at the size of MIMIC-CXR: time and peak memory of the whole experiment on generated files of that size.
+
+    python -m benchmarks.bench_embeddings            # 181342 x 1376 float32, 1 GB on disk
+    python -m benchmarks.bench_embeddings --rows 20000
+
+The files have the format of the real ones; their values are drawn. Nothing that they say of effusion means anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+COLUMNS, TEST = 1376, 3041
+
+
+def write(folder: Path, rows: int) -> None:
+    """Write both splits: embeddings with a falling spectrum that know of the patient, and tables of the patients."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    scale = (1.0 + np.arange(COLUMNS)) ** -0.7
+    turn = np.linalg.qr(rng.normal(size=(COLUMNS, COLUMNS)))[0]
+    own, signal = 0.6 * rng.normal(size=(4, COLUMNS)) * scale, rng.normal(size=40)
+    folder.mkdir(parents=True)
+    for part, n, first in (("train", rows, 0), ("test", TEST, 10**7)):
+        patient = np.sort(rng.integers(0, max(n // 4, 2), size=n))
+        _, codes = np.unique(patient, return_inverse=True)
+        count = codes.max() + 1
+        age = rng.normal(62, 16, size=count).clip(18, 91).round()[codes]
+        male, race = rng.integers(0, 2, size=count)[codes], rng.choice(3, p=[0.04, 0.18, 0.78], size=count)[codes]
+        X = np.column_stack([(age - 62) / 16, male - 0.5, race == 1, race == 2])
+        path = folder / f"mimic_cfm_{part}_emb.npy"
+        file = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(n, COLUMNS))
+        label = np.zeros(n)
+        for start in range(0, n, 10_000):
+            block = slice(start, min(start + 10_000, n))
+            Z = rng.normal(size=(block.stop - start, COLUMNS)) * scale + X[block] @ own
+            chance = 1 / (1 + np.exp(1.2 - Z[:, :40] @ signal - 0.4 * X[block, 0]))
+            label[block] = rng.random(len(Z)) < chance
+            file[block] = Z @ turn
+        file.flush()
+        sex, name = np.array(["F", "M"])[male], np.array(["ASIAN", "BLACK/AFRICAN AMERICAN", "WHITE"])[race]
+        columns = {"subject_id": patient + first, "age": age, "sex": sex, "race": name, "Pleural Effusion": label}
+        pd.DataFrame(columns).to_csv(folder / f"mimic_cfm_{part}_meta.csv", index=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=181_342)
+    rows = parser.parse_args().rows
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / "mimic", rows)
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "setsquare", "paper", "table1", "--output", f"{folder}/results"]
+        subprocess.run(command, env={**os.environ, "SETSQUARE_DATA": folder}, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    size = rows * COLUMNS * 4
+    print(f"{rows} x {COLUMNS} float32 ({size / 1e9:.2f} GB): {seconds / 60:.1f} min, peak memory {peak / 1e9:.2f} GB")
+
+
+if __name__ == "__main__":
+    main()
