@@ -20,7 +20,7 @@ import numpy as np
 
 from setsquare.families import Family, RowTerms
 from setsquare.rows import Block, Rows, Sums, weighted_gram
-from setsquare.typing import Array
+from setsquare.typing import Array, Matrix
 
 
 class Values(NamedTuple):
@@ -45,7 +45,7 @@ class Model(NamedTuple):
         Gradient of the loss.
     J : ndarray of shape (r, m)
         Jacobian of the constraint.
-    H : ndarray of shape (m, m)
+    H : ndarray of shape (m, m), or an operator of that shape (see ``solvers.wide``)
         Hessian of the Lagrangian ``loss + lam'c``; it can be indefinite. Not computed (NaN) without multipliers.
     """
 
@@ -55,7 +55,7 @@ class Model(NamedTuple):
     steepness: float
     g: Array
     J: Array
-    H: Array
+    H: Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Objective:
     ----------
     rows : Rows
     family : Family
-    to_raw : ndarray of shape (1 + q, m)
+    to_raw : ndarray of shape (1 + q, m), or an operator of that shape
         Takes whitened coordinates to intercept and coefficients of the features in ``rows``.
     penalty : ndarray of shape (m, m)
         Ridge in whitened coordinates.
@@ -104,7 +104,7 @@ class Objective:
 
     rows: Rows
     family: Family
-    to_raw: Array
+    to_raw: Matrix
     penalty: Array
     n_predictors: int
     n_basis: int
@@ -126,7 +126,7 @@ class Objective:
 
     def raw(self, theta: Array) -> Array:
         """Intercept and coefficients, (1 + q, k), of the features in ``rows``."""
-        return self.to_raw @ theta.reshape(self.n_predictors, -1).T
+        return np.asarray(self.to_raw @ theta.reshape(self.n_predictors, -1).T)
 
     def values(self, theta: Array) -> Values:
         """Loss and constraint at ``theta``: one reading of the rows."""
@@ -137,7 +137,7 @@ class Objective:
             return np.asarray(block.weight @ loss), *self._constraint_sums(block, mean)
 
         loss, c, total, square = self.rows.reduce(kernel)
-        return Values(float(loss) + self._ridge(theta), c.T.ravel(), _spread(total, square))
+        return Values(float(loss) + self._ridge(theta), c.T.ravel(), spread_of(total, square))
 
     def model(self, theta: Array, lam: Array | None) -> Model:
         """Loss, constraint, gradient, Jacobian and (given multipliers) Hessian of the Lagrangian, in one reading."""
@@ -149,7 +149,7 @@ class Objective:
             terms = self.family.terms(block.y, linear_predictor(block, raw), self._basis(block) @ multipliers)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
             steepness = np.asarray(block.weight @ np.trace(terms.mean_slope, axis1=1, axis2=2))
-            return *head, steepness, *self._derivative_sums(block, terms, second)
+            return *head, steepness, *self._derivative_sums(block, terms), self._hessian_sums(block, terms, second)
 
         return self._assemble(theta, self.rows.reduce(kernel))
 
@@ -173,7 +173,7 @@ class Objective:
         return Model(
             float(loss) + self._ridge(theta),
             c.T.ravel(),
-            _spread(total, square),
+            spread_of(total, square),
             float(steepness),
             gradient.ravel(),
             jacobian,
@@ -194,24 +194,32 @@ class Objective:
         t = theta.reshape(self.n_predictors, -1)
         return 0.5 * float(np.sum((t @ self.penalty) * t))
 
-    def _derivative_sums(self, block: Block, terms: RowTerms, second: bool) -> Sums:
-        """Gradient (1+q, k), Jacobian (k, k, r, 1+q) and Hessian (k, k, 1+q, 1+q) of a block."""
+    def _derivative_sums(self, block: Block, terms: RowTerms) -> Sums:
+        """Gradient (1+q, k) and Jacobian (k, k, r, 1+q) of a block."""
         k, r, w = self.n_predictors, self.n_basis, block.weight[:, None]
-        pairs = [(a, b) for a in range(k) for b in range(a + 1)]
         # All that is thin goes through one product with the features: slopes for the gradient, r columns a Jacobian.
-        thin = np.empty((len(w), k + r * len(pairs)), order="F")
+        thin = np.empty((len(w), k + r * k * (k + 1) // 2), order="F")
         np.multiply(w, terms.slope, out=thin[:, :k])
-        for i, (a, b) in enumerate(pairs):
+        for i, (a, b) in enumerate(_pairs(k)):
             columns = thin[:, k + r * i : k + r * (i + 1)]
             np.multiply(self._basis(block), w * terms.mean_slope[:, a, b, None], out=columns)
         product = np.asarray(block.Z.T @ thin).T
-        q1 = product.shape[1]
-        J, H = np.empty((k, k, r, q1)), np.full((k, k, q1, q1), np.nan)
-        for i, (a, b) in enumerate(pairs):
+        J = np.empty((k, k, r, product.shape[1]))
+        for i, (a, b) in enumerate(_pairs(k)):
             J[a, b] = J[b, a] = product[k + r * i : k + r * (i + 1)]
-            if second:
-                H[a, b] = H[b, a] = weighted_gram(block.Z, block.weight * terms.curvature[:, a, b])
-        return product[:k].T, J, H
+        return product[:k].T, J
+
+    def _hessian_sums(self, block: Block, terms: RowTerms, second: bool) -> Array:
+        """Hessian (k, k, 1+q, 1+q) of a block; NaN where it is not asked for."""
+        k, q1 = self.n_predictors, block.Z.shape[1]
+        H = np.full((k, k, q1, q1), np.nan)
+        for a, b in _pairs(k) if second else ():
+            H[a, b] = H[b, a] = weighted_gram(block.Z, block.weight * terms.curvature[:, a, b])
+        return H
+
+
+def _pairs(k: int) -> list[tuple[int, int]]:
+    return [(a, b) for a in range(k) for b in range(a + 1)]
 
 
 def linear_predictor(block: Block, raw: Array) -> Array:
@@ -220,7 +228,8 @@ def linear_predictor(block: Block, raw: Array) -> Array:
     return eta if block.offset is None else eta + block.offset
 
 
-def _spread(total: Array, square: Array) -> float:
+def spread_of(total: Array, square: Array) -> float:
+    """Standard deviation of what has this mean and mean square, summed over the columns."""
     if not np.isfinite(square).all():
         return math.inf
     return math.sqrt(max(float((square - total**2).sum()), 0.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +45,8 @@ class Prepared:
         What was subtracted from the features in the objective's rows.
     scale : ndarray of shape (q,)
         Standard deviations of the features (1 for a constant one).
-    gram : ndarray of shape (q, q)
-        Correlations of the features.
+    gram : ndarray of shape (q, q) or None
+        Correlations of the features; None where they are too many to be formed.
     aliased : tuple of str
         Features that are linear combinations of earlier ones; without a ridge their coefficient is 0.
     label_share : float
@@ -57,14 +58,14 @@ class Prepared:
     basis: Basis | None
     mean: Array
     scale: Array
-    gram: Array
+    gram: Array | None
     aliased: tuple[str, ...]
     label_share: float
 
     @property
-    def rank_features(self) -> int:
-        """Number of linearly independent features, the intercept not counted."""
-        return len(self.mean) - len(self.aliased)
+    def rank_features(self) -> int | None:
+        """Number of linearly independent features, the intercept not counted; None where it is not known."""
+        return None if self.gram is None else len(self.mean) - len(self.aliased)
 
     def coefficients(self, theta: Array) -> tuple[Array, Array]:
         """Intercepts (k,) and coefficients (k, q) on the scale of the features as they were given."""
@@ -74,6 +75,7 @@ class Prepared:
 
     def theta(self, intercept: Array, coef: Array) -> Array:
         """Inverse of :meth:`coefficients`, up to aliased features: the point with the same linear predictor."""
+        assert self.gram is not None  # who does without it has coordinates of its own
         ridge = self.problem.l2 / self.scale**2
         scaled = (coef * self.scale).T
         T = self.objective.to_raw[1:, 1:] * self.scale[:, None]
@@ -85,28 +87,43 @@ class Prepared:
 
 def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten the features (or only standardise them), take a basis of the protected columns, set the objective up."""
-    w = problem.mean_weight()
-    basis = None if problem.protected is None else protected_basis(problem.protected, w, tuple(problem.protected_names))
-    Q = np.zeros((problem.n_rows, 0)) if basis is None else basis.apply(np.asarray(problem.protected))
-    y = problem.coded_outcome()
+    y, Q, w, offset, basis = read_rows(problem)
     Z, mean = _centre(problem.features, w)
-    rows = ArrayRows(Z, y, Q, w, _coded_offset(problem), problem.protected)
+    rows = ArrayRows(Z, y, Q, w, offset, problem.protected)
     second, zy, zq = rows.reduce(_moments)
     gram, scale = _correlations(second, mean)
     ridge = problem.l2 / scale**2
     kept = _independent(gram)
-    _check_freedom(problem, basis, len(kept))
+    check_freedom(problem, basis, len(kept))
     columns = _independent(gram + np.diag(ridge)) if problem.l2 > 0.0 else kept
     T = (_whitening(gram + np.diag(ridge), columns) if whiten else np.eye(len(gram))) / scale[:, None]
     to_raw = np.zeros((1 + T.shape[0], 1 + T.shape[1]))
     to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -second[0, 1:] @ T
     penalty = np.zeros((to_raw.shape[1],) * 2)
     penalty[1:, 1:] = problem.l2 * T.T @ T
-    start = _null_model(problem, y, w, (second, zy, zq), to_raw.shape[1])
+    start = null_model(problem, y, w, to_raw.shape[1], (second, zy, zq))
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, Q.shape[1], start)
     names = np.asarray(problem.feature_names, dtype=object)
     aliased = tuple(np.delete(names, kept))
-    return Prepared(problem, objective, basis, mean, scale, gram, aliased, _label_share(y, Q, w))
+    return Prepared(problem, objective, basis, mean, scale, gram, aliased, label_share(y, Q, w))
+
+
+class RowParts(NamedTuple):
+    """All of a problem's rows but the features: outcome (n, k), basis (n, r), weights, offset, and the basis' maker."""
+
+    y: Array
+    Q: Array
+    w: Array
+    offset: Array | None
+    basis: Basis | None
+
+
+def read_rows(problem: Problem) -> RowParts:
+    """Code the outcome and the offset, and take a basis of the protected columns."""
+    w = problem.mean_weight()
+    basis = None if problem.protected is None else protected_basis(problem.protected, w, tuple(problem.protected_names))
+    Q = np.zeros((problem.n_rows, 0)) if basis is None else basis.apply(np.asarray(problem.protected))
+    return RowParts(problem.coded_outcome(), Q, w, _coded_offset(problem), basis)
 
 
 def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
@@ -163,8 +180,8 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
     return T
 
 
-def _null_model(problem: Problem, y: Array, w: Array, moments: Sums, m: int) -> Start:
-    """The intercept-only model, for ``m`` coordinates a predictor."""
+def null_model(problem: Problem, y: Array, w: Array, m: int, moments: Sums | None = None) -> Start:
+    """The intercept-only model, for ``m`` coordinates a predictor; moments of the features spare a reading there."""
     theta = np.zeros((problem.n_predictors, m))
     offset = _coded_offset(problem)
     if problem.family.is_vector:
@@ -188,7 +205,8 @@ def _null_model(problem: Problem, y: Array, w: Array, moments: Sums, m: int) -> 
     eta = theta[:, 0] + (np.zeros((1, 1)) if offset is None else offset)  # without one, a row stands for all
     terms = problem.family.terms(y, eta, np.zeros_like(eta))
     loss, slope = float(w @ terms.loss), float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
-    sums = _null_sums(loss, terms, *moments) if offset is None and problem.family.link == "canonical" else None
+    alike = offset is None and problem.family.link == "canonical"
+    sums = _null_sums(loss, terms, *moments) if moments is not None and alike else None
     curvatures = np.trace(terms.curvature, axis1=1, axis2=2) / problem.n_predictors
     mean = w @ np.broadcast_to(terms.mean, y.shape)
     return Start(theta.ravel(), loss, mean, slope, float(w @ np.broadcast_to(curvatures, w.shape)), sums)
@@ -211,14 +229,15 @@ def _coded_offset(problem: Problem) -> Array | None:
     return problem.offset @ contrasts(problem.n_predictors + 1)
 
 
-def _label_share(y: Array, Q: Array, w: Array) -> float:
+def label_share(y: Array, Q: Array, w: Array) -> float:
     """R² of the least-squares fit of the outcome on the protected columns."""
     centred = y - w @ y
     total = float(np.sum(w @ centred**2))
     return float(np.sum((Q.T @ (w[:, None] * centred)) ** 2)) / total if total > 0.0 else 0.0
 
 
-def _check_freedom(problem: Problem, basis: Basis | None, n_free: int) -> None:
+def check_freedom(problem: Problem, basis: Basis | None, n_free: int) -> None:
+    """Refuse as many protected columns as there are independent features."""
     if basis is not None and basis.rank >= n_free:
         raise InputError(
             f"{basis.rank} independent protected column(s) leave no freedom to the features (n_features = {n_free}): "

@@ -62,7 +62,7 @@ class Problem:
     quasi: bool = False
 
     def __post_init__(self) -> None:
-        Z = self.features.tocsr() if is_sparse(self.features) else _array(self.features, "feature")
+        Z = self.features.tocsr() if is_sparse(self.features) else _array(self.features, "feature", np.float16)
         if Z.ndim != 2 or 0 in Z.shape:
             raise InputError(f"The features need at least one row and one column, not the shape {Z.shape}.")
         X = None if self.protected is None else _array(self.protected, "protected column")
@@ -109,10 +109,11 @@ class Problem:
         return np.asarray(np.bincount(self.outcome.astype(int), weights=w), dtype=np.float64)
 
 
-def _array(values: object, what: str) -> Array:
+def _array(values: object, what: str, *stored: type[np.floating]) -> Array:
+    """Numbers in double or single precision, or as ``stored``, as they are; others as float64."""
     try:
         array = np.asarray(values)
-        return array if array.dtype in (np.float64, np.float32) else array.astype(np.float64)
+        return array if array.dtype in (np.float64, np.float32, *stored) else array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"The {what} values must be numbers ({error}); encode text as dummy columns first.") from None
 

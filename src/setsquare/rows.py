@@ -104,7 +104,7 @@ class ArrayRows:
             4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0
         )  # classes bring matrices of their own
         n_bytes = 8 * self.n_rows * row
-        count = max(-(-n_bytes // BLOCK_BYTES), min(_n_cores(), n_bytes // SHARE_BYTES))
+        count = max(-(-n_bytes // BLOCK_BYTES), min(n_cores(), n_bytes // SHARE_BYTES))
         step = max(100, -(-self.n_rows // count))
         for start in range(0, self.n_rows, step):
             rows = slice(start, start + step)
@@ -115,7 +115,7 @@ class ArrayRows:
     def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
         """Add up what ``kernel`` returns for each block; always in the same order, so always the same digits."""
         first, *others = self.blocks
-        pending = [_workers().submit(_quietly, kernel, block) for block in others]
+        pending = [workers().submit(_quietly, kernel, block) for block in others]
         return add_up(iter([_quietly(kernel, first), *(part.result() for part in pending)]))
 
 
@@ -125,17 +125,19 @@ def _quietly(kernel: Callable[[Block], Sums], block: Block) -> Sums:
         return kernel(block)
 
 
-def _n_cores() -> int:
+def n_cores() -> int:
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
-def _workers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_n_cores())
+def workers() -> ThreadPoolExecutor:
+    """Threads that row blocks are shared among, one a core."""
+    return ThreadPoolExecutor(n_cores())
 
 
 if hasattr(os, "register_at_fork"):  # a forked process inherits the pool, but not its threads
-    os.register_at_fork(after_in_child=_workers.cache_clear)
+    os.register_at_fork(after_in_child=workers.cache_clear)
 
 
 @cache

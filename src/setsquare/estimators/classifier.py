@@ -30,7 +30,8 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     protected : str, int, sequence of either, optional
         Columns inside the feature table, by name or position, or a formula over them such as ``"~ sex * race"``. By
         default they are given to ``fit(..., protected=)`` as an array or table.
-    solver : {"auto", "sqp", "mdmm"}
+    solver : {"auto", "sqp", "large", "mdmm"}
+        "large" is for thousands of features, dense or sparse: it forms no matrix of them; "auto" chooses by cost.
         "mdmm" is the paper's optimiser, which is slow and leaves a residual.
     l2 : float
         Ridge ``l2/2 |coef|^2`` added to the mean loss.

@@ -274,7 +274,7 @@ def certificate(found: Certificate | None) -> Section | None:
         ["Cost: share of the attainable reduction", f"{found.cost:.1%}", ""],
         ["Outcome explained by the protected columns", f"{found.label_share:.1%}", ""],
         ["Rank of the protected columns", f"{found.rank_protected} of {found.n_protected}", ""],
-        ["Rank of the features", f"{found.rank_features} of {found.n_features}", ""],
+        ["Rank of the features", f"{_known(found.rank_features)} of {found.n_features}", ""],
     ]
     for label, names in (
         ("Constant protected columns", found.constant_protected),
@@ -290,3 +290,8 @@ def certificate(found: Certificate | None) -> Section | None:
     )
     title = "Certificate of the corrected model"
     return section("certificate", title, text=[about], tables=[table("Certificate", columns, rows)])
+
+
+def _known(rank: int | None) -> str:
+    """A solver that forms no Gram matrix does not know the rank."""
+    return "not known" if rank is None else str(rank)

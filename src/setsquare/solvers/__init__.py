@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -10,14 +11,18 @@ from setsquare.errors import InputError
 from setsquare.preparation import prepare
 from setsquare.problem import Problem
 from setsquare.rows import single_threaded_blas
-from setsquare.solvers.certify import certify, class_coefficients
+from setsquare.solvers.certify import certify, class_coefficients, measure
+from setsquare.solvers.choice import choose
+from setsquare.solvers.large import Krylov, measure_large, solve_large
 from setsquare.solvers.mdmm import solve_mdmm
+from setsquare.solvers.newton import Iterate, Settings
 from setsquare.solvers.solution import Certificate, Solution, Status, Step
-from setsquare.solvers.sqp import Iterate, Settings, solve_sqp
+from setsquare.solvers.sqp import solve_sqp
+from setsquare.solvers.wide import WideObjective, prepare_wide
 from setsquare.typing import Array
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
-_ITERATIONS = {"sqp": 100, "mdmm": 10_000}
+_ITERATIONS = {"sqp": 100, "large": 100, "mdmm": 10_000}
 
 
 def solve(
@@ -35,10 +40,12 @@ def solve(
     Parameters
     ----------
     problem : Problem
-    solver : {"auto", "sqp", "mdmm"}
-        "sqp" is exact and the default; "mdmm" is the method of the paper, kept for comparison.
+    solver : {"auto", "sqp", "large", "mdmm"}
+        "sqp" takes the whole Hessian; "large" takes products with it, for thousands of features, sparse ones, and
+        ones stored in single or half precision; both reach the optimum, and "auto" chooses by cost. "mdmm" is the
+        method of the paper, kept for comparison.
     max_iter : int, optional
-        100 for sqp, 10000 for mdmm.
+        100 for sqp and large, 10000 for mdmm.
     tol : float
         Relative gradient of the Lagrangian at which a solution counts as optimal.
     start : (intercept, coef), optional
@@ -63,9 +70,9 @@ def solve(
     >>> solution.certificate.is_orthogonal, solution.certificate.is_optimal
     (True, True)
     """
-    name = "sqp" if solver == "auto" else solver
-    if name not in SOLVERS:
-        raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(SOLVERS)}.")
+    name = choose(problem) if solver == "auto" else solver
+    if name not in _ITERATIONS:
+        raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(_ITERATIONS)}.")
     if max_iter is not None and (not isinstance(max_iter, int | np.integer) or max_iter < 0):
         raise InputError(f"max_iter must be a whole number of 0 or more, not {max_iter!r}.")
     if not tol >= 0.0:
@@ -89,22 +96,28 @@ def _solve(
     n_restarts: int,
     rng: np.random.Generator | None,
 ) -> Solution:
-    prepared = prepare(problem, whiten=name != "mdmm")
+    prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
-    run = partial(SOLVERS[name], objective)
+    run: Callable[[Array | None], Iterate]
+    if isinstance(objective, WideObjective):
+        algebra = Krylov(objective, settings, np.random.default_rng(0))  # the numbers end up the same without a seed
+        run, measured = partial(solve_large, algebra), partial(measure_large, algebra)
+    else:
+        run, measured = partial(SOLVERS[name], objective, settings=settings), partial(measure, prepared)
     theta = None if start is None else prepared.theta(*class_coefficients(problem, *start))
     if theta is not None and not np.isfinite(objective.values(theta).loss):
         theta = None  # outside the domain of the link
-    ends = [run(theta, settings)]
+    ends = [run(theta)]
     if theta is not None and ends[0].status not in (Status.CONVERGED, Status.FLAT):
-        ends.append(run(None, settings))  # a start that leads nowhere is given up for the one that always works
+        ends.append(run(None))  # a start that leads nowhere is given up for the one that always works
     for _ in range(n_restarts):
         generator = rng or np.random.default_rng()
         draw = generator.normal(size=objective.n_parameters) / objective.n_parameters**0.5
         while not np.isfinite(objective.values(objective.start.theta + draw).loss):
             draw *= 0.5  # back into the domain of the link, in which the start is
-        ends.append(run(objective.start.theta + draw, settings))
-    return certify(prepared, min(ends, key=lambda end: _rank(end, settings)), name)
+        ends.append(run(objective.start.theta + draw))
+    best = min(ends, key=lambda end: _rank(end, settings))
+    return certify(prepared, best, name, measured(best))
 
 
 def _rank(end: Iterate, settings: Settings) -> tuple[bool, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from setsquare.errors import InputError
@@ -11,22 +13,41 @@ from setsquare.preparation import Prepared
 from setsquare.problem import Problem
 from setsquare.projection.basis import CONSTANT
 from setsquare.rows import Block, Sums
+from setsquare.solvers.newton import OPEN, Iterate, Settings, kkt_residual
 from setsquare.solvers.solution import MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
-from setsquare.solvers.sqp import OPEN, Iterate, Settings, kkt_residual, reduced_hessian, solve_reduced, solve_sqp
+from setsquare.solvers.sqp import reduced_hessian, solve_reduced, solve_sqp
 from setsquare.typing import Array
 
 #: Curvature, relative to that of the intercept-only model, at which the data do not determine a direction at all.
 FLAT = 1e-5
 
 
-def certify(prepared: Prepared, end: Iterate, solver: str) -> Solution:
-    """Measure what a solver found."""
+class Measured(NamedTuple):
+    """What costs more than a reading of the rows, and how it is found depends on the solver.
+
+    Attributes
+    ----------
+    curvature : float
+        Smallest curvature on the tangent space, relative to that of the intercept-only model.
+    flat_directions : ndarray of shape (m, c)
+        Directions along which there is none.
+    loss_unconstrained : float
+    """
+
+    curvature: float
+    flat_directions: Array
+    loss_unconstrained: float
+
+
+def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | None = None) -> Solution:
+    """Write down what a solver found."""
+    measured = measured or measure(prepared, end)
     problem, objective, basis = prepared.problem, prepared.objective, prepared.basis
     intercept, coef = prepared.coefficients(end.theta)
     if problem.family.is_vector:
         C = contrasts(problem.n_predictors + 1)
         intercept, coef = C @ intercept, C @ coef
-    curvature, flat = _curvature(prepared, end)
+    curvature, flat = measured.curvature, _moved_features(prepared, measured.flat_directions)
     kkt = kkt_residual(objective, end.model, end.lam)
     status = Status.FLAT if flat and end.status is Status.CONVERGED else end.status
     if status in (Status.CONVERGED, Status.FLAT) and (kkt > MAX_KKT or curvature < MIN_CURVATURE):
@@ -37,7 +58,7 @@ def certify(prepared: Prepared, end: Iterate, solver: str) -> Solution:
         kkt_residual=kkt,
         min_curvature=curvature,
         loss=end.model.loss,
-        loss_unconstrained=end.model.loss if basis is None else _unconstrained_loss(prepared, end),
+        loss_unconstrained=measured.loss_unconstrained,
         loss_null=objective.start.loss,
         rank_protected=0 if basis is None else basis.rank,
         rank_features=prepared.rank_features,
@@ -68,23 +89,25 @@ def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple
     return C.T @ intercept, C.T @ coef
 
 
-def _curvature(prepared: Prepared, end: Iterate) -> tuple[float, tuple[str, ...]]:
-    """Smallest curvature on the tangent space, and the features along which there is none."""
+def measure(prepared: Prepared, end: Iterate) -> Measured:
+    """Measure where the whole Hessian is at hand."""
+    loss = end.model.loss if prepared.basis is None else _unconstrained_loss(prepared, end)
     reduced, null = reduced_hessian(end.model)
     if not len(reduced):
-        return np.inf, ()
+        return Measured(np.inf, null, loss)
     values, vectors = np.linalg.eigh(reduced)
     values /= prepared.objective.start.curvature
     limit = OPEN if end.status is Status.FLAT else FLAT  # a solver that stopped for want of curvature knows better
-    open_directions = null @ vectors[:, np.abs(values) <= limit]
-    if not open_directions.shape[1]:
-        return float(values[0]), ()
-    # A feature takes part where it moves the linear predictor of its own rows along an open direction.
-    k = prepared.objective.n_predictors
-    T = prepared.objective.to_raw[1:]
-    moved = np.max([np.abs(T @ d.reshape(k, -1).T).max(axis=1) for d in open_directions.T], axis=0)
+    return Measured(float(values[0]), null @ vectors[:, np.abs(values) <= limit], loss)
+
+
+def _moved_features(prepared: Prepared, directions: Array) -> tuple[str, ...]:
+    """Features that move the linear predictor of their own rows along open directions."""
+    if not directions.shape[1]:
+        return ()
+    moved = np.max([np.abs(prepared.objective.raw(d)[1:]).max(axis=1) for d in directions.T], axis=0)
     names = np.asarray(prepared.problem.feature_names, dtype=object)
-    return float(values[0]), tuple(names[moved > 0.3 * moved.max()])
+    return tuple(names[moved > 0.3 * moved.max()])
 
 
 def _max_correlation(prepared: Prepared, end: Iterate) -> float:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from setsquare.objective import Model, Objective
+from setsquare.solvers.newton import Iterate, Settings, kkt_residual
 from setsquare.solvers.solution import Status, Step
-from setsquare.solvers.sqp import Iterate, Settings, kkt_residual
 from setsquare.typing import Array
 
 DAMPING = 1.0

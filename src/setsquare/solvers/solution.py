@@ -61,10 +61,13 @@ class Certificate:
         Gradient of the Lagrangian relative to the slopes of the intercept-only model.
     min_curvature : float
         Smallest eigenvalue of the Lagrangian's Hessian on the tangent space of the constraint, relative to the mean
-        curvature of the intercept-only model: above -1e-8 the loss falls in no direction to second order.
+        curvature of the intercept-only model: above -1e-8 the loss falls in no direction to second order. With
+        ``large`` it is the smallest that a few Lanczos steps found, of standardised features.
     loss, loss_unconstrained, loss_null : float
         Mean loss of this model, without the constraint, and with nothing but an intercept.
-    rank_protected, rank_features : int
+    rank_protected : int
+    rank_features : int or None
+        None where it was not worked out (``large``).
     n_protected, n_features : int
     constant_protected, collinear_protected, aliased_features : tuple of str
         Columns that added nothing; the predictions are orthogonal to the dropped protected columns all the same.
@@ -82,7 +85,7 @@ class Certificate:
     loss_unconstrained: float
     loss_null: float
     rank_protected: int
-    rank_features: int
+    rank_features: int | None
     n_protected: int
     n_features: int
     constant_protected: tuple[str, ...] = ()
@@ -131,7 +134,10 @@ class Certificate:
             ("  with an intercept only", f"{self.loss_null:.6g}"),
             ("cost of the constraint", f"{self.cost:.1%} of the attainable reduction"),
             ("rank of the protected columns", f"{self.rank_protected} of {self.n_protected}"),
-            ("rank of the features", f"{self.rank_features} of {self.n_features}"),
+            (
+                "rank of the features",
+                f"{'not known' if self.rank_features is None else self.rank_features} of {self.n_features}",
+            ),
             ("outcome explained by protected", f"{self.label_share:.1%}"),
         ]
         for label, names in (

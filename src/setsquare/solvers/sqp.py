@@ -1,21 +1,18 @@
 """Sequential quadratic programming with the exact Hessian of the Lagrangian (the default).
 
-At each point the step is ``d = normal + tangent``: the normal part solves ``J d = -c``, the tangent part minimises the
-quadratic model on the null space of ``J``. Where the Hessian is not positive there, its eigenvalues on that null space
-are turned positive; row weights are never touched. A line search on ``loss + nu |c|`` with a second-order correction
-makes it converge from anywhere.
+The loop is that of ``newton``; here a step is found with the whole Hessian. Where it is not positive on the null space
+of the Jacobian, its eigenvalues there are turned positive; row weights are never touched.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import lapack
 
-from setsquare.objective import Model, Objective, Values
-from setsquare.solvers.solution import MIN_CURVATURE, Status, Step
+from setsquare.objective import Model, Objective
+from setsquare.solvers.newton import Direction, Frame, Iterate, Settings, kkt_residual, solve_newton
 from setsquare.typing import Array
 
 #: Singular values of the Jacobian below this share of the activation's mean slope are rounding: the features know
@@ -23,147 +20,62 @@ from setsquare.typing import Array
 UNREACHABLE = 1e-10
 #: Eigenvalues of the reduced Hessian below this share of the largest are not told from zero.
 SINGULAR = 1e-9
-#: Curvature, relative to that of the intercept-only model, under which the data hardly determine a direction.
-OPEN = 1e-3
-#: Predicted reduction of the loss, as a share of it, that rounding hides.
-ROUNDING = 1e-15
-#: Correlation with the basis up to which a point counts as near the constraint.
-NEAR = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """When to stop.
-
-    Attributes
-    ----------
-    max_iter : int
-    kkt : float
-        Relative gradient of the Lagrangian.
-    correlation : float
-        Largest correlation left between basis and predictions.
-    loss : float
-        Predicted reduction of the loss, as a share of the loss, under which an open direction is no longer followed.
-    """
-
-    max_iter: int = 100
-    kkt: float = 1e-8
-    correlation: float = 1e-10
-    loss: float = 1e-8
-
-
-class Iterate(NamedTuple):
-    """Where a solver ended."""
-
-    theta: Array
-    lam: Array
-    model: Model
-    status: Status
-    trace: tuple[Step, ...]
-
-
-class _Frame(NamedTuple):
-    """Range and null space of ``J'``: ``J = (pinv)^+``, columns of ``null`` span the tangent space."""
-
-    pinv: Array
-    null: Array
-
-
-class _Direction(NamedTuple):
-    """A step with the multipliers, and what the quadratic model foresees: reduction of the loss, and curvature.
-
-    ``corrected`` says that the inertia of the Hessian was.
-    """
-
-    step: Array
-    lam: Array
-    reduction: float
-    curvature: float
-    corrected: bool
 
 
 def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
     """Run the method from ``theta``, by default from the model with nothing but an intercept."""
-    lam = np.zeros(objective.n_constraints)
-    model = objective.start_model() if theta is None else objective.model(theta, lam)
-    theta = objective.start.theta if theta is None else theta
-    trace: list[Step] = []
-    nu, length, corrected, confident, before = 0.0, 0.0, False, True, (np.inf, np.inf)
-    status = Status.MAX_ITER
-    for iteration in range(settings.max_iter + 1):
-        frame = _frame(model)
-        kkt = kkt_residual(objective, model, -frame.pinv.T @ model.g)
-        gap = float(np.abs(model.c).max(initial=0.0))
-        trace.append(Step(iteration, model.loss, gap, kkt, length, corrected))
-        direction = _direction(model, frame)
-        # What is left of the constraint by then is settled afterwards, and changes the gradient by no more than itself.
-        feasible = gap <= max(settings.kkt, settings.correlation) * max(model.spread, 1e-6 * objective.start.slope)
-        if feasible and kkt <= settings.kkt:
-            model = _with_multipliers(objective, theta, lam, model, frame)
-            escape = _escape(objective, theta, model, frame)
-            if escape is None:
-                status = Status.CONVERGED
-                break
-            theta, model = escape, objective.model(escape, lam)
-            continue
-        still = direction.reduction <= settings.loss * abs(model.loss) and kkt <= 100.0 * settings.kkt
-        if still and direction.curvature <= OPEN * objective.start.curvature:
-            status = Status.FLAT
-            break
-        if direction.reduction <= ROUNDING * abs(model.loss) and gap >= 0.5 * before[0] and kkt >= 0.5 * before[1]:
-            status = Status.STALLED  # the numbers have no more digits
-            break
-        before = gap, kkt
-        if iteration == settings.max_iter:
-            break
-        nu = _penalty(nu, model, direction)
-        taken = _line_search(objective, theta, lam, model, frame, direction, nu, confident)
-        if taken is None:
-            status = Status.STALLED
-            break
-        length, corrected, confident = taken.length, direction.corrected, taken.length >= 0.5
-        theta, lam, model = taken.theta, taken.lam, taken.model
-    theta, model = _restore(objective, theta, lam, model, settings)
-    if not _is_feasible(model, settings):
-        theta, model = _retreat(objective, theta, lam, model, settings)
-    return Iterate(theta, -_frame(model).pinv.T @ model.g, model, status, tuple(trace))
+    return solve_newton(objective, _Dense(objective), theta, settings)
 
 
-def kkt_residual(objective: Objective, model: Model, lam: Array) -> float:
-    """Gradient of the Lagrangian relative to the slopes of the intercept-only model."""
-    return float(np.abs(model.g + model.J.T @ lam).max()) / objective.start.slope
+@dataclass(frozen=True, slots=True)
+class _Dense:
+    """Steps from the whole Hessian; the basis of a frame is that of the tangent space, (m, m - r)."""
+
+    objective: Objective
+
+    def frame(self, model: Model) -> Frame:
+        return _frame(model)
+
+    def residual(self, model: Model, frame: Frame) -> float:
+        return kkt_residual(self.objective, model, -frame.pinv.T @ model.g)
+
+    def direction(self, model: Model, frame: Frame) -> Direction:
+        normal, null = -frame.pinv @ model.c, frame.basis
+        target = -null.T @ (model.g + model.H @ normal)
+        tangent, corrected = solve_reduced(null.T @ model.H @ null, target)
+        step = normal + null @ tangent
+        product = model.H @ step
+        gain = float(target @ tangent)
+        curvature = gain / max(float(tangent @ tangent), np.finfo(float).tiny)
+        lam = -frame.pinv.T @ (model.g + product)
+        return Direction(step, lam, float(step @ product), 0.5 * gain, curvature, corrected)
+
+    def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
+        if not frame.basis.shape[1]:
+            return np.inf, model.g
+        values, vectors = np.linalg.eigh(frame.basis.T @ model.H @ frame.basis)
+        return float(values[0]) / self.objective.start.curvature, frame.basis @ vectors[:, 0]
 
 
 def reduced_hessian(model: Model) -> tuple[Array, Array]:
     """Hessian of the Lagrangian on the tangent space, and the orthonormal basis of that space, (m, m - r)."""
-    null = _frame(model).null
+    null = _frame(model).basis
     return null.T @ model.H @ null, null
 
 
-def _frame(model: Model) -> _Frame:
+def _frame(model: Model) -> Frame:
     r, m = model.J.shape
     if r == 0:
-        return _Frame(np.zeros((m, 0)), np.eye(m))
+        return Frame(np.zeros((m, 0)), np.eye(m))
     R, tau, *_ = lapack.dgeqrf(model.J.T)  # scipy's and numpy's checked functions take longer than the work
     if np.abs(R.diagonal()).min() > 1e-6 * model.steepness:
         reflectors = np.zeros((m, m), order="F")
         reflectors[:, :r] = R
         Y = lapack.dorgqr(reflectors, tau)[0]
-        return _Frame(lapack.dtrtrs(R[:r], Y[:, :r].T)[0].T, Y[:, r:])
+        return Frame(lapack.dtrtrs(R[:r], Y[:, :r].T)[0].T, Y[:, r:])
     U, s, Vt = np.linalg.svd(model.J)  # only the singular values tell which directions are out of reach
     rank = int(np.count_nonzero(s > UNREACHABLE * model.steepness))
-    return _Frame(Vt[:rank].T @ (U[:, :rank] / s[:rank]).T, Vt[rank:].T)
-
-
-def _direction(model: Model, frame: _Frame) -> _Direction:
-    normal = -frame.pinv @ model.c
-    reduced = frame.null.T @ model.H @ frame.null
-    target = -frame.null.T @ (model.g + model.H @ normal)
-    tangent, corrected = solve_reduced(reduced, target)
-    step = normal + frame.null @ tangent
-    lam = -frame.pinv.T @ (model.g + model.H @ step)
-    gain = float(target @ tangent)
-    return _Direction(step, lam, 0.5 * gain, gain / max(float(tangent @ tangent), np.finfo(float).tiny), corrected)
+    return Frame(Vt[:rank].T @ (U[:, :rank] / s[:rank]).T, Vt[rank:].T)
 
 
 def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
@@ -184,130 +96,13 @@ def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
     return vectors @ ((vectors.T @ target) / size), bool(values[0] < -floor)
 
 
-def _penalty(nu: float, model: Model, direction: _Direction) -> float:
-    """Raise the penalty until the step is a direction of descent of ``loss + nu |c|``."""
-    violation = _norm(model.c)
-    nu = max(nu, 1.5 * float(np.linalg.norm(direction.lam)))
-    if violation > 0.0:
-        curvature = max(float(direction.step @ model.H @ direction.step), 0.0)
-        needed = (float(model.g @ direction.step) + 0.5 * curvature) / (0.5 * violation)
-        nu = max(nu, needed)
-    return nu
-
-
-class _Taken(NamedTuple):
-    theta: Array
-    lam: Array
-    model: Model
-    length: float
-
-
-def _line_search(
-    objective: Objective,
-    theta: Array,
-    lam: Array,
-    model: Model,
-    frame: _Frame,
-    direction: _Direction,
-    nu: float,
-    confident: bool,
-) -> _Taken | None:
-    """Halve the step until ``loss + nu |c|`` falls enough, each time straight on and then bent back to the constraint.
-
-    A constraint that curves strongly spoils a good step (Maratos); the bend is its second-order correction.
-    A full step is nearly always taken, unless the last one was cut short, so it gets its derivatives at once
-    (``confident``).
-    """
-    violation = _norm(model.c)
-    slope = float(model.g @ direction.step) - nu * violation
-    merit = model.loss + nu * violation + 1e-14 * abs(model.loss)
-    near = len(model.c) > 0 and violation <= NEAR * model.spread  # far from the constraint there is nothing to bend to
-
-    def accepts(point: Values | Model, length: float) -> bool:
-        return bool(point.loss + nu * _norm(point.c) <= merit + 1e-4 * length * slope)
-
-    for halvings in range(40):
-        length = 0.5**halvings
-        new_lam = lam + length * (direction.lam - lam)
-        trial = theta + length * direction.step
-        point = objective.model(trial, new_lam) if confident and length == 1.0 else objective.values(trial)
-        if not accepts(point, length):
-            if not (near and np.isfinite(point.loss)):
-                continue
-            bend = frame.pinv @ (point.c - (1.0 - length) * model.c)
-            if _norm(bend) > length * _norm(direction.step):  # no correction but another step, into the unknown
-                continue
-            trial = trial - bend
-            point = objective.values(trial)
-            if not accepts(point, length):
-                continue
-        found = point if isinstance(point, Model) else objective.model(trial, new_lam)
-        return _Taken(trial, new_lam, found, length)
-    return None
-
-
-def _norm(c: Array) -> float:
-    """Euclidean length, infinite instead of a warning where the squares overflow."""
-    largest = float(np.abs(c).max(initial=0.0))
-    return largest * float(np.linalg.norm(c / largest)) if 0.0 < largest < np.inf else largest
-
-
-def _with_multipliers(objective: Objective, theta: Array, lam: Array, model: Model, frame: _Frame) -> Model:
-    """The model with the Hessian of the multipliers that belong to it, if its own are not close to them."""
-    right = -frame.pinv.T @ model.g
-    if _norm(right - lam) <= 1e-4 * (1.0 + _norm(right)):
-        return model
-    return objective.model(theta, right)
-
-
-def _escape(objective: Objective, theta: Array, model: Model, frame: _Frame) -> Array | None:
-    """From a stationary point that is no minimum, a point with a lower loss along its most negative curvature."""
-    if frame.null.shape[1] == 0:
-        return None
-    reduced = frame.null.T @ model.H @ frame.null
-    values, vectors = np.linalg.eigh(reduced)
-    if values[0] >= MIN_CURVATURE * objective.start.curvature:
-        return None
-    direction = frame.null @ vectors[:, 0]
-    for halvings in range(30):
-        for sign in (1.0, -1.0):
-            trial: Array = theta + sign * 0.5**halvings * direction
-            trial = trial - frame.pinv @ objective.values(trial).c
-            point = objective.values(trial)
-            violation = _norm(point.c) * (1.0 + float(np.linalg.norm(frame.pinv.T @ model.g)))
-            if point.loss + violation < model.loss:
-                return trial
-    return None
-
-
-def _is_feasible(model: Model, settings: Settings) -> bool:
-    return float(np.abs(model.c).max(initial=0.0)) <= settings.correlation * model.spread
-
-
-def _retreat(objective: Objective, theta: Array, lam: Array, model: Model, settings: Settings) -> tuple[Array, Model]:
-    """Go back towards the start, which is feasible, until the constraint can be met: a solver got stuck at an edge."""
-    start = objective.start.theta
-    for share in (0.9, 0.7, 0.5, 0.3, 0.1, 0.03):
-        back = start + share * (theta - start)
-        found = _restore(objective, back, lam, objective.model(back, lam), settings)
-        if np.isfinite(found[1].loss) and _is_feasible(found[1], settings):
-            return found
-    return theta, model
-
-
-def _restore(objective: Objective, theta: Array, lam: Array, model: Model, settings: Settings) -> tuple[Array, Model]:
-    """Newton steps onto the constraint alone: open directions make the last digits of ``c`` come slowly otherwise."""
-    for _ in range(50):
-        if _is_feasible(model, settings) or not np.isfinite(model.loss):
-            break
-        gap = float(np.abs(model.c).max())
-        step = -_frame(model).pinv @ model.c
-        for halvings in range(20):  # a shorter one where the edge of a link's domain is near
-            trial = theta + 0.5**halvings * step
-            point = objective.values(trial)
-            if np.isfinite(point.loss) and float(np.abs(point.c).max()) < gap:
-                break
-        else:
-            break
-        theta, model = trial, objective.model(trial, lam)
-    return theta, model
+__all__ = [
+    "SINGULAR",
+    "UNREACHABLE",
+    "Iterate",
+    "Settings",
+    "kkt_residual",
+    "reduced_hessian",
+    "solve_reduced",
+    "solve_sqp",
+]
