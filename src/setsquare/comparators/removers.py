@@ -6,6 +6,7 @@ unit vectors, and the model behind it is again one linear predictor.
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from importlib import import_module
@@ -68,6 +69,14 @@ class Leace(_Remover):
 
     def learn(self, Z: Array, X: Array) -> Callable[[Array], Array]:
         """Learn the map from ``Z``."""
-        torch, kind = import_module("torch"), import_module("concept_erasure").LeaceEraser
+        return fit_leace(Z, X)
+
+
+def fit_leace(Z: Array, X: Array) -> Callable[[Array], Array]:
+    """Fit LEACE of the package concept-erasure to features (n, q) and protected columns (n, p); return its map."""
+    torch = import_module("torch")
+    with warnings.catch_warnings():  # the package is built on what newer versions of torch deprecate
+        warnings.simplefilter("ignore", DeprecationWarning)
+        kind = import_module("concept_erasure").LeaceEraser
         eraser = kind.fit(torch.from_numpy(Z), torch.from_numpy(X))
-        return lambda inputs: np.asarray(eraser(torch.from_numpy(inputs)).numpy(), dtype=np.float64)
+    return lambda inputs: np.asarray(eraser(torch.from_numpy(inputs)).numpy(), dtype=np.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Self
 
@@ -13,6 +12,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from setsquare import design
 from setsquare.auditing import probe
+from setsquare.comparators.removers import fit_leace
 from setsquare.estimators import LinearOrthogonalizer
 from setsquare.paper.cells import Cells
 from setsquare.paper.embeddings import Part
@@ -28,15 +28,13 @@ class Leace(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
 
     def fit(self, X: Array, y: Any = None, protected: Any = None) -> Self:
         """Learn the map from features (n, q) and protected columns."""
-        torch, kind = import_module("torch"), import_module("concept_erasure").LeaceEraser
         P = np.asarray(design.learn(protected).apply(protected).values, dtype=np.float64)
-        self.eraser_ = kind.fit(torch.from_numpy(np.asarray(X, dtype=np.float64)), torch.from_numpy(P))
+        self.map_ = fit_leace(np.asarray(X, dtype=np.float64), P)
         return self
 
     def transform(self, X: Array) -> Array:
         """Apply it."""
-        torch = import_module("torch")
-        return np.asarray(self.eraser_(torch.from_numpy(np.asarray(X, dtype=np.float64))).numpy())
+        return self.map_(np.asarray(X, dtype=np.float64))
 
 
 def corrections() -> dict[str, Any]:
