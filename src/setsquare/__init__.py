@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from setsquare.problem import Problem
     from setsquare.solvers import Solution, solve
+    from setsquare.sources import Stream
 
 _HOME = {
     "AuditResult": "setsquare.auditing",
@@ -33,6 +34,7 @@ _HOME = {
     "PrincipalComponents": "setsquare.estimators",
     "Problem": "setsquare.problem",
     "Solution": "setsquare.solvers",
+    "Stream": "setsquare.sources",
     "audit": "setsquare.auditing",
     "audit_correction": "setsquare.auditing",
     "audit_model": "setsquare.auditing",
@@ -51,6 +53,7 @@ __all__ = [
     "PrincipalComponents",
     "Problem",
     "Solution",
+    "Stream",
     "audit",
     "audit_correction",
     "audit_model",

@@ -115,11 +115,11 @@ class ArrayRows:
     def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
         """Add up what ``kernel`` returns for each block; always in the same order, so always the same digits."""
         first, *others = self.blocks
-        pending = [_workers().submit(_quietly, kernel, block) for block in others]
-        return add_up(iter([_quietly(kernel, first), *(part.result() for part in pending)]))
+        pending = [_workers().submit(quietly, kernel, block) for block in others]
+        return add_up(iter([quietly(kernel, first), *(part.result() for part in pending)]))
 
 
-def _quietly(kernel: Callable[[Block], Sums], block: Block) -> Sums:
+def quietly(kernel: Callable[[Block], Sums], block: Block) -> Sums:
     """Call a kernel; where it overflows or leaves the domain of a link, its infinite sums say so and nothing warns."""
     with np.errstate(over="ignore", invalid="ignore"):
         return kernel(block)

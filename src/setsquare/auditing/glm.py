@@ -111,6 +111,7 @@ def _separated(prepared: Prepared, theta: Array, status: Status) -> tuple[str, .
     if status is Status.CONVERGED:
         return ()
     coef = prepared.objective.raw(theta)[1:]
+    assert isinstance(prepared.problem, Problem)
     reach = np.abs(coef).max(axis=1) * np.ptp(np.asarray(prepared.problem.features), axis=0)
     return tuple(np.asarray(prepared.problem.feature_names, dtype=object)[reach > FAR])
 

@@ -154,13 +154,18 @@ def learn_reader(
         table, source = design.filter_rows(table, keep), design.filter_rows(source, keep)
         reader = learn(table, source)
     Z = None if reader.features is None else reader.features.apply(reader.feature_table(table)).values
-    if not reader.protected.names:
-        raise InputError(
-            f"Every protected column is constant ({', '.join(reader.protected.columns)}): there is nothing to protect; "
-            "name a column that varies."
-        )
+    refuse_constant_protected(reader.protected)
     X = dense(reader.protected.apply(source).values)
     return reader, Encoded(Z, X, keep)
+
+
+def refuse_constant_protected(protected: Design) -> None:
+    """Refuse protected columns of which none varies."""
+    if not protected.names:
+        raise InputError(
+            f"Every protected column is constant ({', '.join(protected.columns)}): there is nothing to protect; "
+            "name a column that varies."
+        )
 
 
 def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) -> Table:

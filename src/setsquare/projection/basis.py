@@ -88,7 +88,13 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     if not np.isfinite(gram).all():
         listed = ", ".join(np.asarray(names)[~np.isfinite(np.diag(gram))])
         raise MissingValuesError(f"Protected column(s) {listed} have missing or infinite values: remove or fill them.")
-    R = _triangular_factor(X, mean, gram, w)
+    R = cholesky_factor(gram)
+    return settle_basis(mean, _triangular_factor(X, mean, w) if R is None else R, names)
+
+
+def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:
+    """Return the basis of columns with this mean and ``R'R = (X - mean)' diag(w) (X - mean)``, R triangular."""
+    p = len(mean)
     spread = np.linalg.norm(R, axis=0)
     varies = spread > CONSTANT * np.abs(mean)
     scaled = R / np.where(varies, spread, 1.0)
@@ -113,22 +119,32 @@ def check_rows(n: int, p: int) -> None:
         raise InputError(f"Too few rows (n_samples = {n}) for {p} protected column(s): give more rows than columns.")
 
 
-def _triangular_factor(X: Array, mean: Array, gram: Array, w: Array) -> Array:
-    """R with ``R'R = (X - mean)' diag(w) (X - mean)``, which ``gram`` is up to rounding."""
+def cholesky_factor(gram: Array) -> Array | None:
+    """Triangular R with ``R'R = gram``; None where that would lose digits that tell columns apart."""
     spread = np.sqrt(np.maximum(np.diag(gram), 0.0))
-    if spread.all():
-        try:
-            R = np.linalg.cholesky(gram / np.outer(spread, spread)).T
-            if np.min(np.diag(R)) > WELL_CONDITIONED:
-                return np.asarray(R * spread)
-        except LinAlgError:
-            pass
-    # A QR keeps twice the digits of the Gram matrix: that tells a nearly collinear column from a collinear one.
-    R = np.zeros_like(gram)
+    if not spread.all():
+        return None
+    try:
+        R = np.linalg.cholesky(gram / np.outer(spread, spread)).T
+    except LinAlgError:
+        return None
+    return np.asarray(R * spread) if np.min(np.diag(R)) > WELL_CONDITIONED else None
+
+
+def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
+    """R with ``R'R = (X - mean)' diag(w) (X - mean)``."""
+    R = np.zeros((X.shape[1],) * 2)
     for rows in row_slices(*X.shape):
-        block = (np.asarray(X[rows], dtype=np.float64) - mean) * np.sqrt(w[rows])[:, None]
-        R = np.asarray(np.linalg.qr(np.vstack([R, block]), mode="r"))
+        R = stack_factors(R, (np.asarray(X[rows], dtype=np.float64) - mean) * np.sqrt(w[rows])[:, None])
     return R
+
+
+def stack_factors(R: Array, A: Array) -> Array:
+    """R of the rows behind ``R`` and of those in ``A``.
+
+    A QR keeps twice the digits of the Gram matrix: that tells a nearly collinear column from a collinear one.
+    """
+    return np.asarray(np.linalg.qr(np.vstack([R, A]), mode="r"))
 
 
 def _independent(R: Array, candidates: NDArray[np.intp], limit: Array) -> list[int]:

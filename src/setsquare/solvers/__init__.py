@@ -14,6 +14,8 @@ from setsquare.solvers.certify import certify, class_coefficients
 from setsquare.solvers.mdmm import solve_mdmm
 from setsquare.solvers.solution import Certificate, Solution, Status, Step
 from setsquare.solvers.sqp import Iterate, Settings, solve_sqp
+from setsquare.streamed_preparation import prepare_streamed
+from setsquare.streamed_problem import StreamedProblem
 from setsquare.typing import Array
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
@@ -21,7 +23,7 @@ _ITERATIONS = {"sqp": 100, "mdmm": 10_000}
 
 
 def solve(
-    problem: Problem,
+    problem: Problem | StreamedProblem,
     solver: str = "auto",
     *,
     max_iter: int | None = None,
@@ -34,7 +36,7 @@ def solve(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or StreamedProblem
     solver : {"auto", "sqp", "mdmm"}
         "sqp" is exact and the default; "mdmm" is the method of the paper, kept for comparison.
     max_iter : int, optional
@@ -66,6 +68,8 @@ def solve(
     name = "sqp" if solver == "auto" else solver
     if name not in SOLVERS:
         raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(SOLVERS)}.")
+    if isinstance(problem, StreamedProblem) and name != "sqp":
+        raise InputError(f'solver={solver!r} needs the rows in memory: use "sqp" for rows that are read in parts.')
     if max_iter is not None and (not isinstance(max_iter, int | np.integer) or max_iter < 0):
         raise InputError(f"max_iter must be a whole number of 0 or more, not {max_iter!r}.")
     if not tol >= 0.0:
@@ -82,14 +86,17 @@ def solve(
 
 
 def _solve(
-    problem: Problem,
+    problem: Problem | StreamedProblem,
     name: str,
     settings: Settings,
     start: tuple[Array, Array] | None,
     n_restarts: int,
     rng: np.random.Generator | None,
 ) -> Solution:
-    prepared = prepare(problem, whiten=name != "mdmm")
+    if isinstance(problem, StreamedProblem):
+        prepared = prepare_streamed(problem)
+    else:
+        prepared = prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
     run = partial(SOLVERS[name], objective)
     theta = None if start is None else prepared.theta(*class_coefficients(problem, *start))

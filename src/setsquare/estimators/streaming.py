@@ -1,0 +1,186 @@
+"""How an estimator reads a stream: one pass to learn levels, missing values and the outcome, then blocks of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from setsquare import design
+from setsquare.design import TableSeen
+from setsquare.design.column import Numbers as NumericColumn
+from setsquare.design.column import complete_rows, read
+from setsquare.design.table import open_table
+from setsquare.errors import InputError
+from setsquare.estimators.outcomes import Outcome, Seen
+from setsquare.estimators.reading import Columns, Reader, refuse_constant_protected
+from setsquare.families import Family
+from setsquare.rows import Block
+from setsquare.sources import Stream
+from setsquare.streamed_problem import Outcomes, StreamedProblem
+from setsquare.typing import Array, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which columns of a stream are what.
+
+    Attributes
+    ----------
+    features, protected : tuple of str
+        Protected columns are among the features only where they are to be used.
+    outcome, weight, offset : str or None
+    """
+
+    features: tuple[str, ...]
+    protected: tuple[str, ...]
+    outcome: str | None = None
+    weight: str | None = None
+    offset: str | None = None
+
+    @property
+    def coded(self) -> tuple[str, ...]:
+        """Features and protected columns."""
+        return tuple(dict.fromkeys((*self.features, *self.protected)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is read."""
+        rest = (self.outcome, self.weight, self.offset)
+        return tuple(dict.fromkeys((*self.coded, *(name for name in rest if name is not None))))
+
+
+def assign(stream: Stream, y: Any, protected: Any, weight: Any, offset: Any, columns: Columns) -> Roles:
+    """Give each column of a stream its role; what has no other is a feature."""
+    for what, value in (("y", y), ("sample_weight", weight), ("offset", offset)):
+        if value is not None and not isinstance(value, str):
+            raise InputError(
+                f"{what} must be the name of a column where the rows are a stream, not {type(value).__name__}."
+            )
+        if value is not None:
+            design.check_column(value, stream.columns)
+    inside = _protected_names(stream, protected, columns)
+    taken = {y, weight, offset} | (set() if columns.use_protected else set(inside))
+    features = tuple(name for name in stream.columns if name not in taken)
+    if not features:
+        raise InputError("All columns of the stream are protected or have another role: give features beside them.")
+    if clash := {y, weight, offset} & set(inside):
+        raise InputError(f"The column {next(iter(clash))!r} cannot be protected and have another role as well.")
+    return Roles(features, inside, y, weight, offset)
+
+
+def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[str, ...]:
+    if (columns.protected is None) == (protected is None):
+        raise InputError(
+            "Name the protected columns of a stream once: in the constructor (protected=[...]) or in fit "
+            "(protected=[...])."
+        )
+    asked = columns.protected if protected is None else protected
+    if isinstance(asked, str) and asked.lstrip().startswith("~"):
+        raise InputError("A formula needs the rows in memory: name the protected columns of a stream instead.")
+    named = (asked,) if isinstance(asked, str | int) else asked
+    if not isinstance(named, Sequence) or not len(named):
+        raise InputError("Protected columns of a stream are given by their names: protected=['sex', 'race'].")
+    names = tuple(stream.columns[name] if isinstance(name, int) else str(name) for name in named)
+    for name in names:
+        design.check_column(name, stream.columns)
+    return names
+
+
+class Learned(NamedTuple):
+    """What one pass over a stream tells."""
+
+    reader: Reader
+    table: TableSeen
+    outcome: Seen | None
+
+
+def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcome | None = None) -> Learned:
+    """Learn levels, fills and the outcome in one pass."""
+    cells = roles.protected if columns.coding == "cells" else ()
+    look = partial(_look, roles, columns.missing, cells, outcome)
+    table, seen = stream.select(roles.columns).parts().reduce(look, _merge)
+    coded: dict[str, Any] = {"missing": columns.missing, "unseen": columns.unseen}
+    reference = columns.reference or {}
+    for name in reference:
+        design.check_column(name, roles.coded)
+    protected = design.settle(
+        table, roles.protected, coding=columns.coding, reference=_only(reference, roles.protected), **coded
+    )
+    features = design.settle(table, roles.features, reference=_only(reference, roles.features), **coded)
+    refuse_constant_protected(protected)
+    return Learned(Reader(features, protected, roles.protected, columns.use_protected), table, seen)
+
+
+def _only(reference: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: level for name, level in reference.items() if name in names}
+
+
+def _look(
+    roles: Roles, missing: Any, cells: Sequence[str], outcome: Outcome | None, table: Table
+) -> tuple[TableSeen, Seen | None]:
+    seen = design.observe(table, roles.coded, missing=missing, cells=cells)
+    if outcome is None or roles.outcome is None:
+        return seen, None
+    table = _complete(table, roles.coded, missing)
+    y = read(open_table(table), roles.outcome)
+    return seen, outcome.see(y, numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset"))
+
+
+def _merge(a: tuple[TableSeen, Seen | None], b: tuple[TableSeen, Seen | None]) -> tuple[TableSeen, Seen | None]:
+    return a[0].merge(b[0]), None if a[1] is None or b[1] is None else a[1].merge(b[1])
+
+
+def _complete(table: Table, columns: Sequence[str], missing: str) -> Table:
+    return design.filter_rows(table, complete_rows(open_table(table), columns)) if missing == "drop" else table
+
+
+def numbers(table: Table, name: str | None, what: str) -> Array | None:
+    """Column of numbers of a batch; missing ones are refused by what uses it."""
+    if name is None:
+        return None
+    column = read(open_table(table), name)
+    if not isinstance(column, NumericColumn):
+        raise InputError(f"The {what} column {name!r} must be numbers: convert it.")
+    return column.values
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Makes a block of numbers of a batch of a stream."""
+
+    reader: Reader
+    roles: Roles
+    outcome: Outcome
+    total_weight: float
+
+    def __call__(self, table: Table) -> Block:
+        """Block whose features stand behind a column of ones; new arrays each time."""
+        features, roles = self.reader.features, self.roles
+        assert features is not None
+        table = _complete(table, roles.coded, features.missing)
+        n, q, p = design.n_rows(table), len(features.names), len(self.reader.protected.names)
+        # Column by column in memory, as tables are and as kernels want it.
+        A = np.empty((n, 1 + q + p), order="F")
+        A[:, 0] = 1.0
+        features.write(table, A[:, 1 : 1 + q])
+        self.reader.protected.write(table, A[:, 1 + q :])
+        y = self.outcome.code(read(open_table(table), str(roles.outcome)))
+        weight, offset = numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset")
+        w = np.full(n, 1.0 / self.total_weight) if weight is None else weight / self.total_weight
+        return Block(A[:, : 1 + q], y, np.zeros((n, 0)), w, None if offset is None else offset[:, None], A[:, 1 + q :])
+
+
+def stream_problem(
+    stream: Stream, roles: Roles, learned: Learned, outcome: Outcome, outcomes: Outcomes, family: Family, l2: float
+) -> StreamedProblem:
+    """Problem of a stream that was learned."""
+    reader = learned.reader
+    assert reader.features is not None
+    encoder = Encoder(reader, roles, outcome, outcomes.weight)
+    names, protected = reader.features.names, reader.protected.names
+    blocks = stream.select(roles.columns).parts(1 + len(names) + len(protected)).map(encoder)
+    return StreamedProblem(blocks, outcomes, family, names, protected, l2)
