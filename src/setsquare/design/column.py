@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
@@ -147,16 +147,19 @@ def read(frame: Frame, name: str) -> Column:
     return _finite(_from_array(series, name), name)
 
 
-def take_plain(frame: Frame, name: str) -> np.ndarray[Any, Any] | None:
-    """Numbers of a pyarrow column as they lie in memory, of any type; None where they would have to be copied."""
-    column = frame.native.column(name) if hasattr(frame.native, "column_names") and name in frame.names else None
-    if column is None or column.num_chunks != 1 or column.null_count:
-        return None
-    try:
-        values = column.chunk(0).to_numpy(zero_copy_only=True)
-    except (ValueError, NotImplementedError, ArithmeticError):
-        return None
-    return values if values.dtype.kind in "fiu" else None
+def plain_columns(frame: Frame, names: Sequence[str]) -> Iterator[np.ndarray[Any, Any]]:
+    """Numbers of pyarrow columns as they lie in memory, of any type; ends at one that would have to be copied."""
+    source = frame.source
+    if not isinstance(source, nw.DataFrame) or not source.implementation.is_pyarrow():
+        return
+    from pyarrow.types import is_floating, is_integer
+
+    table = source.to_native()
+    for name in names:
+        column = table.column(frame.position(name))
+        if column.num_chunks != 1 or column.null_count or not (is_floating(column.type) or is_integer(column.type)):
+            return
+        yield column.chunk(0).to_numpy()
 
 
 def label(level: Level) -> str:

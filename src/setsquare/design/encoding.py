@@ -13,7 +13,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.typing import Array, BoolArray, Matrix, Table
 
 from .coders import Categorical, Cells, Coder, Numeric, Unseen
-from .column import Missing, Rows, open_rows, take_plain
+from .column import Missing, Rows, open_rows, plain_columns
 from .table import Frame, is_sparse, open_table, require_filled
 
 _KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
@@ -186,11 +186,11 @@ def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
 
 def _copy_columns(frame: Frame, columns: tuple[str, ...], out: Array) -> bool:
     """Copy numbers that need no coding; False where some are missing or not finite, or no numbers."""
-    for j, name in enumerate(columns):
-        plain = take_plain(frame, name)
-        if plain is None:
-            return False
-        out[:, j] = plain
+    count = 0
+    for count, values in enumerate(plain_columns(frame, columns), start=1):
+        out[:, count - 1] = values
+    if count < len(columns):
+        return False
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(out.sum()))
 

@@ -13,7 +13,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.typing import IntArray, Table
 
 from .coders import Categorical, Numeric, order_levels
-from .column import Column, Level, Levels, Missing, Numbers, complete_rows, read, take_plain
+from .column import Column, Level, Levels, Missing, Numbers, complete_rows, plain_columns, read
 from .table import Frame, filter_rows, open_table
 
 #: A text column with more levels than this, and than half the rows, is taken for an identifier.
@@ -145,7 +145,7 @@ def observe(table: Table, columns: Sequence[str], *, missing: Missing, cells: Se
 
 
 def _look(frame: Frame, name: str, distinct: bool) -> Seen:
-    plain = None if distinct else take_plain(frame, name)
+    plain = None if distinct else next(plain_columns(frame, [name]), None)
     if plain is not None:
         with np.errstate(over="ignore", invalid="ignore"):
             total = float(plain.sum(dtype=np.float64))

@@ -47,7 +47,9 @@ class Frame:
 
 
 def open_table(table: Table) -> Frame:
-    """View any table as a :class:`Frame`, without a copy."""
+    """View any table as a :class:`Frame`, without a copy; one that is a frame passes through."""
+    if isinstance(table, Frame):
+        return table
     if is_sparse(table):
         return _from_matrix(table.tocsr())
     native = None if isinstance(table, np.ndarray) else _as_narwhals(table)  # asking it takes longer than a small fit

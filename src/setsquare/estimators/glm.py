@@ -24,7 +24,7 @@ from setsquare.estimators.reading import (
     validate_outcome,
     validate_weight,
 )
-from setsquare.estimators.streaming import assign, learn_stream, numbers, stream_problem
+from setsquare.estimators.streaming import assign, learn_stream, note_columns, numbers, stream_problem
 from setsquare.estimators.warn import judge, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.problem import Problem
@@ -100,8 +100,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         family, outcomes, outcome, classes = self._stream_outcome().settle(learned.outcome)
         problem = stream_problem(stream, roles, learned, outcome, outcomes, family, self.l2)
         self._solve(problem, learned.reader, learned.table.n_rows - problem.n_rows, offset is not None)
-        names = [name for name in stream.columns if name in roles.coded]
-        self.feature_names_in_, self.n_features_in_ = np.asarray(names, dtype=object), len(names)
+        note_columns(self, stream, [name for name in stream.names if name in roles.coded])
         return classes
 
     def _solve(self, problem: Problem | StreamedProblem, reader: Reader, n_dropped: int, has_offset: bool) -> None:

@@ -10,14 +10,16 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare.errors import InputError
+from setsquare.estimators.gathering import MomentFitting
 from setsquare.estimators.reading import Columns, dense, learn_reader, validate_features, validate_weight
 from setsquare.estimators.warn import warn_dropped, warn_pooled
 from setsquare.problem import check_finite
 from setsquare.projection import Projector
+from setsquare.sources import as_stream
 from setsquare.typing import Array, Table
 
 
-class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
+class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     """Remove the linear effect of the protected columns from every feature; needs the protected columns to transform.
 
     Each feature is replaced by its residual from a least-squares regression on the protected columns, plus its mean. On
@@ -70,13 +72,17 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         self.missing = missing
         self.unseen = unseen
 
+    def _columns(self) -> Columns:
+        return Columns(self.protected, False, self.coding, self.reference, self.missing, self.unseen)
+
     def fit(self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None) -> Self:
         """Learn the effects of the protected columns.
 
         Parameters
         ----------
-        X : dataframe or array of shape (n, q)
-            Features.
+        X : dataframe or array of shape (n, q), or a stream
+            Features. A :class:`setsquare.Stream` (or what can be one) is read in two passes; it holds all columns, and
+            the other arguments are their names.
         y : ignored
         protected : dataframe or array of shape (n, p), optional
         sample_weight : array of shape (n,), optional
@@ -85,11 +91,14 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         -------
         self
         """
+        stream = as_stream(X)
+        if stream is not None:
+            return self._fit_stream(stream, protected, sample_weight)
+        self._forget()
         if self.missing == "drop":
             raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
         table = validate_features(self, X, reset=True)
-        columns = Columns(self.protected, False, self.coding, self.reference, self.missing, self.unseen)
-        self.reader_, (Z, P, _) = learn_reader(table, protected, columns)
+        self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns())
         Z = dense(Z)
         check_finite(Z, self.reader_.feature_names, "feature")
         check_finite(P, self.reader_.protected.names, "protected column")
@@ -115,6 +124,9 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         ndarray of shape (n, number of coded features)
         """
         check_is_fitted(self, "projector_")
+        stream = as_stream(X)
+        if stream is not None:
+            return self._transform_stream(stream)
         table = validate_features(self, X, reset=False)
         P, pooled = self.reader_.protected_matrix(table, protected)
         Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))

@@ -90,6 +90,14 @@ def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[
     return names
 
 
+def note_columns(estimator: Any, stream: Stream, names: Sequence[str]) -> None:
+    """Set what scikit-learn wants an estimator to know of the columns that it was fitted to."""
+    estimator.n_features_in_ = len(names)
+    estimator.__dict__.pop("feature_names_in_", None)
+    if stream.is_named:
+        estimator.feature_names_in_ = np.asarray(names, dtype=object)
+
+
 class Learned(NamedTuple):
     """What one pass over a stream tells."""
 
@@ -122,11 +130,12 @@ def _only(reference: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def _look(
     roles: Roles, missing: Any, cells: Sequence[str], outcome: Outcome | None, table: Table
 ) -> tuple[TableSeen, Seen | None]:
+    table = open_table(table)
     seen = design.observe(table, roles.coded, missing=missing, cells=cells)
     if outcome is None or roles.outcome is None:
         return seen, None
-    table = _complete(table, roles.coded, missing)
-    y = read(open_table(table), roles.outcome)
+    table = open_table(_complete(table, roles.coded, missing))
+    y = read(table, roles.outcome)
     return seen, outcome.see(y, numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset"))
 
 
@@ -139,9 +148,12 @@ def _complete(table: Table, columns: Sequence[str], missing: str) -> Table:
 
 
 def numbers(table: Table, name: str | None, what: str) -> Array | None:
-    """Column of numbers of a batch; missing ones are refused by what uses it."""
-    if name is None:
-        return None
+    """Column of numbers of a batch, where there is one; missing ones are refused by what uses it."""
+    return None if name is None else required_numbers(table, name, what)
+
+
+def required_numbers(table: Table, name: str, what: str) -> Array:
+    """Column of numbers of a batch."""
     column = read(open_table(table), name)
     if not isinstance(column, NumericColumn):
         raise InputError(f"The {what} column {name!r} must be numbers: convert it.")
@@ -161,14 +173,14 @@ class Encoder:
         """Block whose features stand behind a column of ones; new arrays each time."""
         features, roles = self.reader.features, self.roles
         assert features is not None
-        table = _complete(table, roles.coded, features.missing)
-        n, q, p = design.n_rows(table), len(features.names), len(self.reader.protected.names)
+        table = open_table(_complete(table, roles.coded, features.missing))
+        n, q, p = table.n_rows, len(features.names), len(self.reader.protected.names)
         # Column by column in memory, as tables are and as kernels want it.
         A = np.empty((n, 1 + q + p), order="F")
         A[:, 0] = 1.0
         features.write(table, A[:, 1 : 1 + q])
         self.reader.protected.write(table, A[:, 1 + q :])
-        y = self.outcome.code(read(open_table(table), str(roles.outcome)))
+        y = self.outcome.code(read(table, str(roles.outcome)))
         weight, offset = numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset")
         w = np.full(n, 1.0 / self.total_weight) if weight is None else weight / self.total_weight
         return Block(A[:, : 1 + q], y, np.zeros((n, 0)), w, None if offset is None else offset[:, None], A[:, 1 + q :])

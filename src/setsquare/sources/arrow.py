@@ -15,7 +15,7 @@ from setsquare.sources.parts import LocalParts, Parts, Piece, Progress
 from setsquare.typing import Table
 
 #: Rows of a read: fewer cost more calls than they save, more leave the cache.
-READ_ROWS = 2**15
+READ_ROWS = 2**14
 #: Bytes of a column that are fetched at once, where they would be the whole of it in a row group otherwise.
 BUFFER_BYTES = 2**18
 
@@ -30,6 +30,11 @@ class ArrowFiles:
     """
 
     dataset: Any
+
+    @property
+    def is_named(self) -> bool:
+        """Columns of files have names."""
+        return True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -109,7 +114,8 @@ def _read_parquet(fragment: Any, names: list[str], n_rows: int) -> Iterator[Any]
             if lacking:
                 raise InputError(f"{fragment.path} has no column {lacking[0]!r}, which other files have: leave it out.")
             groups = [group.id for group in fragment.row_groups]
-            yield from file.iter_batches(n_rows, row_groups=groups, columns=names)
+            # One thread: the others are at work on the batches before.
+            yield from file.iter_batches(n_rows, row_groups=groups, columns=names, use_threads=False)
         except (pa.ArrowInvalid, OSError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"{fragment.path} cannot be read ({reason}): write it again or leave it out.") from None

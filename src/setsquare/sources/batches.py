@@ -22,10 +22,13 @@ class Batches:
     make : callable
         Returns a new iterable of tables, or of functions that return one.
     columns : tuple of str
+    is_named : bool
+        Whether the tables are dataframes.
     """
 
     make: Callable[[], Iterable[Any]]
     columns: tuple[str, ...]
+    is_named: bool
     n_rows: None = None
 
     def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
@@ -53,7 +56,8 @@ def open_batches(data: Any) -> Batches:
         raise InputError("The source has no batches: give at least one.")
     if callable(data) and make() is make():
         raise InputError("The function returns the same iterator twice: let it make a new one in each call.")
-    return Batches(make, design.column_names(_load(first)))
+    table = _load(first)
+    return Batches(make, design.column_names(table), hasattr(table, "columns") or hasattr(table, "column_names"))
 
 
 def _load(batch: Any) -> Table:

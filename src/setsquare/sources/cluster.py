@@ -40,6 +40,7 @@ class DaskFrame:
 
     partitions: tuple[Any, ...]
     columns: tuple[str, ...]
+    is_named: bool = False
     n_rows: None = None
 
     def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> DaskParts[Table]:
@@ -102,7 +103,7 @@ def open_dask(collection: Any) -> DaskFrame:
     """Open a dask dataframe, or a dask array of two dimensions."""
     require("Dask collections need", "dask")
     if hasattr(collection, "columns"):
-        return DaskFrame(tuple(collection.to_delayed()), tuple(map(str, collection.columns)))
+        return DaskFrame(tuple(collection.to_delayed()), tuple(map(str, collection.columns)), True)
     if getattr(collection, "ndim", 0) == 2:
         return DaskFrame(_row_blocks(collection, None), tuple(f"x{j}" for j in range(collection.shape[1])))
     raise InputError(

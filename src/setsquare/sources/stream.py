@@ -12,12 +12,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from setsquare import design
 from setsquare.errors import InputError
-from setsquare.rows import BLOCK_BYTES, _n_cores
+from setsquare.rows import _n_cores
 from setsquare.sources.arrow import ArrowFiles, open_files
 from setsquare.sources.batches import open_batches
 from setsquare.sources.parts import Parts, Progress
 from setsquare.typing import Table
 
+#: Float64 values of a batch: more than rows in memory have, for opening a batch costs as much as working on some.
+BLOCK_BYTES = 2**23
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -33,6 +35,11 @@ class Source(Protocol):
     @property
     def n_rows(self) -> int | None:
         """Number of rows, where it is known without a pass."""
+        ...
+
+    @property
+    def is_named(self) -> bool:
+        """Whether columns have names of their own, as those of arrays have not."""
         ...
 
     def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
@@ -88,6 +95,17 @@ class Stream:
         """Number of rows, where it is known without a pass."""
         source: Source = self.data
         return source.n_rows
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns in use."""
+        return tuple(self.columns)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether columns have names of their own, as those of arrays have not."""
+        source: Source = self.data
+        return source.is_named
 
     def select(self, columns: str | Sequence[str]) -> Stream:
         """Return the stream of some columns."""
