@@ -55,6 +55,11 @@ class Block:
     offset: Array | None = None
     X: Array | None = None
 
+    def __sizeof__(self) -> int:
+        """Bytes of the arrays, by which a cluster decides where to put it."""
+        parts = (self.Z.data if is_sparse(self.Z) else self.Z, self.y, self.Q, self.weight, self.offset, self.X)
+        return sum(part.nbytes for part in parts if part is not None)
+
 
 class Rows(Protocol):
     """What an objective needs to know of its rows."""

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from setsquare.design.table import open_table
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.reading import is_dataframe, validate_weight
-from setsquare.estimators.streaming import note_columns, required_numbers
+from setsquare.estimators.streaming import Roles, note_columns, required_numbers
 from setsquare.moments import BLOCK_BYTES, Moments
 from setsquare.rows import row_slices
 from setsquare.sources import as_stream
@@ -70,7 +70,7 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """Find the components of the rows of ``X`` (n, q), which may also be a :class:`setsquare.Stream` of numbers."""
         stream = as_stream(X)
         if stream is not None:
-            note_columns(self, stream, stream.names)
+            note_columns(self, stream, Roles(stream.names, ()))
             moments = stream.parts().reduce(partial(_moments, stream.names), Moments.merge)
             return self._settle(moments, int(moments.weight))
         Z = self._validate(X, reset=True)

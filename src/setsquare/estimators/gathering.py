@@ -87,7 +87,7 @@ class MomentFitting:
         width = len(self.reader_.features.names) + len(self.reader_.protected.names)
         gather = Gather(self.reader_, roles.weight)
         parts = stream.select(roles.columns).parts(width).map(gather)
-        note_columns(self, stream, [name for name in stream.names if name in roles.coded])
+        note_columns(self, stream, roles)
         self._settle(parts.reduce(_same, Moments.merge))
         return self
 

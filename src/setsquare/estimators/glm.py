@@ -24,12 +24,12 @@ from setsquare.estimators.reading import (
     validate_outcome,
     validate_weight,
 )
-from setsquare.estimators.streaming import assign, learn_stream, note_columns, numbers, stream_problem
+from setsquare.estimators.streaming import assign, join_roles, learn_stream, note_columns, numbers, stream_problem
 from setsquare.estimators.warn import judge, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.problem import Problem
 from setsquare.solvers import Solution, solve
-from setsquare.sources import Stream, as_stream
+from setsquare.sources import Stream, as_stream, is_dask_array
 from setsquare.streamed_problem import StreamedProblem
 from setsquare.typing import Array, Table
 
@@ -64,6 +64,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
 
     def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any) -> Any:
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
+        if is_dask_array(X):
+            classes = self._fit_stream(*join_roles(X, y, protected, weight, offset))
+            self.n_features_in_ = X.shape[1]  # protected columns beside them are not asked for again
+            return classes
         stream = as_stream(X)
         if stream is not None:
             return self._fit_stream(stream, y, protected, weight, offset)
@@ -100,7 +104,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         family, outcomes, outcome, classes = self._stream_outcome().settle(learned.outcome)
         problem = stream_problem(stream, roles, learned, outcome, outcomes, family, self.l2)
         self._solve(problem, learned.reader, learned.table.n_rows - problem.n_rows, offset is not None)
-        note_columns(self, stream, [name for name in stream.names if name in roles.coded])
+        note_columns(self, stream, roles)
         return classes
 
     def _solve(self, problem: Problem | StreamedProblem, reader: Reader, n_dropped: int, has_offset: bool) -> None:

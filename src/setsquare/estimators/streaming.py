@@ -19,7 +19,8 @@ from setsquare.estimators.outcomes import Outcome, Seen
 from setsquare.estimators.reading import Columns, Reader, refuse_constant_protected
 from setsquare.families import Family
 from setsquare.rows import Block
-from setsquare.sources import Stream
+from setsquare.sources import Stream, is_dask_array
+from setsquare.sources.cluster import join_arrays
 from setsquare.streamed_problem import Outcomes, StreamedProblem
 from setsquare.typing import Array, Table
 
@@ -90,8 +91,24 @@ def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[
     return names
 
 
-def note_columns(estimator: Any, stream: Stream, names: Sequence[str]) -> None:
+def join_roles(
+    X: Any, y: Any, protected: Any, weight: Any, offset: Any
+) -> tuple[Stream, str | None, list[str] | None, str | None, str | None]:
+    """Put dask arrays of the same rows into one stream, and name what was an array of its own."""
+    given = {"outcome": y, "weight": weight, "offset": offset, "protected": protected}
+    arrays = {"features": X} | {key: array for key, array in given.items() if array is not None}
+    for key, array in arrays.items():
+        if not is_dask_array(array):
+            raise InputError(f"The features are a dask array and {key} is a {type(array).__name__}: give dask arrays.")
+    stream = Stream(join_arrays(arrays))
+    outcome, weight, offset = (key if given[key] is not None else None for key in ("outcome", "weight", "offset"))
+    names = [name for name in stream.names if name.startswith("protected")]
+    return stream, outcome, names or None, weight, offset
+
+
+def note_columns(estimator: Any, stream: Stream, roles: Roles) -> None:
     """Set what scikit-learn wants an estimator to know of the columns that it was fitted to."""
+    names = [name for name in stream.names if name in roles.coded]
     estimator.n_features_in_ = len(names)
     estimator.__dict__.pop("feature_names_in_", None)
     if stream.is_named:

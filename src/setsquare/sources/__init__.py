@@ -7,6 +7,6 @@ sum over rows is ``parts.reduce(kernel)``, wherever the parts live.
 from __future__ import annotations
 
 from setsquare.sources.parts import LocalParts, Parts
-from setsquare.sources.stream import Stream, as_stream, is_lazy
+from setsquare.sources.stream import Stream, as_stream, is_dask_array, is_lazy
 
-__all__ = ["LocalParts", "Parts", "Stream", "as_stream", "is_lazy"]
+__all__ = ["LocalParts", "Parts", "Stream", "as_stream", "is_dask_array", "is_lazy"]

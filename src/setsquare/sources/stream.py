@@ -155,6 +155,11 @@ def is_lazy(data: Any) -> bool:
     return (module == "pyarrow" and hasattr(data, "get_fragments")) or hasattr(data, "__dask_graph__")
 
 
+def is_dask_array(data: Any) -> bool:
+    """Whether this is a dask array."""
+    return hasattr(data, "__dask_graph__") and hasattr(data, "chunks")
+
+
 def _open(data: Any) -> Any:
     if isinstance(data, str | Path):
         return open_files(data)
