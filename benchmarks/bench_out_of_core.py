@@ -62,7 +62,9 @@ def fit_stream(folder: Path, p: int, memory: str, limit: int | None) -> dict[str
     start = time.perf_counter()
     model = OrthogonalGLMClassifier(protected=[f"x{j}" for j in range(p)]).fit(Stream(files, memory=memory), y="y")
     seconds, cpu = time.perf_counter() - start, time.process_time()
-    return _summary(model.solution_, seconds, cpu, sum(pq.read_metadata(f).num_rows for f in files)) | {"passes": passes}
+    return _summary(model.solution_, seconds, cpu, sum(pq.read_metadata(f).num_rows for f in files)) | {
+        "passes": passes
+    }
 
 
 def fit_memory(folder: Path, p: int, limit: int) -> dict[str, float]:
@@ -142,7 +144,7 @@ def main() -> None:
     key = "us_per_row_and_iteration"
     ratios = [stream[key] / memory[key] for stream, memory in rounds]
     low, middle, high = np.percentile(ratios, [25, 50, 75])
-    print(f"\n| rows | peak memory | seconds | passes | largest abs. corr | stream / memory, per row and iteration |")
+    print("\n| rows | peak memory | seconds | passes | largest abs. corr | stream / memory, per row and iteration |")
     print("|---|---|---|---|---|---|")
     print(
         f"| {whole['rows']:.0f} | {whole['peak_mb']:.0f} MB | {whole['seconds']:.0f} | {whole['passes']:.0f} | "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from .coders import Categorical, Cells, Coder, Numeric
 from .column import Level
+from .column import complete_rows as complete
 from .encoding import Design, Encoded
 from .formula import Formula
 from .seen import TableSeen, observe
@@ -28,6 +29,7 @@ __all__ = [
     "TableSeen",
     "check_column",
     "column_names",
+    "complete",
     "drop",
     "filter_rows",
     "learn",
