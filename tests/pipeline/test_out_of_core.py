@@ -103,7 +103,8 @@ def test_a_fit_to_files_is_the_fit_in_memory(case: str, files: Path) -> None:
     np.testing.assert_allclose(
         streamed, getattr(expected, predict)(features, offset=inside["offset"]), rtol=1e-9, atol=1e-12
     )
-    np.testing.assert_array_equal(found.predict(stream, **given).shape, (len(table),))
+    assert found.predict(stream, **given).shape == (len(table),)
+    assert found.score(stream, y, **given) == pytest.approx(expected.score(features, table[y], offset=inside["offset"]))
 
 
 def test_predictions_are_orthogonal_and_those_of_the_plain_model_are_not(files: Path) -> None:
@@ -147,6 +148,12 @@ def test_a_path_and_a_dataset_are_taken_as_they_are(tmp_path: Path) -> None:
     assert all(np.array_equal(fit.coef_, fits[0].coef_) for fit in fits)
     again = OrthogonalGLMClassifier().fit(tmp_path, "income", protected=PROTECTED)
     np.testing.assert_array_equal(again.coef_, fits[0].coef_)
+
+
+def test_batches_of_arrays_are_refused_because_positions_shift_when_columns_are_taken_out() -> None:
+    stream = Stream([np.random.default_rng(0).normal(size=(50, 4))])
+    with pytest.raises(InputError, match="have no names to know them by again"):
+        OrthogonalGLMRegressor(protected=[0]).fit(stream, y="x3")
 
 
 @pytest.mark.parametrize("missing", ["drop", "level"])

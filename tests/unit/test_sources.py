@@ -104,8 +104,16 @@ def test_batches_of_every_kind_give_all_rows_in_order(kind: str, make) -> None:
     assert stream.columns == tuple(table.columns) and list(found[0].columns) == ["count", "age"]
 
 
+def test_columns_of_arrays_go_by_their_positions() -> None:
+    A = np.arange(12.0).reshape(4, 3)
+    (found,) = Stream([A]).select(["x2", "x0"])
+    np.testing.assert_array_equal(found, A[:, [2, 0]])
+    (whole,) = Stream([A])["x1"].parts()  # inside, columns keep the names that they have in the whole array
+    np.testing.assert_array_equal(whole, A)
+
+
 def test_memory_bounds_the_rows_of_a_batch(files: Path) -> None:
-    table = np.zeros((100_000, 10))
+    table = np.zeros((200_000, 10))
     most = [max(len(batch) for batch in Stream([table], memory=memory)) for memory in ("100kB", "1MB", "1GB")]
     threads = _n_cores() + 1
     assert most[0] < most[1] < most[2] < len(table)

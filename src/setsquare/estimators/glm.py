@@ -24,7 +24,15 @@ from setsquare.estimators.reading import (
     validate_outcome,
     validate_weight,
 )
-from setsquare.estimators.streaming import assign, join_roles, learn_stream, note_columns, numbers, stream_problem
+from setsquare.estimators.streaming import (
+    assign,
+    column_values,
+    join_roles,
+    learn_stream,
+    note_columns,
+    numbers,
+    stream_problem,
+)
 from setsquare.estimators.warn import judge, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.problem import Problem
@@ -145,6 +153,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
             eta, n_pooled = self._stream_predictor(stream, offset)
         warn_pooled(n_pooled)
         return eta
+
+    def _scored(self, X: Table, *columns: Any) -> list[Any]:
+        """Return what a score compares; columns of a stream may be given by name."""
+        stream = as_stream(X)
+        return [column_values(stream, c) if stream is not None and isinstance(c, str) else c for c in columns]
 
     def _batch_predictor(self, offset: Any, table: Table) -> tuple[Array, Mapping[str, int]]:
         """Linear predictors (n, k), and pooled rows by column; an offset that is a name is a column of the table."""

@@ -13,6 +13,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from setsquare import design
 from setsquare.design import Design
 from setsquare.errors import InputError, MissingValuesError
+from setsquare.sources.batches import is_dataframe as is_dataframe  # others ask for it here
 from setsquare.typing import Array, BoolArray, Matrix, Table
 
 
@@ -182,11 +183,6 @@ def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) ->
         if kind not in "OUS" or "convert string to float" not in str(error):
             raise
         return validate_data(estimator, table, dtype=None, **options)
-
-
-def is_dataframe(table: Table) -> bool:
-    """Whether a table brings names for its columns."""
-    return hasattr(table, "columns") or hasattr(table, "column_names")
 
 
 def check_alignment(table: Table, other: Any, what: str) -> None:

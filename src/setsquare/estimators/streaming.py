@@ -88,6 +88,11 @@ def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[
     names = tuple(stream.columns[name] if isinstance(name, int) else str(name) for name in named)
     for name in names:
         design.check_column(name, stream.columns)
+    if not stream.is_named and not all(name.startswith("protected") for name in names):
+        raise InputError(
+            "Columns of arrays have no names to know them by again: give batches that are dataframes, or dask arrays "
+            "of features and, apart, of protected columns."
+        )
     return names
 
 
@@ -175,6 +180,17 @@ def required_numbers(table: Table, name: str, what: str) -> Array:
     if not isinstance(column, NumericColumn):
         raise InputError(f"The {what} column {name!r} must be numbers: convert it.")
     return column.values
+
+
+def column_values(stream: Stream, name: str) -> Any:
+    """One column of a stream as an array."""
+    design.check_column(name, stream.names)
+    return np.concatenate(list(stream.select(name).parts().map(partial(_values, name))))
+
+
+def _values(name: str, table: Table) -> Any:
+    column = read(open_table(table), name)
+    return column.values if isinstance(column, NumericColumn) else np.asarray(column.levels)[column.codes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,12 +37,10 @@ class Batches:
 
     def _read(self, columns: Sequence[str], n_rows: int) -> Iterator[Piece]:
         """Tables of at most ``n_rows`` rows with these columns."""
-        names = list(columns)
         for i, table in enumerate(map(_load, self.make())):
             if not (count := design.n_rows(table)):
                 continue
-            if design.column_names(table) != tuple(names):
-                table = design.select(table, names)
+            table = narrow(table, columns)
             for start in range(0, count, n_rows):
                 part = table if n_rows >= count else design.slice_rows(table, start, n_rows)
                 yield Piece(part, min(n_rows, count - start), f"batch {i}")
@@ -57,7 +55,19 @@ def open_batches(data: Any) -> Batches:
     if callable(data) and make() is make():
         raise InputError("The function returns the same iterator twice: let it make a new one in each call.")
     table = _load(first)
-    return Batches(make, design.column_names(table), hasattr(table, "columns") or hasattr(table, "column_names"))
+    return Batches(make, design.column_names(table), is_dataframe(table))
+
+
+def narrow(table: Table, names: Sequence[str]) -> Table:
+    """Take the named columns of a dataframe; those of an array have no names but their positions, so all stay."""
+    if not is_dataframe(table) or design.column_names(table) == tuple(names):
+        return table
+    return design.select(table, list(names))
+
+
+def is_dataframe(table: Table) -> bool:
+    """Whether a table brings names for its columns."""
+    return hasattr(table, "columns") or hasattr(table, "column_names")
 
 
 def _load(batch: Any) -> Table:

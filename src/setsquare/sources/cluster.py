@@ -17,6 +17,7 @@ import numpy as np
 from setsquare import design
 from setsquare.errors import InputError
 from setsquare.extras import require
+from setsquare.sources.batches import narrow
 from setsquare.sources.parts import Parts, Piece, Progress, apply
 from setsquare.typing import Table
 
@@ -158,8 +159,7 @@ def _ship(functions: tuple[Callable[[Any], Any], ...], merge: Any) -> Any:
 def _cut(table: Any, origin: str, columns: tuple[str, ...], n_rows: int) -> list[Piece]:
     if not (count := design.n_rows(table)):
         return []
-    if design.column_names(table) != columns:
-        table = design.select(table, columns)
+    table = narrow(table, columns)
     starts = range(0, count, n_rows)
     return [Piece(design.slice_rows(table, i, n_rows), min(n_rows, count - i), origin) for i in starts]
 

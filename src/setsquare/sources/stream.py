@@ -59,7 +59,8 @@ class Stream:
     columns : sequence of str, optional
         Columns to use; the others are not read. All by default.
     memory : str or int
-        Bound on the memory of the batches that are worked on at a time, such as "256MB".
+        Bound on the memory of the batches that are worked on at a time, such as "256MB". Datasets with a filter or with
+        keys in their paths are read by Arrow's scanner, which holds a row group or two beside.
     progress : bool
         Whether each pass shows how far it is.
 
@@ -118,7 +119,8 @@ class Stream:
         return self.select(columns)
 
     def __iter__(self) -> Iterator[Table]:
-        return iter(self.parts())
+        for table in self.parts():
+            yield table if self.is_named else design.select(table, self.names)
 
     def parts(self, width: int | None = None) -> Parts[Table]:
         """Open the stream as tables.
