@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from setsquare.problem import Problem
     from setsquare.solvers import Solution, solve
+    from setsquare.sources import Stream
     from setsquare.storage import load, save
 
 _HOME = {
@@ -44,6 +45,7 @@ _HOME = {
     "ProbeResult": "setsquare.auditing",
     "Problem": "setsquare.problem",
     "Solution": "setsquare.solvers",
+    "Stream": "setsquare.sources",
     "audit": "setsquare.auditing",
     "audit_correction": "setsquare.auditing",
     "audit_model": "setsquare.auditing",
@@ -66,6 +68,7 @@ __all__ = [
     "ProbeResult",
     "Problem",
     "Solution",
+    "Stream",
     "audit",
     "audit_correction",
     "audit_model",

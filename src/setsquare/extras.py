@@ -8,6 +8,7 @@ from setsquare.errors import MissingDependencyError
 
 #: The extra of Setsquare that brings a package.
 _EXTRAS = {
+    "dask": "dask",
     "formulaic": "formula",
     "matplotlib": "report",
     "pandas": "data",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,13 +12,14 @@ from scipy import sparse
 from scipy.linalg import LinAlgError, lapack
 
 from setsquare.errors import InputError
-from setsquare.families import RowTerms, contrasts
+from setsquare.families import Family, RowTerms, contrasts
 from setsquare.objective import Objective, Start
 from setsquare.problem import Problem
 from setsquare.projection import Basis, protected_basis
 from setsquare.rows import (
     ArrayRows,
     Block,
+    Rows,
     Sums,
     as_double,
     is_sparse,
@@ -25,6 +27,7 @@ from setsquare.rows import (
     weighted_gram,
     weighted_product,
 )
+from setsquare.streamed_problem import StreamedProblem
 from setsquare.typing import Array, Matrix
 
 #: A feature of which less than this share of the variance lies outside the span of those before it is aliased.
@@ -37,7 +40,7 @@ class Prepared:
 
     Attributes
     ----------
-    problem : Problem
+    problem : Problem or StreamedProblem
     objective : Objective
     basis : Basis or None
         Of the protected columns.
@@ -53,7 +56,7 @@ class Prepared:
         Share of the outcome's variance that the protected columns explain.
     """
 
-    problem: Problem
+    problem: Problem | StreamedProblem
     objective: Objective
     basis: Basis | None
     mean: Array
@@ -90,7 +93,26 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     y, Q, w, offset, basis = read_rows(problem)
     Z, mean = _centre(problem.features, w)
     rows = ArrayRows(Z, y, Q, w, offset, problem.protected)
-    second, zy, zq = rows.reduce(_moments)
+    moments = rows.reduce(_moments)
+
+    def start(m: int) -> Start:
+        return null_model(problem, y, w, m, moments)
+
+    return set_up(problem, rows, basis, mean, moments[0], start, label_share(y, Q, w), whiten=whiten)
+
+
+def set_up(
+    problem: Problem | StreamedProblem,
+    rows: Rows,
+    basis: Basis | None,
+    mean: Array,
+    second: Array,
+    start: Callable[[int], Start],
+    share: float,
+    *,
+    whiten: bool = True,
+) -> Prepared:
+    """Set the objective up, given rows with features less ``mean``, their second moments, and the start."""
     gram, scale = _correlations(second, mean)
     ridge = problem.l2 / scale**2
     kept = _independent(gram)
@@ -101,11 +123,11 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -second[0, 1:] @ T
     penalty = np.zeros((to_raw.shape[1],) * 2)
     penalty[1:, 1:] = problem.l2 * T.T @ T
-    start = null_model(problem, y, w, to_raw.shape[1], (second, zy, zq))
-    objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, Q.shape[1], start)
+    rank = 0 if basis is None else basis.rank
+    objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start(to_raw.shape[1]))
     names = np.asarray(problem.feature_names, dtype=object)
     aliased = tuple(np.delete(names, kept))
-    return Prepared(problem, objective, basis, mean, scale, gram, aliased, label_share(y, Q, w))
+    return Prepared(problem, objective, basis, mean, scale, gram, aliased, share)
 
 
 class RowParts(NamedTuple):
@@ -182,37 +204,42 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
 
 def null_model(problem: Problem, y: Array, w: Array, m: int, moments: Sums | None = None) -> Start:
     """The intercept-only model, for ``m`` coordinates a predictor; moments of the features spare a reading there."""
-    theta = np.zeros((problem.n_predictors, m))
     offset = _coded_offset(problem)
-    if problem.family.is_vector:
-        shares = problem.mean_outcome()
-        theta[:, 0] = contrasts(len(shares)).T @ np.log(shares)
-    else:
-        inverse = problem.family.activation.inverse
-        assert inverse is not None  # every family has a link
-        average = float(w @ y[:, 0])
-        if not problem.family.activation.range[0] < average < problem.family.activation.range[1]:
-            raise InputError(
-                f"The outcome's mean is {average:g}, which the {problem.family.link} link of the {problem.family.name} "
-                "family cannot reach: choose another link."
-            )
-        theta[0, 0] = inverse(np.asarray(average))
-    if offset is not None:
-        theta[:, 0] -= w @ offset
-        top = float(offset.max()) + theta[0, 0]
-        if top >= problem.family.activation.domain[1]:
-            theta[:, 0] -= top - problem.family.activation.domain[1] + 1.0
+    shift, top = (0.0, -np.inf) if offset is None else (w @ offset, float(offset.max()))
+    theta = null_theta(problem.family, problem.mean_outcome(), shift, top, m)
     eta = theta[:, 0] + (np.zeros((1, 1)) if offset is None else offset)  # without one, a row stands for all
     terms = problem.family.terms(y, eta, np.zeros_like(eta))
     loss, slope = float(w @ terms.loss), float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
     alike = offset is None and problem.family.link == "canonical"
-    sums = _null_sums(loss, terms, *moments) if moments is not None and alike else None
+    sums = null_sums(loss, terms, *moments) if moments is not None and alike else None
     curvatures = np.trace(terms.curvature, axis1=1, axis2=2) / problem.n_predictors
     mean = w @ np.broadcast_to(terms.mean, y.shape)
     return Start(theta.ravel(), loss, mean, slope, float(w @ np.broadcast_to(curvatures, w.shape)), sums)
 
 
-def _null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
+def null_theta(family: Family, average: Array, offset: Array | float, top: float, m: int) -> Array:
+    """Coordinates (k, m) of the intercept-only model; the offset has this mean and this largest value."""
+    k = len(average) - 1 if family.is_vector else 1
+    theta = np.zeros((k, m))
+    if family.is_vector:
+        theta[:, 0] = contrasts(k + 1).T @ np.log(average)
+    else:
+        inverse, (low, high) = family.activation.inverse, family.activation.range
+        assert inverse is not None  # every family has a link
+        if not low < average[0] < high:
+            raise InputError(
+                f"The outcome's mean is {average[0]:g}, which the {family.link} link of the {family.name} "
+                "family cannot reach: choose another link."
+            )
+        theta[0, 0] = inverse(average)[0]
+    theta[:, 0] -= offset
+    limit = family.activation.domain[1]
+    if top + theta[0, 0] >= limit:
+        theta[:, 0] -= top + theta[0, 0] - limit + 1.0
+    return theta
+
+
+def null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
     """The sums of :meth:`Objective.model` where all rows have the same mean and curvature."""
     mean, mean_slope, curvature = terms.mean[0], terms.mean_slope[0], terms.curvature[0]
     zero = np.zeros_like(mean)  # no prediction differs from the mean
@@ -236,7 +263,7 @@ def label_share(y: Array, Q: Array, w: Array) -> float:
     return float(np.sum((Q.T @ (w[:, None] * centred)) ** 2)) / total if total > 0.0 else 0.0
 
 
-def check_freedom(problem: Problem, basis: Basis | None, n_free: int) -> None:
+def check_freedom(problem: Problem | StreamedProblem, basis: Basis | None, n_free: int) -> None:
     """Refuse as many protected columns as there are independent features."""
     if basis is not None and basis.rank >= n_free:
         raise InputError(

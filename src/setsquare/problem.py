@@ -101,6 +101,10 @@ class Problem:
         C = contrasts(self.n_predictors + 1)
         return np.asarray(C[self.outcome.astype(int)] if self.outcome.ndim == 1 else self.outcome @ C)
 
+    def outcome_spread(self) -> float:
+        """Standard deviation of the outcome, over all its columns."""
+        return float(np.sqrt(np.var(self.coded_outcome(), axis=0).sum()))
+
     def mean_outcome(self) -> Array:
         """Weighted mean of the outcome, (1,), or share of each class, (K,)."""
         w = self.mean_weight()
@@ -162,10 +166,15 @@ def _check_outcome(problem: Problem) -> None:
     if problem.offset is not None and problem.offset.size != problem.n_rows:
         raise InputError(f"The offset must be one column, not the shape {problem.offset.shape}.")
     if np.ptp(y) == 0.0:
-        raise InputError(
-            f"Every outcome is {y[0]:g}, so there is nothing to predict: the {problem.family.name} family needs "
-            "an outcome that varies."
-        )
+        refuse_constant(float(y[0]), problem.family)
+
+
+def refuse_constant(value: float, family: Family) -> None:
+    """Raise one sentence about an outcome that does not vary."""
+    raise InputError(
+        f"Every outcome is {value:g}, so there is nothing to predict: the {family.name} family needs an outcome that "
+        "varies."
+    )
 
 
 def _check_classes(problem: Problem, y: Array) -> None:

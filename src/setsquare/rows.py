@@ -55,6 +55,11 @@ class Block:
     offset: Array | None = None
     X: Array | None = None
 
+    def __sizeof__(self) -> int:
+        """Bytes of the arrays, by which a cluster decides where to put it."""
+        parts = (self.Z.data if is_sparse(self.Z) else self.Z, self.y, self.Q, self.weight, self.offset, self.X)
+        return sum(part.nbytes for part in parts if part is not None)
+
 
 class Rows(Protocol):
     """What an objective needs to know of its rows."""
@@ -115,11 +120,11 @@ class ArrayRows:
     def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
         """Add up what ``kernel`` returns for each block; always in the same order, so always the same digits."""
         first, *others = self.blocks
-        pending = [workers().submit(_quietly, kernel, block) for block in others]
-        return add_up(iter([_quietly(kernel, first), *(part.result() for part in pending)]))
+        pending = [workers().submit(quietly, kernel, block) for block in others]
+        return add_up(iter([quietly(kernel, first), *(part.result() for part in pending)]))
 
 
-def _quietly(kernel: Callable[[Block], Sums], block: Block) -> Sums:
+def quietly(kernel: Callable[[Block], Sums], block: Block) -> Sums:
     """Call a kernel; where it overflows or leaves the domain of a link, its infinite sums say so and nothing warns."""
     with np.errstate(over="ignore", invalid="ignore"):
         return kernel(block)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy import special
 
 from setsquare.projection import Basis, protected_basis
-from setsquare.rows import ArrayRows, Block, Sums, add_up, mean_weight, row_slices, single_threaded_blas
+from setsquare.rows import ArrayRows, Block, Rows, Sums, add_up, mean_weight, row_slices, single_threaded_blas
 from setsquare.typing import Array, IntArray
 
 
@@ -85,34 +86,58 @@ def association(
     w = mean_weight(len(y), weight)
     basis = basis or protected_basis(X, w)
     rows = ArrayRows(X, y[:, None], np.zeros((len(y), 0)), w)
-    mean = float(w @ y)
+    if cluster is None:
+        return associate(rows, float(w @ y), basis, float(w @ w), level)
+    share = cluster_sums(w, cluster)
+    sample = _Sample(len(share), float(share @ share))
+    return _associate(rows, float(w @ y), basis, sample, level, Block(X, y[:, None], X[:, :0], w), cluster)
+
+
+def associate(
+    rows: Rows, mean: float, basis: Basis, concentration: float, level: float
+) -> tuple[Association, tuple[Association, ...]]:
+    """Bound correlations as :func:`association` does, of rows anywhere whose features are the protected columns.
+
+    ``mean`` is that of the predictions, ``concentration`` the sum of the squared weights.
+    """
+    return _associate(rows, mean, basis, _Sample(rows.n_rows, concentration), level)
+
+
+def _associate(
+    rows: Rows,
+    mean: float,
+    basis: Basis,
+    sample: _Sample,
+    level: float,
+    whole: Block | None = None,
+    cluster: IntArray | None = None,
+) -> tuple[Association, tuple[Association, ...]]:
+    p = len(basis.names)
     with single_threaded_blas():
-        spread, cov, variance = rows.reduce(lambda block: _moments(block, mean, basis.mean))
+        spread, cov, variance = rows.reduce(partial(_moments, mean, basis.mean))
     if float(spread) <= (1e-14 * max(abs(mean), 1e-300)) ** 2:
-        return NONE, (NONE,) * X.shape[1]
+        return NONE, (NONE,) * p
     size, scale = math.sqrt(float(spread)), np.sqrt(variance)
     varies = np.asarray([name not in basis.constant for name in basis.names])
     inverse = np.where(varies, 1.0 / np.where(varies, scale, 1.0), 0.0)
     c, own = basis.transform.T @ cov / size, cov * inverse / size
     parts = _Parts(basis, inverse, c, own, mean, size)
-    if cluster is None:
+    if whole is None:
         with single_threaded_blas():
             near, pull, near_own, pull_own = rows.reduce(parts.block_sums)
     else:
-        near, pull, near_own, pull_own = parts.sums(Block(X, y[:, None], X[:, :0], w), cluster)
-    share = w if cluster is None else cluster_sums(w, cluster)
-    independent = _Sample(len(share), float(share @ share))
-    total = _bound(float(c @ c), _error(near, independent.n), float(pull), independent, basis.rank, level)
+        near, pull, near_own, pull_own = parts.sums(whole, cluster)
+    total = _bound(float(c @ c), _error(near, sample.n), float(pull), sample, basis.rank, level)
     single = [
-        _bound(float(own[j] ** 2), float(near_own[j]), float(pull_own[j]), independent, 1, level)
+        _bound(float(own[j] ** 2), float(near_own[j]), float(pull_own[j]), sample, 1, level)
         if varies[j]
         else Association(math.nan, math.nan, 0)
-        for j in range(len(own))
+        for j in range(p)
     ]
     return total, tuple(single)
 
 
-def _moments(block: Block, mean: float, centre: Array) -> Sums:
+def _moments(mean: float, centre: Array, block: Block) -> Sums:
     gap, X = block.y[:, 0] - mean, np.subtract(np.asarray(block.Z).T, centre[:, None], order="C")
     weighted = block.weight * gap
     return np.asarray(weighted @ gap), X @ weighted, (X * X) @ block.weight

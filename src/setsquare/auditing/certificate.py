@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -104,17 +105,37 @@ def certify(
     """Bound every association of predictions ``y``, (n,) or (n, k)."""
     whole, single = _largest(y.reshape(len(y), -1), protected, level)
     scale = _spread(y, protected.weight) if glm.activation.name == "identity" and y.ndim == 1 else 1.0
-    kind = "" if fit is None else _kind(glm)
-    bounds = []
     sizes = protected.group_sizes
-    for j, (name, source) in enumerate(zip(protected.names, protected.sources, strict=True)):
-        n_group = sizes[j]
-        spread = 1.0 if n_group is not None else _spread(protected.columns[j], protected.weight)
+    spreads = [
+        1.0 if size is not None else _spread(x, protected.weight)
+        for x, size in zip(protected.columns, sizes, strict=True)
+    ]
+    terms = tuple(zip(protected.names, protected.sources, sizes, spreads, strict=True))
+    return bound_effects(whole, single, terms, glm, fit, level, scale, len(y))
+
+
+def bound_effects(
+    whole: Association,
+    single: Sequence[Association],
+    terms: Sequence[tuple[str, str, int | None, float]],
+    glm: Family,
+    fit: Fit | None,
+    level: float,
+    scale: float,
+    n: int,
+) -> Certificate:
+    """Put bounds on correlations beside those on effects.
+
+    ``terms`` has name, source, size of the group and standard deviation of each column; ``scale`` is what differences
+    are measured in.
+    """
+    bounds = []
+    for j, (name, source, n_group, spread) in enumerate(terms):
         unit = "group" if n_group is not None else f"sd ({spread:.3g})" if spread > 0.0 else "-"
         effect, upper = _effect(fit, j, spread, level, scale, ratio=_is_ratio(glm))
         bounds.append(ColumnBound(name, source, single[j].estimate, single[j].upper, unit, effect, upper, n_group))
-    n, p = protected.values.shape
-    return Certificate(n, p, level, whole.estimate, whole.upper, kind, tuple(bounds))
+    kind = "" if fit is None else _kind(glm)
+    return Certificate(n, len(terms), level, whole.estimate, whole.upper, kind, tuple(bounds))
 
 
 def _largest(Y: Array, protected: Protected, level: float) -> tuple[Association, tuple[Association, ...]]:

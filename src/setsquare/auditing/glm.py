@@ -7,7 +7,10 @@ family and with any link. Predictions are fractions, not outcomes, so the errors
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -22,7 +25,7 @@ from setsquare.rows import single_threaded_blas
 from setsquare.solvers import Status
 from setsquare.solvers.certify import certify
 from setsquare.solvers.sqp import Settings, solve_sqp
-from setsquare.typing import Array
+from setsquare.typing import Array, IntArray
 
 #: Linear predictors this far out are where a probability or a count no longer differs from its limit.
 FAR = 12.0
@@ -30,6 +33,33 @@ FAR = 12.0
 FEW = 0.05
 #: Share of one row in the error of a test from which it decides the test.
 DOMINANT = 0.25
+
+
+class Terms(Protocol):
+    """What is asked of protected columns, wherever they are."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where each comes from."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know."""
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """Smallest and largest value of each column."""
+
+    @property
+    def max_leverage(self) -> float:
+        """Largest leverage of a row, or a bound on it below 0.05."""
+
+
+T = TypeVar("T", bound=Terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +112,28 @@ def fit_glm(
     1.0986
     """
     X, names, weight = protected.values, protected.names, protected.weight
+    total = float(len(X)) if weight is None else float(weight.sum())
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
         prepared = prepare(Problem(X, y, family=glm, weight=weight, quasi=True, feature_names=names))
-        end = solve_sqp(prepared.objective, None, Settings(kkt=1e-7))
-        solution = certify(prepared, end, "sqp")
-        rough = solution.status is Status.CONVERGED and end.trace[-1].kkt > 1e-11
-        theta = _polish(prepared, end.theta) if rough else end.theta
-        total = float(len(X)) if weight is None else float(weight.sum())
-        V = covariance(prepared.objective, theta, vcov, total_weight=total, cluster=protected.cluster)
-    separated = (
-        () if glm.name == "gaussian" and glm.link == "canonical" else _separated(prepared, theta, solution.status)
-    )
+        return fit_prepared(prepared, protected, vcov, total, protected.cluster)
+
+
+def fit_prepared(
+    prepared: Prepared,
+    protected: Terms,
+    vcov: str,
+    total_weight: float,
+    cluster: IntArray | None = None,
+) -> Fit:
+    """Fit the evaluation model, wherever its rows are."""
+    glm = prepared.problem.family
+    end = solve_sqp(prepared.objective, None, Settings(kkt=1e-7))
+    solution = certify(prepared, end, "sqp")
+    rough = solution.status is Status.CONVERGED and end.trace[-1].kkt > 1e-11
+    theta = _polish(prepared, end.theta) if rough else end.theta
+    V = covariance(prepared.objective, theta, vcov, total_weight=total_weight, cluster=cluster)
+    linear = glm.name == "gaussian" and glm.link == "canonical"
+    separated = () if linear or solution.status is Status.CONVERGED else _separated(prepared, theta, protected.ends)
     fit = _summarise(prepared, theta, V, protected, separated)
     if solution.status in (Status.CONVERGED, Status.FLAT) or separated:
         return fit
@@ -106,18 +147,14 @@ def _polish(prepared: Prepared, theta: Array) -> Array:
     return polished if np.isfinite(polished).all() else theta
 
 
-def _separated(prepared: Prepared, theta: Array, status: Status) -> tuple[str, ...]:
+def _separated(prepared: Prepared, theta: Array, ends: tuple[Array, Array]) -> tuple[str, ...]:
     """Columns whose effect runs off to infinity: a group of their own has predictions on the edge of their range."""
-    if status is Status.CONVERGED:
-        return ()
     coef = prepared.objective.raw(theta)[1:]
-    reach = np.abs(coef).max(axis=1) * np.ptp(np.asarray(prepared.problem.features), axis=0)
+    reach = np.abs(coef).max(axis=1) * (ends[1] - ends[0])
     return tuple(np.asarray(prepared.problem.feature_names, dtype=object)[reach > FAR])
 
 
-def _summarise(
-    prepared: Prepared, theta: Array, V: Covariance, protected: Protected, separated: tuple[str, ...]
-) -> Fit:
+def _summarise(prepared: Prepared, theta: Array, V: Covariance, protected: Terms, separated: tuple[str, ...]) -> Fit:
     k, T = prepared.objective.n_predictors, prepared.objective.to_raw
     m, names = T.shape[1], protected.names
     point = theta.reshape(k, m)
@@ -157,15 +194,29 @@ def evaluate_glm(
     title = f"evaluation model: {glm}"
     if not tested.varies.any() or np.ptp(tested.part(y), axis=0).max() == 0.0:
         return _nothing(tested, title), None
-    y, notes = tested.part(y), list(tested.notes)
+    y = tested.part(y)
     if y.ndim == 2:
         there = np.abs(y).sum(axis=0) > 0.0  # a class may have been in the rows that were left out
         y, classes = y[:, there], tuple(name for name, here in zip(classes, there, strict=True) if here)
     fit = _without_lost_reference(fit_glm(y, tested, glm, vcov), protected, tested)
-    joint, by_source, single = fit.all, fit.by_source, None
-    if reason := _why_not_wald(fit, y, tested, vcov, glm):
+    return conclude(fit, tested, glm, vcov, level, classes, partial(largest_score, y), partial(score_tests, y)), fit
+
+
+def conclude(
+    fit: Fit,
+    tested: T,
+    glm: Family,
+    vcov: str,
+    level: float,
+    classes: tuple[str, ...],
+    largest: Callable[[T], float],
+    score: Callable[[T], tuple[Test, tuple[Test, ...], tuple[Test, ...]]],
+) -> Evaluation:
+    """Effects and tests of a fitted model; score tests where those of the fit do not hold what they promise."""
+    joint, by_source, single, notes = fit.all, fit.by_source, None, list(tested.notes)
+    if reason := _why_not_wald(fit, tested, vcov, glm, largest):
         # The score equations are those of any family: their test asks the same question and always has an answer.
-        joint, by_source, alone = score_tests(y, tested)
+        joint, by_source, alone = score(tested)
         single = alone if fit.separated or not fit.converged else None
         notes.append(f"{reason}: joint tests are score tests, which ask the same question.")
     if fit.undetermined:
@@ -173,8 +224,8 @@ def evaluate_glm(
             f"{', '.join(fit.undetermined)}: constant, or determined by the other protected columns; no effect of "
             "their own."
         )
-    effects = _effects(fit, single, tested, level, classes)
-    return Evaluation("glm", f"{title}, {_errors(vcov, fit)}", effects, joint, by_source, notes=tuple(notes)), fit
+    title, effects = f"evaluation model: {glm}, {_errors(vcov, fit)}", _effects(fit, single, tested, level, classes)
+    return Evaluation("glm", title, effects, joint, by_source, notes=tuple(notes))
 
 
 def _without_lost_reference(fit: Fit, before: Protected, after: Protected) -> Fit:
@@ -196,7 +247,7 @@ def _nothing(protected: Protected, title: str) -> Evaluation:
     return Evaluation("glm", title, tuple(effects), joint, tuple(by_source), notes=protected.notes)
 
 
-def _why_not_wald(fit: Fit, y: Array, protected: Protected, vcov: str, glm: Family) -> str:
+def _why_not_wald(fit: Fit, protected: T, vcov: str, glm: Family, largest: Callable[[T], float]) -> str:
     """Reason for which Wald tests do not hold what they promise; empty if they do."""
     if fit.separated:
         return (
@@ -213,13 +264,13 @@ def _why_not_wald(fit: Fit, y: Array, protected: Protected, vcov: str, glm: Fami
         return ""
     if protected.max_leverage > FEW:
         return f"Some effects rest on fewer than {1 / FEW:.0f} rows, where Wald tests reject too often"
-    if largest_score(y, protected) > DOMINANT:
+    if largest(protected) > DOMINANT:
         return "A few predictions are so extreme that they outweigh the others, where Wald tests reject too often"
     return ""
 
 
 def _effects(
-    fit: Fit, single: tuple[Test, ...] | None, protected: Protected, level: float, classes: tuple[str, ...]
+    fit: Fit, single: tuple[Test, ...] | None, protected: Terms, level: float, classes: tuple[str, ...]
 ) -> tuple[Effect, ...]:
     """One effect a column (and class); with the statistics of `single` tests where there are some."""
     errors = np.sqrt(np.maximum(np.diag(fit.cov), 0.0)).reshape(fit.coef.shape)

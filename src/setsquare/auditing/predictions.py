@@ -18,6 +18,7 @@ from setsquare.auditing.nonlinear import PERMUTATION_BASED
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import Evaluation
 from setsquare.auditing.result import AuditResult
+from setsquare.auditing.streams import evaluate_stream, look
 from setsquare.auditing.subject import Raw, Subject, open_predictions, read_predictions
 from setsquare.auditing.tensor import EffectMap, evaluate_tensor
 from setsquare.auditing.verdict import Verdict, judge
@@ -25,6 +26,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.reading import check_alignment, dense, validate_weight
 from setsquare.families import Family
 from setsquare.families import family as make_family
+from setsquare.sources import Stream
 from setsquare.typing import Array, BoolArray, IntArray, Table
 
 EVALUATIONS = ("glm", "linear", *PERMUTATION_BASED)
@@ -85,10 +87,11 @@ def audit(
 
     Parameters
     ----------
-    predictions : array, series or dataframe of shape (n,), (n, K) or (n, ...)
+    predictions : array, series or dataframe of shape (n,), (n, K) or (n, ...), or a column of a stream
         Probabilities (also as the two columns of ``predict_proba``), class probabilities, counts, scores, class labels,
-        or a tensor or embedding with one row an observation.
-    protected : dataframe, series or array of n rows
+        or a tensor or embedding with one row an observation. Of a :class:`setsquare.Stream`, ``stream["score"]``: it is
+        read in passes, by the generalised linear evaluation model.
+    protected : dataframe, series or array of n rows, or columns of the same stream
         The protected columns; text and categories are coded by dummies.
     family : str or Family, optional
         Family of the evaluation model. By default binomial for values in [0, 1], multinomial for class probabilities,
@@ -140,6 +143,11 @@ def audit(
     settings = Settings(vcov, level, tolerance, n_permutations, max_rows, random_state)
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
+    if isinstance(predictions, Stream) or isinstance(protected, Stream):
+        asked = None if family is None else make_family(family, link, parameter)
+        given = sample_weight, asked, coding, reference, missing
+        _refuse_in_memory(predictions, protected, names, cluster, classes)
+        return replace(_audit_stream(predictions, protected, settings, given), setting=setting)
     raw = open_predictions(predictions, classes)
     if raw.n_rows != design.n_rows(protected):
         raise InputError(
@@ -158,6 +166,38 @@ def audit(
         setting=setting,
         notes=(*notes, *subject.notes, *result.notes),
         backend=backend_of(protected, predictions),
+    )
+
+
+def _refuse_in_memory(
+    predictions: Any, protected: Any, names: tuple[str, ...], cluster: Any, classes: Sequence[Any] | None
+) -> None:
+    """Refuse what an audit of a stream cannot do."""
+    if not (isinstance(predictions, Stream) and isinstance(protected, Stream)):
+        raise InputError("Give predictions and protected columns as columns of one stream, or both in memory.")
+    if names != ("glm",) or cluster is not None or classes is not None:
+        raise InputError(
+            "A stream is audited by the generalised linear model alone (family='gaussian' for a linear one), without "
+            "clusters or classes: read the columns into memory for the rest."
+        )
+
+
+def _audit_stream(predictions: Stream, protected: Stream, settings: Settings, given: tuple[Any, ...]) -> AuditResult:
+    problem, columns, notes = look(predictions, protected, *given)
+    blank = _blank(columns.n_rows, len(columns.names), settings.level, "" if problem is None else str(problem.family))
+    if problem is None:
+        return replace(blank, notes=notes)
+    found, bounds = evaluate_stream(problem, columns, settings.vcov, settings.level)
+    evaluations = (found,)
+    verdict, reason = judge(evaluations, bounds, level=settings.level, tolerance=settings.tolerance)
+    cautions = _cautions(evaluations, None, bounds, settings)
+    return replace(
+        blank,
+        verdict=verdict,
+        reason=reason,
+        evaluations=evaluations,
+        certificate=bounds,
+        notes=(*notes, *cautions),
     )
 
 
@@ -252,17 +292,7 @@ def _complete(
 
 def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings) -> AuditResult:
     n, p = protected.values.shape
-    blank = AuditResult(
-        verdict=Verdict.NONE,
-        reason="Nothing to leak: every prediction is the same.",
-        evaluations=(),
-        certificate=Certificate(n, p, settings.level, 0.0, 0.0, "", ()),
-        setting="",
-        family=str(subject.family),
-        n=n,
-        n_protected=p,
-        level=settings.level,
-    )
+    blank = _blank(n, p, settings.level, str(subject.family))
     if subject.is_constant:
         return blank
     evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
@@ -280,6 +310,20 @@ def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], setti
         certificate=bounds,
         notes=_cautions(evaluations, protected, bounds, settings),
         effect_map=effect_map,
+    )
+
+
+def _blank(n: int, p: int, level: float, family: str) -> AuditResult:
+    return AuditResult(
+        verdict=Verdict.NONE,
+        reason="Nothing to leak: every prediction is the same.",
+        evaluations=(),
+        certificate=Certificate(n, p, level, 0.0, 0.0, "", ()),
+        setting="",
+        family=family,
+        n=n,
+        n_protected=p,
+        level=level,
     )
 
 
@@ -317,7 +361,7 @@ def _evaluate(
 
 
 def _cautions(
-    evaluations: tuple[Evaluation, ...], protected: Protected, bounds: Certificate, settings: Settings
+    evaluations: tuple[Evaluation, ...], protected: Protected | None, bounds: Certificate, settings: Settings
 ) -> tuple[str, ...]:
     notes = []
     factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
@@ -329,9 +373,9 @@ def _cautions(
     if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
         notes.append(f"Units have HC3 errors in the effect map, not {settings.vcov}.")
     blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
-    if blind and protected.cluster is not None:
+    if blind and protected is not None and protected.cluster is not None:
         notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the clusters.")
-    if any(name != "tensor" for name in blind) and protected.weight is not None:
+    if any(name != "tensor" for name in blind) and protected is not None and protected.weight is not None:
         notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the weights.")
     if bounds.correlation**2 * bounds.n < TAUTOLOGY and not math.isnan(bounds.correlation):
         notes.append(

@@ -285,7 +285,7 @@ def _classes(values: Array, names: Sequence[str], asked: Family | None, *, round
         family("multinomial"),
         tuple(name for name, here in zip(classes, used, strict=True) if here),
         n_outside=outside,
-        notes=(*notes, *_outside_note(outside, len(values), "multinomial")),
+        notes=(*notes, *outside_note(outside, len(values), "multinomial")),
     )
 
 
@@ -299,18 +299,24 @@ def _units(values: Array, asked: Family | None) -> Subject:
 
 
 def _means(values: Array, asked: Family | None) -> Subject:
-    notes: list[str] = []
-    if asked is None:
-        shares = values.min() >= 0.0 and values.max() <= 1.0
-        asked = family("binomial" if shares else "gaussian")
-        kind = "probabilities (binomial)" if shares else "numbers on the whole line (gaussian)"
-        notes.append(f"The predictions were taken for {kind}: pass family= if they are something else.")
-    low, high = asked.activation.range
+    glm, notes = guess_family(float(values.min()), float(values.max()), asked)
+    low, high = glm.activation.range
     outside = int(((values < low) | (values > high)).sum())
-    return Subject(values, asked, n_outside=outside, notes=(*notes, *_outside_note(outside, len(values), asked.name)))
+    return Subject(values, glm, n_outside=outside, notes=(*notes, *outside_note(outside, len(values), glm.name)))
 
 
-def _outside_note(count: int, n: int, name: str) -> tuple[str, ...]:
+def guess_family(low: float, high: float, asked: Family | None) -> tuple[Family, tuple[str, ...]]:
+    """Return the family that was asked for, or that of numbers in this range with a note that says so."""
+    if asked is not None:
+        return asked, ()
+    shares = low >= 0.0 and high <= 1.0
+    kind = "probabilities (binomial)" if shares else "numbers on the whole line (gaussian)"
+    note = f"The predictions were taken for {kind}: pass family= if they are something else."
+    return family("binomial" if shares else "gaussian"), (note,)
+
+
+def outside_note(count: int, n: int, name: str) -> tuple[str, ...]:
+    """Say how many predictions the family's mean cannot reach."""
     if not count:
         return ()
     return (

@@ -11,7 +11,7 @@ import numpy as np
 from setsquare.auditing.subject import MANY_CLASSES
 from setsquare.commands.options import Options
 from setsquare.commands.sources import Source
-from setsquare.design.training import FEW_VALUES
+from setsquare.design.seen import FEW_VALUES
 from setsquare.errors import InputError
 
 if TYPE_CHECKING:

@@ -9,10 +9,13 @@ richer basis (all cells, splines) is what extends every guarantee beyond a linea
 from __future__ import annotations
 
 from .coders import Categorical, Cells, Coder, Numeric
+from .column import Level
+from .column import complete_rows as complete
 from .encoding import Design, Encoded
 from .formula import Formula
-from .table import column_names, drop, filter_rows, n_rows, select
-from .training import learn
+from .seen import TableSeen, observe
+from .table import check_column, column_names, drop, filter_rows, n_rows, select, slice_rows
+from .training import learn, settle
 
 __all__ = [
     "Categorical",
@@ -21,11 +24,18 @@ __all__ = [
     "Design",
     "Encoded",
     "Formula",
+    "Level",
     "Numeric",
+    "TableSeen",
+    "check_column",
     "column_names",
+    "complete",
     "drop",
     "filter_rows",
     "learn",
     "n_rows",
+    "observe",
     "select",
+    "settle",
+    "slice_rows",
 ]

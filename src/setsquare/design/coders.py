@@ -275,12 +275,8 @@ def _name(column: Levels, code: Any) -> str:
     return label(column.levels[code] if code >= 0 else None)
 
 
-def order_levels(column: Levels, name: str, reference: Level | None) -> tuple[Level, ...]:
-    """Levels that occur, in their order, "missing" last, and the `reference` moved to the front."""
-    counts = np.bincount(column.codes + 1, minlength=len(column.levels) + 1)
-    levels: list[Level] = [level for level, count in zip(column.levels, counts[1:], strict=True) if count]
-    if counts[0]:
-        levels.append(None)
+def order_levels(levels: Sequence[Level], name: str, reference: Level | None) -> tuple[Level, ...]:
+    """Move the `reference` to the front of the levels of a column."""
     labels = [label(level) for level in levels]
     if len(set(labels)) < len(labels):
         twice = next(text for text in labels if labels.count(text) > 1)

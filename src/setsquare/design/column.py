@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
@@ -39,10 +39,14 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """A categorical column: `codes` (n,) into `levels` (declared or sorted order), -1 where missing."""
+    """A categorical column: `codes` (n,) into `levels` (declared or sorted order), -1 where missing.
+
+    `declared` has all levels that the column's type names, in its order; empty for text.
+    """
 
     codes: IntArray
     levels: tuple[Level, ...]
+    declared: tuple[Level, ...] = ()
 
     @property
     def missing(self) -> BoolArray:
@@ -51,7 +55,7 @@ class Levels:
 
     def take(self, keep: BoolArray) -> Levels:
         """Keep some rows; levels that no longer occur stay in `levels`."""
-        return Levels(self.codes[keep], self.levels)
+        return Levels(self.codes[keep], self.levels, self.declared)
 
 
 Column: TypeAlias = Numbers | Levels
@@ -116,23 +120,46 @@ def open_rows(frame: Frame, columns: tuple[str, ...], missing: Missing) -> Rows:
     """Choose the rows that take part under the rule for missing values."""
     if missing != "drop":
         return Rows(frame, columns, missing)
-    keep = np.ones(frame.n_rows, dtype=bool)
-    for name in columns:
-        keep &= ~read(frame, name).missing
+    keep = complete_rows(frame, columns)
     if not keep.any():
         raise InputError(f"No row is left: every one has a missing value in {_quoted(columns)}.")
     return Rows(frame, columns, missing, None if keep.all() else keep)
 
 
+def complete_rows(frame: Frame, columns: Sequence[str]) -> BoolArray:
+    """Mask (n,) of the rows without a missing value in `columns`."""
+    keep = np.ones(frame.n_rows, dtype=bool)
+    for name in columns:
+        keep &= ~read(frame, name).missing
+    return keep
+
+
 def read(frame: Frame, name: str) -> Column:
     """Read one column as numbers or as codes, whatever holds it."""
     j = frame.position(name)
+    if not frame.n_rows:
+        return Numbers(np.zeros(0))  # of what kind it would be, nothing tells
     if is_sparse(frame.source):
         return _finite(Numbers(frame.take([j]).toarray().ravel().astype(np.float64)), name)
     series = frame.source[:, j]
     if isinstance(series, nw.Series):
         return _finite(_from_series(series, name), name)
     return _finite(_from_array(series, name), name)
+
+
+def plain_columns(frame: Frame, names: Sequence[str]) -> Iterator[np.ndarray[Any, Any]]:
+    """Numbers of pyarrow columns as they lie in memory, of any type; ends at one that would have to be copied."""
+    source = frame.source
+    if not isinstance(source, nw.DataFrame) or not source.implementation.is_pyarrow():
+        return
+    from pyarrow.types import is_floating, is_integer
+
+    table = source.to_native()
+    for name in names:
+        column = table.column(frame.position(name))
+        if column.num_chunks != 1 or column.null_count or not (is_floating(column.type) or is_integer(column.type)):
+            return
+        yield column.chunk(0).to_numpy()
 
 
 def label(level: Level) -> str:
@@ -167,12 +194,13 @@ def _from_array(values: np.ndarray[Any, Any], name: str) -> Column:
 
 def _from_levels(series: nw.Series[Any]) -> Levels:
     codes, found = _factorize(series)
-    order = _declared(series) or sorted(found)
+    declared = _declared(series)
+    order = declared or sorted(found)
     rank = {level: i for i, level in enumerate(order)}
     sequence = sorted(range(len(found)), key=lambda i: rank[found[i]])
     recode = np.full(len(found) + 1, -1)
     recode[sequence] = np.arange(len(found))
-    return Levels(recode[codes], tuple(_plain(found[i]) for i in sequence))
+    return Levels(recode[codes], tuple(_plain(found[i]) for i in sequence), tuple(map(_plain, declared)))
 
 
 def _factorize(series: nw.Series[Any]) -> tuple[IntArray, list[Any]]:
@@ -254,7 +282,11 @@ def _finite(column: Column, name: str) -> Column:
 
 
 def _refuse_missing(frame: Frame, columns: Sequence[str]) -> None:
-    counts = {name: int(read(frame, name).missing.sum()) for name in columns}
+    refuse_missing({name: int(read(frame, name).missing.sum()) for name in columns})
+
+
+def refuse_missing(counts: Mapping[str, int]) -> None:
+    """Raise one sentence that names the columns with missing values and counts these."""
     listed = ", ".join(f"{name!r} ({count})" for name, count in counts.items() if count)
     raise MissingValuesError(
         f"Missing (NaN) values in column{_s(listed.count('('))} {listed}; fill them, or pass missing='drop' to leave "

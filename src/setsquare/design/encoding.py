@@ -10,10 +10,10 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.typing import BoolArray, Matrix, Table
+from setsquare.typing import Array, BoolArray, Matrix, Table
 
 from .coders import Categorical, Cells, Coder, Numeric, Unseen
-from .column import Missing, open_rows
+from .column import Missing, Rows, open_rows, plain_columns
 from .table import Frame, is_sparse, open_table, require_filled
 
 _KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
@@ -111,13 +111,24 @@ class Design:
             return Encoded(matrix, names, self.sources, None, {})
         rows = open_rows(frame, self.columns, self.missing)
         values = np.zeros((rows.n, len(names)))
+        return Encoded(values, names, self.sources, rows.keep, self._fill(rows, values))
+
+    def write(self, table: Table, out: Array) -> Mapping[str, int]:
+        """Encode a table of complete rows into `out` (n, k), and return the number of pooled rows by source."""
+        frame = open_table(table)
+        if all(map(_is_plain, self.coders)) and _copy_columns(frame, self.columns, out):
+            return {}
+        out[:] = 0.0
+        return self._fill(open_rows(frame, self.columns, "error" if self.missing == "drop" else self.missing), out)
+
+    def _fill(self, rows: Rows, values: Array) -> dict[str, int]:
         pooled: dict[str, int] = {}
         start = 0
         for coder in self.coders:
             stop = start + len(coder.names)
             pooled |= coder.encode(rows, values[:, start:stop], self.unseen)
             start = stop
-        return Encoded(values, names, self.sources, rows.keep, pooled)
+        return pooled
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, fit for JSON; a design from a formula has none.
@@ -171,6 +182,17 @@ def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
     with np.errstate(over="ignore", invalid="ignore"):
         finite = np.isfinite(values.sum()) or np.isfinite(values).all()  # one bad number would spoil the sum
     return values if finite else None
+
+
+def _copy_columns(frame: Frame, columns: tuple[str, ...], out: Array) -> bool:
+    """Copy numbers that need no coding; False where some are missing or not finite, or no numbers."""
+    count = 0
+    for count, values in enumerate(plain_columns(frame, columns), start=1):
+        out[:, count - 1] = values
+    if count < len(columns):
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(out.sum()))
 
 
 def _require_finite(matrix: Any, columns: tuple[str, ...]) -> None:

@@ -31,10 +31,14 @@ class Frame:
     n_rows: int
     source: Any
 
+    @property
+    def native(self) -> Any:
+        """The table as its own library has it."""
+        return _native(self.source)
+
     def position(self, name: str) -> int:
         """Position of a column, or an error that offers the nearest names."""
-        if name not in self.names:
-            raise InputError(f"There is no column {name!r}; {_nearest(name, self.names)}")
+        check_column(name, self.names)
         return self.names.index(name)
 
     def take(self, positions: Sequence[int]) -> Any:
@@ -43,7 +47,9 @@ class Frame:
 
 
 def open_table(table: Table) -> Frame:
-    """View any table as a :class:`Frame`, without a copy."""
+    """View any table as a :class:`Frame`, without a copy; one that is a frame passes through."""
+    if isinstance(table, Frame):
+        return table
     if is_sparse(table):
         return _from_matrix(table.tocsr())
     native = None if isinstance(table, np.ndarray) else _as_narwhals(table)  # asking it takes longer than a small fit
@@ -186,6 +192,38 @@ def filter_rows(table: Table, keep: BoolArray | None) -> Table:
         return table
     source = open_table(table).source
     return _native(source.filter(keep.tolist()) if isinstance(source, nw.DataFrame) else source[keep])
+
+
+def slice_rows(table: Table, start: int, count: int) -> Table:
+    """Take at most `count` rows from `start` on, as the same kind of table.
+
+    Parameters
+    ----------
+    table : dataframe, array or sparse matrix
+    start, count : int
+
+    Returns
+    -------
+    table of the same kind
+
+    Examples
+    --------
+    >>> slice_rows([[1, 2], [3, 4], [5, 6]], 1, 9)
+    array([[3, 4],
+           [5, 6]])
+    """
+    return _native(open_table(table).source[start : start + count])
+
+
+def check_column(name: str, names: Sequence[str]) -> None:
+    """Refuse a name that is not among `names`, and offer the nearest.
+
+    Examples
+    --------
+    >>> check_column("age", ["age", "sex"])
+    """
+    if name not in names:
+        raise InputError(f"There is no column {name!r}; {_nearest(name, names)}")
 
 
 def _as_narwhals(table: Table) -> nw.DataFrame[Any] | None:

@@ -6,22 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
-import numpy as np
+from setsquare.errors import InputError
+from setsquare.typing import Table
 
-from setsquare.errors import InputError, MissingValuesError
-from setsquare.typing import Array, IntArray, Table
-
-from .coders import Categorical, Cells, Coder, Numeric, Unseen, locate_levels, order_levels
-from .column import Level, Levels, Missing, Rows, open_rows
+from .coders import Categorical, Cells, Coder, Numeric, Unseen, locate_levels
+from .column import Level, Missing, Rows, open_rows, refuse_missing
 from .encoding import Design, read_matrix
 from .formula import learn_formula, parse
+from .seen import Seen, TableSeen, code_column, looks_like_codes, observed, see
 from .table import Columns, Frame, is_sparse, open_table, require_filled, resolve
 
 Coding: TypeAlias = Literal["dummy", "cells"]
-#: A text column with more levels than this, and than half the rows, is taken for an identifier.
-MANY_LEVELS = 50
-#: A numeric column with no more values than this is taken for codes of groups when cells are asked for.
-FEW_VALUES = 20
 
 
 def learn(
@@ -72,9 +67,7 @@ def learn(
            [ 1., 44.],
            [ 0., 27.]])
     """
-    for option, value, kind in (("coding", coding, Coding), ("missing", missing, Missing), ("unseen", unseen, Unseen)):
-        if value not in get_args(kind):
-            raise InputError(f"{option}={value!r} is not one of {', '.join(map(repr, get_args(kind)))}.")
+    check_options(coding, missing, unseen)
     frame = open_table(table)
     require_filled(frame)
     if formula is not None and columns is not None:
@@ -91,6 +84,13 @@ def learn(
     design = Design(coders, missing, unseen)
     _refuse_collisions(design.names)
     return design
+
+
+def check_options(coding: str, missing: str, unseen: str) -> None:
+    """Refuse options that do not exist."""
+    for option, value, kind in (("coding", coding, Coding), ("missing", missing, Missing), ("unseen", unseen, Unseen)):
+        if value not in get_args(kind):
+            raise InputError(f"{option}={value!r} is not one of {', '.join(map(repr, get_args(kind)))}.")
 
 
 def _learn_columns(
@@ -114,61 +114,89 @@ def _learn_formula(frame: Frame, text: str, reference: Mapping[str, Level], miss
 
 
 def _learn_variables(rows: Rows, reference: Mapping[str, Level]) -> Iterator[Numeric | Categorical]:
-    for name in reference:
-        if name not in rows.columns:
-            raise InputError(f"The reference names the column {name!r}, which is not among {list(rows.columns)}.")
+    _check_reference(reference, rows.columns)
     for name in rows.columns:
-        column = rows.column(name)
-        blank = column.missing
-        if blank.all():
-            raise MissingValuesError(f"Column {name!r} has missing values only; leave it out.")
-        if isinstance(column, Levels):
-            levels = order_levels(column, name, reference.get(name))
-            if len(levels) > max(MANY_LEVELS, rows.n // 2):
-                raise InputError(
-                    f"Column {name!r} has {len(levels)} levels in {rows.n} rows, as an identifier has; leave it out, "
-                    "or convert it if it holds numbers as text."
-                )
-            yield Categorical(name, levels)
-            continue
-        if name in reference:
-            raise InputError(f"Column {name!r} is numeric and has no reference level; convert it to text.")
-        fill = float(column.values[~blank].mean()) if rows.missing == "level" else None
-        yield Numeric(name, fill, bool(blank.any()))
+        yield code_column(name, see(rows.column(name)), reference, rows.missing)
+
+
+def _check_reference(reference: Mapping[str, Level], columns: Sequence[str]) -> None:
+    for name in reference:
+        if name not in columns:
+            raise InputError(f"The reference names the column {name!r}, which is not among {list(columns)}.")
 
 
 def _join(coders: Sequence[Numeric | Categorical], rows: Rows) -> tuple[Coder, ...]:
     """Put one saturated coder in the place of the first categorical."""
     for coder in coders:
-        if isinstance(coder, Numeric) and _looks_like_codes(rows.numbers(coder.name)):
-            raise InputError(
-                f"Column {coder.name!r} is numeric and would take no part in the cells, although it has few values; "
-                "convert it to text or to a category."
-            )
+        if isinstance(coder, Numeric):
+            _refuse_codes(coder.name, see(rows.column(coder.name), distinct=True))
     parts = [coder for coder in coders if isinstance(coder, Categorical)]
     if len(parts) < 2:
         return tuple(coders)
     codes = [locate_levels(part.levels, rows.levels(part.name)) for part in parts]
-    cells = Cells(tuple(p.name for p in parts), tuple(p.levels for p in parts), _observed(codes))
+    return _with_cells(coders, observed(codes))
+
+
+def _refuse_codes(name: str, seen: Seen) -> None:
+    if looks_like_codes(seen):
+        raise InputError(
+            f"Column {name!r} is numeric and would take no part in the cells, although it has few values; "
+            "convert it to text or to a category."
+        )
+
+
+def _with_cells(coders: Sequence[Numeric | Categorical], cells: tuple[tuple[int, ...], ...]) -> tuple[Coder, ...]:
+    parts = [coder for coder in coders if isinstance(coder, Categorical)]
+    joined = Cells(tuple(p.name for p in parts), tuple(p.levels for p in parts), cells)
     rest = [coder for coder in coders if coder not in parts[1:]]
-    return tuple(cells if coder is parts[0] else coder for coder in rest)
+    return tuple(joined if coder is parts[0] else coder for coder in rest)
 
 
-def _looks_like_codes(values: Array) -> bool:
-    """Whether numbers are whole and few, and each occurs often: groups rather than a quantity."""
-    distinct = np.unique(values[~np.isnan(values)])
-    few = len(distinct) <= FEW_VALUES and 10 * len(distinct) <= len(values)
-    return bool(few and (distinct == np.floor(distinct)).all())
+def settle(
+    seen: TableSeen,
+    columns: Sequence[str],
+    *,
+    coding: Coding = "dummy",
+    reference: Mapping[str, Level] | None = None,
+    missing: Missing = "error",
+    unseen: Unseen = "error",
+) -> Design:
+    """Learn a design from what all batches of a table said of its columns; the options are those of :func:`learn`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from setsquare.design.seen import observe
+    >>> batches = [np.array([["b", 1.0]], dtype=object), np.array([["a", 2.0]], dtype=object)]
+    >>> seen = [observe(batch, ["x0", "x1"], missing="error") for batch in batches]
+    >>> settle(seen[0].merge(seen[1]), ["x0", "x1"]).names
+    ('x0[b]', 'x1')
+    """
+    check_options(coding, missing, unseen)
+    if not seen.n_kept:
+        raise InputError(f"No row is left: every one has a missing value in {', '.join(map(repr, columns))}.")
+    reference = reference or {}
+    _check_reference(reference, columns)
+    if missing == "error" and any(seen.columns[name].n_missing for name in columns):
+        refuse_missing({name: seen.columns[name].n_missing for name in columns})
+    coders: tuple[Coder, ...] = tuple(code_column(name, seen.columns[name], reference, missing) for name in columns)
+    if coding == "cells":
+        coders = _settle_cells(seen, columns, coders)
+    design = Design(coders, missing, unseen)
+    _refuse_collisions(design.names)
+    return design
 
 
-def _observed(codes: Sequence[IntArray]) -> tuple[tuple[int, ...], ...]:
-    """List the combinations of `codes` that occur, in lexicographic order."""
-    ids = np.zeros(len(codes[0]), dtype=np.int64)
-    first = ids[:1]
-    for code in codes:
-        # Renumbered at each column, so that the product of all level counts is never formed.
-        _, first, ids = np.unique(ids * (code.max() + 1) + code, return_index=True, return_inverse=True)
-    return tuple(tuple(int(code[row]) for code in codes) for row in first)
+def _settle_cells(seen: TableSeen, columns: Sequence[str], coders: Any) -> tuple[Coder, ...]:
+    for name in columns:
+        if seen.columns[name].counts is None:
+            _refuse_codes(name, seen.columns[name])
+    parts = [(j, coder) for j, coder in enumerate(coders) if isinstance(coder, Categorical)]
+    if len(parts) < 2:
+        return tuple(coders)
+    place = [{level: i for i, level in enumerate(coder.levels)} for _, coder in parts]
+    cells = {tuple(of[cell[j]] for (j, _), of in zip(parts, place, strict=True)) for cell in seen.cells}
+    return _with_cells(coders, tuple(sorted(cells)))
 
 
 def _refuse_collisions(names: Sequence[Any]) -> None:

@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from setsquare import families
 from setsquare.errors import InputError
 from setsquare.estimators.glm import OrthogonalGLM
+from setsquare.estimators.outcomes import Classes, Outcome
 from setsquare.families import Family
 from setsquare.typing import Array, Table
 
@@ -121,8 +122,9 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
 
         Parameters
         ----------
-        X : dataframe or array of shape (n, q)
-            Features.
+        X : dataframe or array of shape (n, q), or a stream
+            Features. A :class:`setsquare.Stream`, a path of Parquet files, an Arrow dataset or a dask dataframe is read
+            in batches; it holds all columns, and the other arguments are their names.
         y : array of shape (n,)
             Classes.
         protected : dataframe or array of shape (n, p), optional
@@ -150,6 +152,9 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
             raise InputError("After leaving out rows of weight 0 a class has no row: give it rows or leave it out.")
         return families.binomial if len(classes) == 2 else families.multinomial, codes.astype(np.float64), classes
 
+    def _stream_outcome(self) -> Outcome:
+        return Classes()
+
     def decision_function(self, X: Table, offset: Any = None) -> Array:
         """Linear predictors: (n,) for two classes, (n, n_classes) for more."""
         eta = self._linear_predictor(X, offset)
@@ -174,4 +179,5 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
 
     def score(self, X: Table, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
         """Accuracy of the predicted classes."""
+        y, sample_weight = self._scored(X, y, sample_weight)
         return float(accuracy_score(y, self.predict(X, offset), sample_weight=sample_weight))

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from setsquare.design.table import open_table
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.reading import is_dataframe, validate_weight
+from setsquare.estimators.streaming import Roles, note_columns, required_numbers
 from setsquare.moments import BLOCK_BYTES, Moments
 from setsquare.rows import row_slices
+from setsquare.sources import as_stream
 from setsquare.typing import Array, Table
 
 
@@ -38,6 +42,9 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     mean_ : ndarray of shape (q,)
         What is taken off: zero without `center`.
     n_components_ : int
+    moments_ : Moments
+        Of the rows so far, to which ``partial_fit`` and ``merge`` add.
+    n_samples_seen_ : int
 
     Notes
     -----
@@ -60,12 +67,39 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.center = center
 
     def fit(self, X: Table, y: Any = None, sample_weight: Any = None) -> Self:
-        """Find the components of the rows of ``X`` (n, q)."""
+        """Find the components of the rows of ``X`` (n, q), which may also be a :class:`setsquare.Stream` of numbers."""
+        stream = as_stream(X)
+        if stream is not None:
+            note_columns(self, stream, Roles(stream.names, ()))
+            moments = stream.parts().reduce(partial(_moments, stream.names), Moments.merge)
+            return self._settle(moments, int(moments.weight))
         Z = self._validate(X, reset=True)
+        return self._settle(Moments.of(Z, validate_weight(sample_weight, len(Z))), len(Z))
+
+    def partial_fit(self, X: Table, y: Any = None, sample_weight: Any = None) -> Self:
+        """Find the components of the rows of ``X`` (n, q) and of all batches before."""
+        first = not hasattr(self, "moments_")
+        Z = self._validate(X, reset=first)
         moments = Moments.of(Z, validate_weight(sample_weight, len(Z)))
+        if first:
+            return self._settle(moments, len(Z))
+        return self._settle(self.moments_.merge(moments), self.n_samples_seen_ + len(Z))
+
+    def merge(self, other: PrincipalComponents) -> Self:
+        """Find the components of the rows of both."""
+        for fitted in (self, other):
+            check_is_fitted(fitted, "moments_")
+        if self.n_features_in_ != other.n_features_in_:
+            raise InputError(
+                f"One has {self.n_features_in_} columns and the other {other.n_features_in_}: merge fits of the same "
+                "columns."
+            )
+        return self._settle(self.moments_.merge(other.moments_), self.n_samples_seen_ + other.n_samples_seen_)
+
+    def _settle(self, moments: Moments, n_rows: int) -> Self:
         wrong = ~np.isfinite(np.diag(moments.scatter))
         if wrong.any():
-            names = getattr(self, "feature_names_in_", np.arange(Z.shape[1]))
+            names = getattr(self, "feature_names_in_", np.arange(len(wrong)))
             listed = ", ".join(str(name) for name in names[wrong][:5])
             raise MissingValuesError(
                 f"Column(s) {listed} have NaN (missing) or infinity (infinite) values: remove or fill them."
@@ -77,17 +111,20 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         variance, vectors = np.maximum(variance[::-1], 0.0), vectors[:, ::-1]
         total = float(variance.sum())
         share = variance / total if total > 0.0 else np.zeros_like(variance)
-        k = self._count(share, min(Z.shape))
+        k = self._count(share, min(len(share), n_rows))
         largest = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], axis=0)
         self.components_ = np.ascontiguousarray((vectors * np.where(largest < 0.0, -1.0, 1.0)).T[:k])
         self.explained_variance_ratio_ = share[:k]
         self.mean_ = moments.mean if self.center else np.zeros_like(moments.mean)
-        self.n_components_ = k
+        self.moments_, self.n_samples_seen_, self.n_components_ = moments, n_rows, k
         return self
 
     def transform(self, X: Table) -> Array:
         """Coordinates of the rows of ``X`` (n, q), in float32 unless they are float64."""
         check_is_fitted(self, "components_")
+        stream = as_stream(X)
+        if stream is not None:
+            return np.concatenate(list(stream.parts().map(self.transform)))
         Z = self._validate(X, reset=False)
         reduced = np.empty((len(Z), self.n_components_), dtype=np.result_type(Z.dtype, np.float32))
         shift = self.components_ @ self.mean_
@@ -128,6 +165,11 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _moments(columns: tuple[str, ...], table: Table) -> Moments:
+    frame = open_table(table)
+    return Moments.of(np.stack([required_numbers(frame, name, "feature") for name in columns]).T)
 
 
 def _is_matrix(X: Any) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,19 +16,32 @@ from sklearn.utils.validation import check_is_fitted
 from setsquare import design
 from setsquare.design import Design
 from setsquare.errors import InputError
+from setsquare.estimators.outcomes import Outcome
 from setsquare.estimators.reading import (
     Columns,
+    Reader,
     check_alignment,
     learn_reader,
     validate_features,
     validate_outcome,
     validate_weight,
 )
+from setsquare.estimators.streaming import (
+    assign,
+    column_values,
+    join_roles,
+    learn_stream,
+    note_columns,
+    numbers,
+    stream_problem,
+)
 from setsquare.estimators.warn import judge, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.problem import Problem
 from setsquare.rows import is_sparse, row_slices
 from setsquare.solvers import Solution, solve
+from setsquare.sources import Stream, as_stream, is_dask_array
+from setsquare.streamed_problem import StreamedProblem
 from setsquare.typing import Array, Matrix, Table
 
 
@@ -54,8 +69,19 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
         """Family, outcome as numbers, and the classes if there are any."""
 
+    @abstractmethod
+    def _stream_outcome(self) -> Outcome:
+        """How the outcome is read from a stream."""
+
     def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any) -> Any:
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
+        if is_dask_array(X):
+            classes = self._fit_stream(*join_roles(X, y, protected, weight, offset))
+            self.n_features_in_ = X.shape[1]  # protected columns beside them are not asked for again
+            return classes
+        stream = as_stream(X)
+        if stream is not None:
+            return self._fit_stream(stream, y, protected, weight, offset)
         X = validate_features(self, X, reset=True)
         n = design.n_rows(X)
         for what, values in (("the outcome", y), ("sample_weight", weight), ("offset", offset)):
@@ -82,6 +108,23 @@ class OrthogonalGLM(BaseEstimator, ABC):
             feature_names=reader.feature_names,
             protected_names=reader.protected.names,
         )
+        self._solve(problem, reader, n - problem.n_rows, offset is not None)
+        return classes
+
+    def _fit_stream(self, stream: Stream, y: Any, protected: Any, weight: Any, offset: Any) -> Any:
+        """Fit to rows that are read in batches, as often as the solver needs them."""
+        if y is None:
+            raise InputError("The estimator requires y to be passed: name the column of the stream.")
+        roles = assign(stream, y, protected, weight, offset, self._columns())
+        learned = learn_stream(stream, roles, self._columns(), self._stream_outcome())
+        assert learned.outcome is not None
+        family, outcomes, outcome, classes = self._stream_outcome().settle(learned.outcome)
+        problem = stream_problem(stream, roles, learned, outcome, outcomes, family, self.l2)
+        self._solve(problem, learned.reader, learned.table.n_rows - problem.n_rows, offset is not None)
+        note_columns(self, stream, roles)
+        return classes
+
+    def _solve(self, problem: Problem | StreamedProblem, reader: Reader, n_dropped: int, has_offset: bool) -> None:
         solution = solve(
             problem,
             self.solver,
@@ -92,34 +135,63 @@ class OrthogonalGLM(BaseEstimator, ABC):
             rng=np.random.default_rng(self.random_state),
         )
         judge(solution, reader.protected.constant)
-        self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, family, solution.n_iter
-        self.has_offset_ = offset is not None
-        self.n_dropped_ = n - problem.n_rows
+        self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, problem.family, solution.n_iter
+        self.has_offset_ = has_offset
+        self.n_dropped_ = n_dropped
         self.protected_names_ = np.asarray(reader.protected.names, dtype=object)
         self.coefficient_names_ = np.asarray(reader.feature_names, dtype=object)
-        return classes
 
-    def _start(self, problem: Problem) -> tuple[Array, Array] | None:
+    def _start(self, problem: Problem | StreamedProblem) -> tuple[Array, Array] | None:
         before: Solution | None = getattr(self, "solution_", None)
         n_outputs = problem.n_predictors + 1 if problem.family.is_vector else 1
-        if before is None or before.coef.shape != (n_outputs, problem.features.shape[1]):
+        if before is None or before.coef.shape != (n_outputs, len(problem.feature_names)):
             return None
         return before.intercept, before.coef
 
     def _linear_predictor(self, X: Table, offset: Any) -> Array:
         """Linear predictors (n, k) of new rows."""
         check_is_fitted(self, "solution_")
-        if not self.reader_.lacks_protected(X):
-            X = validate_features(self, X, reset=False)
-        table = self.reader_.feature_table(X)
-        Z, n_pooled = (table, {}) if _is_short(table) else self.reader_.feature_matrix(table)
-        warn_pooled(n_pooled)
-        eta = _product(Z, self.solution_.coef.T) + self.solution_.intercept
-        shift = _validate_offset(offset, len(eta))
-        if shift is None:
+        if offset is None:
             warn_no_offset(self.has_offset_)
-            return eta
-        return eta + (shift[:, None] if shift.ndim == 1 else shift)
+        stream = as_stream(X)
+        if stream is None:
+            if not self.reader_.lacks_protected(X):
+                X = validate_features(self, X, reset=False)
+            eta, n_pooled = self._batch_predictor(_validate_offset(offset, design.n_rows(X)), X)
+        else:
+            eta, n_pooled = self._stream_predictor(stream, offset)
+        warn_pooled(n_pooled)
+        return eta
+
+    def _scored(self, X: Table, *columns: Any) -> list[Any]:
+        """Return what a score compares; columns of a stream may be given by name."""
+        stream = as_stream(X)
+        return [column_values(stream, c) if stream is not None and isinstance(c, str) else c for c in columns]
+
+    def _batch_predictor(self, offset: Any, table: Table) -> tuple[Array, Mapping[str, int]]:
+        """Linear predictors (n, k), and pooled rows by column; an offset that is a name is a column of the table."""
+        features = self.reader_.feature_table(table)
+        Z, n_pooled = (features, {}) if _is_short(features) else self.reader_.feature_matrix(features)
+        eta = _product(Z, self.solution_.coef.T) + self.solution_.intercept
+        shift = numbers(table, offset, "offset") if isinstance(offset, str) else offset
+        return eta if shift is None else eta + (shift[:, None] if shift.ndim == 1 else shift), n_pooled
+
+    def _stream_predictor(self, stream: Stream, offset: Any) -> tuple[Array, Mapping[str, int]]:
+        if offset is not None and not isinstance(offset, str):
+            raise InputError("offset must be the name of a column where the rows are a stream.")
+        assert self.reader_.features is not None
+        columns = (*self.reader_.features.columns, *(() if offset is None else (offset,)))
+        parts = (
+            stream.select(columns)
+            .parts(2 * len(self.reader_.feature_names))
+            .map(partial(self._batch_predictor, offset))
+        )
+        pooled: Counter[str] = Counter()
+        pieces = []
+        for eta, n_pooled in parts:
+            pieces.append(eta)
+            pooled.update(n_pooled)
+        return np.concatenate(pieces), pooled
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -10,14 +10,16 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare.errors import InputError
+from setsquare.estimators.gathering import MomentFitting
 from setsquare.estimators.reading import Columns, dense, learn_reader, validate_features, validate_weight
 from setsquare.estimators.warn import warn_dropped, warn_erased, warn_pooled
 from setsquare.problem import check_finite
 from setsquare.projection import Eraser, Projector, protected_basis
+from setsquare.sources import as_stream
 from setsquare.typing import Array, Table
 
 
-class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
+class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     """Remove linear effects of the protected columns from features; needs them to transform unless using="features".
 
     With ``using="protected"`` each feature is replaced by its residual from a least-squares regression on the protected
@@ -86,13 +88,17 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         self.missing = missing
         self.unseen = unseen
 
+    def _columns(self) -> Columns:
+        return Columns(self.protected, False, self.coding, self.reference, self.missing, self.unseen)
+
     def fit(self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None) -> Self:
         """Learn the effects of the protected columns.
 
         Parameters
         ----------
-        X : dataframe or array of shape (n, q)
-            Features.
+        X : dataframe or array of shape (n, q), or a stream
+            Features. A :class:`setsquare.Stream` (or what can be one) is read in two passes; it holds all columns, and
+            the other arguments are their names.
         y : ignored
         protected : dataframe or array of shape (n, p), optional
         sample_weight : array of shape (n,), optional
@@ -101,13 +107,16 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         -------
         self
         """
+        stream = as_stream(X)
+        if stream is not None:
+            return self._fit_stream(stream, protected, sample_weight)
+        self._forget()
         if self.missing == "drop":
             raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
         if self.using not in ("protected", "features"):
             raise InputError(f"using={self.using!r} is not one of 'protected', 'features'.")
         table = validate_features(self, X, reset=True)
-        columns = Columns(self.protected, False, self.coding, self.reference, self.missing, self.unseen)
-        self.reader_, (Z, P, _) = learn_reader(table, protected, columns)
+        self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns())
         Z = dense(Z)
         check_finite(Z, self.reader_.feature_names, "feature")
         check_finite(P, self.reader_.protected.names, "protected column")
@@ -138,6 +147,9 @@ class LinearOrthogonalizer(TransformerMixin, BaseEstimator):
         ndarray of shape (n, number of coded features)
         """
         check_is_fitted(self, "protected_names_")
+        stream = as_stream(X)
+        if stream is not None:
+            return self._transform_stream(stream)
         alone = self.using == "features"
         table = X if alone and self.reader_.lacks_protected(X) else validate_features(self, X, reset=False)
         P, pooled = (None, {}) if alone else self.reader_.protected_matrix(table, protected)

@@ -13,6 +13,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 from setsquare import design
 from setsquare.design import Design
 from setsquare.errors import InputError, MissingValuesError
+from setsquare.sources.batches import is_dataframe as is_dataframe  # others ask for it here
 from setsquare.typing import Array, BoolArray, Matrix, Table
 
 
@@ -154,13 +155,18 @@ def learn_reader(
         table, source = design.filter_rows(table, keep), design.filter_rows(source, keep)
         reader = learn(table, source)
     Z = None if reader.features is None else reader.features.apply(reader.feature_table(table)).values
-    if not reader.protected.names:
-        raise InputError(
-            f"Every protected column is constant ({', '.join(reader.protected.columns)}): there is nothing to protect; "
-            "name a column that varies."
-        )
+    refuse_constant_protected(reader.protected)
     X = dense(reader.protected.apply(source).values)
     return reader, Encoded(Z, X, keep)
+
+
+def refuse_constant_protected(protected: Design) -> None:
+    """Refuse protected columns of which none varies."""
+    if not protected.names:
+        raise InputError(
+            f"Every protected column is constant ({', '.join(protected.columns)}): there is nothing to protect; "
+            "name a column that varies."
+        )
 
 
 def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) -> Table:
@@ -177,11 +183,6 @@ def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) ->
         if kind not in "OUS" or "convert string to float" not in str(error):
             raise
         return validate_data(estimator, table, dtype=None, **options)
-
-
-def is_dataframe(table: Table) -> bool:
-    """Whether a table brings names for its columns."""
-    return hasattr(table, "columns") or hasattr(table, "column_names")
 
 
 def check_alignment(table: Table, other: Any, what: str) -> None:

@@ -12,6 +12,7 @@ from sklearn.metrics import r2_score
 from setsquare import families
 from setsquare.errors import InputError
 from setsquare.estimators.glm import OrthogonalGLM
+from setsquare.estimators.outcomes import Numbers, Outcome
 from setsquare.families import Family
 from setsquare.typing import Array, Table
 
@@ -97,8 +98,9 @@ random_state
 
         Parameters
         ----------
-        X : dataframe or array of shape (n, q)
-            Features.
+        X : dataframe or array of shape (n, q), or a stream
+            Features. A :class:`setsquare.Stream`, a path of Parquet files, an Arrow dataset or a dask dataframe is read
+            in batches; it holds all columns, and the other arguments are their names.
         y : array of shape (n,)
             Outcome.
         protected : dataframe or array of shape (n, p), optional
@@ -115,10 +117,17 @@ random_state
         self.intercept_, self.coef_ = float(self.solution_.intercept[0]), self.solution_.coef[0]
         return self
 
-    def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
+    def _own_family(self) -> Family:
         family = families.family(self.family, self.link)
         if family.is_vector:
             raise InputError("The multinomial family is for classes: use OrthogonalGLMClassifier.")
+        return family
+
+    def _stream_outcome(self) -> Outcome:
+        return Numbers(self._own_family())
+
+    def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
+        family = self._own_family()
         try:
             return family, y.astype(np.float64), None
         except (TypeError, ValueError):
@@ -138,6 +147,7 @@ random_state
 
     def score(self, X: Table, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
         """R² of the predicted means."""
+        y, sample_weight = self._scored(X, y, sample_weight)
         return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:

@@ -19,6 +19,8 @@ COLLINEAR = 1e-9
 CONSTANT = 1e-13
 #: Columns whose Gram matrix has no smaller pivot than this (relative, not squared) lose nothing by it.
 WELL_CONDITIONED = 1e-3
+#: Eigenvalues of a correlation matrix below this share of the largest are rounding.
+LOST = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,14 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     w = mean_weight(n, weight)
     moments = Moments.of(X, w)
     mean, gram = moments.mean, moments.scatter
-    if not np.isfinite(gram).all():
-        listed = ", ".join(np.asarray(names)[~np.isfinite(np.diag(gram))])
-        raise MissingValuesError(f"Protected column(s) {listed} have missing or infinite values: remove or fill them.")
-    R = _triangular_factor(X, mean, gram, w)
+    _check_finite(gram, names)
+    R = cholesky_factor(gram)
+    return settle_basis(mean, _triangular_factor(X, mean, w) if R is None else R, names)
+
+
+def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:
+    """Return the basis of columns with this mean and ``R'R = (X - mean)' diag(w) (X - mean)``, R triangular."""
+    p = len(mean)
     spread = np.linalg.norm(R, axis=0)
     varies = spread > CONSTANT * np.abs(mean)
     scaled = R / np.where(varies, spread, 1.0)
@@ -107,28 +113,69 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     return Basis(mean, transform, names, tuple(names[j] for j in np.flatnonzero(~varies)), collinear)
 
 
+def basis_of_moments(moments: Moments, names: tuple[str, ...] | None = None) -> Basis:
+    """Fit a :class:`Basis` to the moments of the columns, where the rows are gone.
+
+    Squares have half the digits: a column of which less than about 1e-6 lies outside the span of others is collinear.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([0.0, 1.0, 2.0, 5.0])
+    >>> basis_of_moments(Moments.of(np.column_stack([x, x**2, 3 * x]))).collinear
+    ('x2',)
+    """
+    names = names or tuple(f"x{j}" for j in range(len(moments.mean)))
+    _check_finite(moments.scatter, names)
+    gram = moments.scatter / moments.weight
+    R = cholesky_factor(gram)
+    if R is None:
+        spread = np.sqrt(np.maximum(np.diag(gram), 0.0))
+        divisor = np.where(spread > 0.0, spread, 1.0)
+        values, vectors = np.linalg.eigh(gram / np.outer(divisor, divisor))
+        values = np.where(values > LOST * values[-1], values, 0.0)
+        R = stack_factors(np.zeros_like(gram), np.sqrt(values)[:, None] * vectors.T) * spread
+    return settle_basis(moments.mean, R, names)
+
+
 def check_rows(n: int, p: int) -> None:
     """Refuse more protected columns than rows: nothing but a constant is orthogonal to all of them."""
     if n <= p:
         raise InputError(f"Too few rows (n_samples = {n}) for {p} protected column(s): give more rows than columns.")
 
 
-def _triangular_factor(X: Array, mean: Array, gram: Array, w: Array) -> Array:
-    """R with ``R'R = (X - mean)' diag(w) (X - mean)``, which ``gram`` is up to rounding."""
+def _check_finite(gram: Array, names: tuple[str, ...]) -> None:
+    if not np.isfinite(gram).all():
+        listed = ", ".join(np.asarray(names)[~np.isfinite(np.diag(gram))])
+        raise MissingValuesError(f"Protected column(s) {listed} have missing or infinite values: remove or fill them.")
+
+
+def cholesky_factor(gram: Array) -> Array | None:
+    """Triangular R with ``R'R = gram``; None where that would lose digits that tell columns apart."""
     spread = np.sqrt(np.maximum(np.diag(gram), 0.0))
-    if spread.all():
-        try:
-            R = np.linalg.cholesky(gram / np.outer(spread, spread)).T
-            if np.min(np.diag(R)) > WELL_CONDITIONED:
-                return np.asarray(R * spread)
-        except LinAlgError:
-            pass
-    # A QR keeps twice the digits of the Gram matrix: that tells a nearly collinear column from a collinear one.
-    R = np.zeros_like(gram)
+    if not spread.all():
+        return None
+    try:
+        R = np.linalg.cholesky(gram / np.outer(spread, spread)).T
+    except LinAlgError:
+        return None
+    return np.asarray(R * spread) if np.min(np.diag(R)) > WELL_CONDITIONED else None
+
+
+def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
+    """R with ``R'R = (X - mean)' diag(w) (X - mean)``."""
+    R = np.zeros((X.shape[1],) * 2)
     for rows in row_slices(*X.shape):
-        block = (np.asarray(X[rows], dtype=np.float64) - mean) * np.sqrt(w[rows])[:, None]
-        R = np.asarray(np.linalg.qr(np.vstack([R, block]), mode="r"))
+        R = stack_factors(R, (np.asarray(X[rows], dtype=np.float64) - mean) * np.sqrt(w[rows])[:, None])
     return R
+
+
+def stack_factors(R: Array, A: Array) -> Array:
+    """R of the rows behind ``R`` and of those in ``A``.
+
+    A QR keeps twice the digits of the Gram matrix: that tells a nearly collinear column from a collinear one.
+    """
+    return np.asarray(np.linalg.qr(np.vstack([R, A]), mode="r"))
 
 
 def _independent(R: Array, candidates: NDArray[np.intp], limit: Array) -> list[int]:

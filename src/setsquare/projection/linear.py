@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.projection.basis import Basis, protected_basis
+from setsquare.moments import Moments
+from setsquare.projection.basis import Basis, basis_of_moments, protected_basis
 from setsquare.rows import mean_weight, row_slices
 from setsquare.typing import Array
 
@@ -57,6 +58,22 @@ class Projector:
         if not np.isfinite(fitted.coefficients).all():
             raise MissingValuesError("What is to be corrected has missing or infinite values: remove or fill them.")
         return fitted
+
+    @classmethod
+    def of_moments(cls, moments: Moments, names: tuple[str, ...]) -> Projector:
+        """Fit the correction to the joint moments of protected columns, which come first, and of what is corrected.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.array([[0.0], [0.0], [1.0], [1.0]])
+        >>> Y = np.array([[1.0], [2.0], [5.0], [6.0]])
+        >>> Projector.of_moments(Moments.of(np.hstack([X, Y])), ("x",)).apply(Y, X).ravel()
+        array([3., 4., 3., 4.])
+        """
+        p = len(names)
+        basis = basis_of_moments(Moments(moments.weight, moments.mean[:p], moments.scatter[:p, :p]), names)
+        return cls(basis, basis.transform.T @ moments.scatter[:p, p:] / moments.weight)
 
     def _remaining(self, Y: Array, X: Array, w: Array) -> Array:
         """``Q' diag(w) (Y - correction)``: the least-squares effect that is still there."""

@@ -19,6 +19,8 @@ from setsquare.solvers.newton import Iterate, Settings
 from setsquare.solvers.solution import Certificate, Solution, Status, Step
 from setsquare.solvers.sqp import solve_sqp
 from setsquare.solvers.wide import WideObjective, prepare_wide
+from setsquare.streamed_preparation import prepare_streamed
+from setsquare.streamed_problem import StreamedProblem
 from setsquare.typing import Array
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
@@ -26,7 +28,7 @@ _ITERATIONS = {"sqp": 100, "large": 100, "mdmm": 10_000}
 
 
 def solve(
-    problem: Problem,
+    problem: Problem | StreamedProblem,
     solver: str = "auto",
     *,
     max_iter: int | None = None,
@@ -39,7 +41,7 @@ def solve(
 
     Parameters
     ----------
-    problem : Problem
+    problem : Problem or StreamedProblem
     solver : {"auto", "sqp", "large", "mdmm"}
         "sqp" takes the whole Hessian; "large" takes products with it, for thousands of features, sparse ones, and
         ones stored in single or half precision; both reach the optimum, and "auto" chooses by cost. "mdmm" is the
@@ -70,9 +72,13 @@ def solve(
     >>> solution.certificate.is_orthogonal, solution.certificate.is_optimal
     (True, True)
     """
-    name = choose(problem) if solver == "auto" else solver
+    name = solver
+    if solver == "auto":
+        name = "sqp" if isinstance(problem, StreamedProblem) else choose(problem)
     if name not in _ITERATIONS:
         raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(_ITERATIONS)}.")
+    if isinstance(problem, StreamedProblem) and name != "sqp":
+        raise InputError(f'solver={solver!r} needs the rows in memory: use "sqp" for rows that are read in parts.')
     if max_iter is not None and (not isinstance(max_iter, int | np.integer) or max_iter < 0):
         raise InputError(f"max_iter must be a whole number of 0 or more, not {max_iter!r}.")
     if not tol >= 0.0:
@@ -89,14 +95,17 @@ def solve(
 
 
 def _solve(
-    problem: Problem,
+    problem: Problem | StreamedProblem,
     name: str,
     settings: Settings,
     start: tuple[Array, Array] | None,
     n_restarts: int,
     rng: np.random.Generator | None,
 ) -> Solution:
-    prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
+    if isinstance(problem, StreamedProblem):
+        prepared = prepare_streamed(problem)
+    else:
+        prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
     run: Callable[[Array | None], Iterate]
     if isinstance(objective, WideObjective):

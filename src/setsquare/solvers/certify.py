@@ -16,6 +16,7 @@ from setsquare.rows import Block, Sums
 from setsquare.solvers.newton import OPEN, Iterate, Settings, kkt_residual
 from setsquare.solvers.solution import MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
 from setsquare.solvers.sqp import reduced_hessian, solve_reduced, solve_sqp
+from setsquare.streamed_problem import StreamedProblem
 from setsquare.typing import Array
 
 #: Curvature, relative to that of the intercept-only model, at which the data do not determine a direction at all.
@@ -74,14 +75,14 @@ def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | 
     return Solution(intercept, coef, multipliers, status, end.trace[-1].iteration, end.trace, certificate, solver)
 
 
-def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple[Array, Array]:
+def class_coefficients(problem: Problem | StreamedProblem, intercept: Array, coef: Array) -> tuple[Array, Array]:
     """Coefficients as a user has them, in the contrasts that the objective works in."""
     intercept, coef = np.atleast_1d(intercept), np.atleast_2d(coef)
     n_outputs = problem.n_predictors + 1 if problem.family.is_vector else 1
-    if intercept.shape != (n_outputs,) or coef.shape != (n_outputs, problem.features.shape[1]):
+    if intercept.shape != (n_outputs,) or coef.shape != (n_outputs, len(problem.feature_names)):
         raise InputError(
             f"The start must have {n_outputs} intercept(s) and coefficients of the shape "
-            f"{(n_outputs, problem.features.shape[1])}, not {intercept.shape} and {coef.shape}."
+            f"{(n_outputs, len(problem.feature_names))}, not {intercept.shape} and {coef.shape}."
         )
     if not problem.family.is_vector:
         return intercept, coef
@@ -128,14 +129,13 @@ def _max_correlation(prepared: Prepared, end: Iterate) -> float:
     cov, total, square, variance = objective.rows.reduce(kernel)
     spread, spread_x = np.sqrt(np.maximum(square - total**2, 0.0)), np.sqrt(variance)
     varies = spread_x > CONSTANT * np.abs(mean_x)
-    y = problem.coded_outcome()
     # What varies by less than this, of the outcome or of the other classes, is constant and has no correlation.
-    floor = max(1e-8 * float(np.sqrt(np.var(y, axis=0).sum())), 1e-6 * float(np.linalg.norm(spread)))
+    floor = max(1e-8 * problem.outcome_spread(), 1e-6 * float(np.linalg.norm(spread)))
     correlation = np.abs(cov[varies]) / spread_x[varies, None] / np.maximum(spread, floor)
     return float(np.max(correlation, initial=0.0))
 
 
-def _class_means(problem: Problem, eta: Array) -> Array:
+def _class_means(problem: Problem | StreamedProblem, eta: Array) -> Array:
     if not problem.family.is_vector:
         return problem.family.activation(eta)
     return problem.family.activation(eta @ contrasts(problem.n_predictors + 1).T)

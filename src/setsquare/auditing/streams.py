@@ -1,0 +1,151 @@
+"""The generalised linear audit of predictions that are a column of files: estimates, errors and bounds, in passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from setsquare import design
+from setsquare.auditing.association import associate
+from setsquare.auditing.certificate import Certificate, bound_effects
+from setsquare.auditing.covariance import ALONE
+from setsquare.auditing.glm import conclude, fit_prepared
+from setsquare.auditing.records import Evaluation
+from setsquare.auditing.streamed_columns import StreamedProtected
+from setsquare.auditing.subject import guess_family, outside_note
+from setsquare.design import Design, TableSeen
+from setsquare.design.table import open_table
+from setsquare.errors import InputError
+from setsquare.estimators.outcomes import Numbers
+from setsquare.estimators.reading import Reader
+from setsquare.estimators.streaming import Encoder, Roles, numbers
+from setsquare.families import Family
+from setsquare.rows import Block, single_threaded_blas
+from setsquare.sources import Stream
+from setsquare.streamed_preparation import StreamedRows, prepare_streamed
+from setsquare.streamed_problem import Outcomes, StreamedProblem
+from setsquare.typing import Table
+
+
+class Looked(NamedTuple):
+    """What one pass tells of protected columns and predictions."""
+
+    table: TableSeen
+    outcomes: Outcomes
+    n_outside: int
+
+
+def look(
+    predictions: Stream,
+    protected: Stream,
+    weight: Any,
+    glm: Family | None,
+    coding: Any,
+    reference: Mapping[str, Any] | None,
+    missing: Any,
+) -> tuple[StreamedProblem | None, StreamedProtected, tuple[str, ...]]:
+    """Read a stream twice: levels, then ranges and moments. The problem is None where all predictions are the same."""
+    if predictions.data is not protected.data or len(predictions.names) != 1:
+        raise InputError(
+            "Predictions of a stream are one of its columns, and protected columns are others: pass stream['score'] "
+            "and stream[['sex', 'race']]."
+        )
+    if weight is not None and not isinstance(weight, str):
+        raise InputError("sample_weight must be the name of a column where the rows are a stream.")
+    roles = Roles(protected.names, (), predictions.names[0], weight)
+    stream = replace(protected, columns=roles.columns)
+    cells = roles.features if coding == "cells" else ()
+    seen = stream.parts().reduce(partial(_look, roles, missing, cells, glm), _merge)
+    learned = design.settle(seen.table, roles.features, coding=coding, reference=reference, missing=missing)
+    if not learned.names:
+        raise InputError(
+            f"Every protected column is constant ({', '.join(roles.features)}): there is nothing to audit; name a "
+            "column that varies."
+        )
+    notes: tuple[str, ...] = ()
+    if dropped := seen.table.n_rows - seen.table.n_kept:
+        notes = (f"{dropped} of {seen.table.n_rows} rows are incomplete or have no weight, and were left out.",)
+    outcomes = seen.outcomes
+    family, guessed = guess_family(outcomes.low, outcomes.high, glm)
+    notes = (*notes, *guessed, *outside_note(seen.n_outside, outcomes.n_rows, family.name))
+    reader = Reader(learned, Design(()), (), False)
+    encoder = Encoder(reader, roles, Numbers(family), outcomes.weight)
+    blocks = stream.parts(2 + len(learned.names)).map(encoder)
+    mean = float(outcomes.first[0]) / outcomes.weight
+    columns = StreamedProtected.of(blocks, learned.names, learned.sources, mean, outcomes.n_rows)
+    low, high = family.activation.range
+    problem = None
+    if outcomes.high - outcomes.low > 1e-10 * max(abs(outcomes.low), abs(outcomes.high), 1e-300):
+        if not low < mean < high:
+            raise InputError(
+                f"The mean of the predictions is {mean:g}, which the {family.name} family cannot have: choose another "
+                "family."
+            )
+        problem = StreamedProblem(blocks, outcomes, family, learned.names, quasi=True)
+    return problem, columns, notes
+
+
+def evaluate_stream(
+    problem: StreamedProblem, columns: StreamedProtected, vcov: str, level: float
+) -> tuple[Evaluation, Certificate]:
+    """Effects, errors, tests and bounds; the bounds rest on robust errors."""
+    if columns.max_leverage > ALONE:
+        raise InputError(
+            "A row decides an effect alone, such as the only one of a level: leave that level out, or audit the "
+            "columns in memory."
+        )
+    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
+        prepared = prepare_streamed(problem)
+        fit = fit_prepared(prepared, columns, vcov, problem.outcomes.weight)
+        robust = fit_prepared(prepared, columns, "HC3", problem.outcomes.weight) if vcov == "model" else fit
+        found = conclude(
+            fit,
+            columns,
+            problem.family,
+            vcov,
+            level,
+            (),
+            StreamedProtected.largest_score,
+            StreamedProtected.score_tests,
+        )
+    rows = StreamedRows(problem.blocks.map(_bare), problem.n_rows)
+    whole, single = associate(rows, float(columns.moments.mean[-1]), columns.basis, columns.concentration, level)
+    spreads = np.sqrt(np.maximum(np.diag(columns.moments.scatter), 0.0))
+    terms = [
+        (name, source, size, 1.0 if size is not None else float(spread))
+        for name, source, size, spread in zip(
+            columns.names, columns.sources, columns.group_sizes, spreads[:-1], strict=True
+        )
+    ]
+    scale = float(spreads[-1]) if problem.family.activation.name == "identity" else 1.0
+    return found, bound_effects(whole, single, terms, problem.family, robust, level, scale, problem.n_rows)
+
+
+def _look(roles: Roles, missing: Any, cells: Any, glm: Family | None, table: Table) -> Looked:
+    frame = open_table(table)
+    seen = design.observe(frame, roles.coded, missing=missing, cells=cells)
+    complete = design.complete(frame, roles.coded) if missing == "drop" else None
+    y = numbers(frame, roles.outcome, "prediction")
+    weight = numbers(frame, roles.weight, "weight")
+    assert y is not None
+    if complete is not None:
+        y, weight = y[complete], None if weight is None else weight[complete]
+    if count := int(np.isnan(y).sum()):
+        raise InputError(
+            f"The predictions {roles.outcome!r} have {count} missing (NaN) value(s): leave out those rows."
+        )
+    low, high = (-np.inf, np.inf) if glm is None else glm.activation.range
+    return Looked(seen, Outcomes.of(y, weight), int(((y < low) | (y > high)).sum()))
+
+
+def _merge(a: Looked, b: Looked) -> Looked:
+    return Looked(a.table.merge(b.table), a.outcomes.merge(b.outcomes), a.n_outside + b.n_outside)
+
+
+def _bare(block: Block) -> Block:
+    """Block of the protected columns alone, without the ones."""
+    return replace(block, Z=block.Z[:, 1:])

@@ -1,0 +1,137 @@
+"""From a problem whose rows are read in parts to an objective: one pass for all moments and the start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from setsquare.errors import InputError
+from setsquare.families import Family
+from setsquare.objective import Start
+from setsquare.preparation import Prepared, null_sums, null_theta, set_up
+from setsquare.projection.basis import Basis, check_rows, cholesky_factor, settle_basis, stack_factors
+from setsquare.rows import Block, Sums, quietly, weighted_gram
+from setsquare.sources import Parts
+from setsquare.streamed_problem import StreamedProblem, add_sums
+from setsquare.typing import Array
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedRows:
+    """Rows that are read, or kept by a cluster, in parts.
+
+    Attributes
+    ----------
+    blocks : Parts of Block
+    n_rows : int
+    """
+
+    blocks: Parts[Block]
+    n_rows: int
+
+    def reduce(self, kernel: Any) -> Sums:
+        """Add up what ``kernel`` returns for each block: one pass."""
+        return self.blocks.reduce(partial(quietly, kernel), add_sums)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_elsewhere, ())  # a kernel that travels to its block refers to the rows but has no use for them
+
+
+def _elsewhere() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """Makes a raw block what an objective reads: features less their mean, and the basis of the protected columns."""
+
+    mean: Array
+    basis: Basis | None
+
+    def __call__(self, block: Block) -> Block:
+        """Change the block in place: it was made for this pass."""
+        Z = block.Z
+        Z[:, 1:] -= self.mean
+        return block if self.basis is None else replace(block, Q=self.basis.apply(np.asarray(block.X)))
+
+
+def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepared:
+    """Whiten the features, take a basis of the protected columns, set the objective up: one pass, seldom two."""
+    q, p, k = len(problem.feature_names), len(problem.protected_names), problem.n_predictors
+    if p:
+        check_rows(problem.n_rows, p)
+    first = next(iter(problem.blocks.map(_means)))  # any point near the means keeps the digits of the spread
+    outcomes = problem.outcomes
+    shift = 0.0 if outcomes.offset is None else outcomes.offset / outcomes.weight
+    theta = null_theta(problem.family, problem.mean_outcome(), shift, outcomes.top, 1)
+    kernel = partial(_gather, first, problem.family, theta[:, 0])
+    gram, loss, slope, curvature, mean_prediction = problem.blocks.reduce(partial(quietly, kernel), add_sums)
+    if not np.isfinite(gram).all():
+        raise InputError("The rows have missing or infinite values, which the first pass did not find: read them anew.")
+    # Of the columns 1, Z, X, y less the means of the first block; from here on less the means of all rows.
+    means = gram[0, 1:]
+    scatter = gram[1:, 1:] - np.outer(means, means)
+    Z, X, y = slice(0, q), slice(q, q + p), slice(q + p, q + p + k)
+    mean = first[Z] + means[Z]
+    basis = None if p == 0 else _basis(problem, first[X] + means[X], scatter[X, X])
+    transform = np.zeros((p, 0)) if basis is None else basis.transform
+    second = np.zeros((1 + q, 1 + q))
+    second[0, 0], second[1:, 1:] = 1.0, scatter[Z, Z]
+    average = first[y] + means[y]
+    zy, zq = np.vstack([average, scatter[Z, y]]), np.vstack([np.zeros(transform.shape[1]), scatter[Z, X] @ transform])
+    total = float(np.trace(scatter[y, y]))
+    share = float(np.sum((transform.T @ scatter[X, y]) ** 2)) / total if total > 0.0 else 0.0
+
+    def start(m: int) -> Start:
+        point = np.zeros((k, m))
+        point[:, :1] = theta
+        sums = None
+        if not problem.has_offset and problem.family.link == "canonical":
+            terms = problem.family.terms(average[None], theta.T, np.zeros((1, k)))
+            sums = null_sums(float(loss), terms, second, zy, zq)
+        return Start(point.ravel(), float(loss), mean_prediction, float(np.sqrt(slope)), float(curvature), sums)
+
+    rows = StreamedRows(problem.blocks.map(Centre(mean, basis)).keep(), problem.n_rows)
+    return set_up(problem, rows, basis, mean, second, start, share, whiten=whiten)
+
+
+def _columns(block: Block) -> list[Array]:
+    """Features, protected columns and outcome."""
+    return [block.Z[:, 1:], *(() if block.X is None else (block.X,)), block.y]
+
+
+def _means(block: Block) -> Array:
+    return np.concatenate([part.mean(axis=0) if len(part) else part.sum(axis=0) for part in _columns(block)])
+
+
+def _gather(shift: Array, family: Family, intercept: Array, block: Block) -> Sums:
+    """Second moments of ones, features, protected columns and outcome, and the intercept-only model's sums."""
+    w, k = block.weight, block.y.shape[1]
+    A = np.empty((len(w), 1 + len(shift)), order="F")
+    A[:, 0] = 1.0
+    np.concatenate(_columns(block), axis=1, out=A[:, 1:])
+    A[:, 1:] -= shift
+    eta = intercept + (np.zeros((len(w), k)) if block.offset is None else block.offset)
+    terms = family.terms(block.y, eta, np.zeros_like(eta))
+    return (
+        weighted_gram(A, w),
+        np.asarray(w @ terms.loss),
+        np.asarray(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)),
+        np.asarray(w @ np.trace(terms.curvature, axis1=1, axis2=2) / k),
+        w @ terms.mean,
+    )
+
+
+def _basis(problem: StreamedProblem, mean: Array, gram: Array) -> Basis:
+    R = cholesky_factor(gram)
+    if R is None:
+        R = stack_factors(np.zeros_like(gram), problem.blocks.reduce(partial(_factor, mean), stack_factors))
+    return settle_basis(mean, R, problem.protected_names)
+
+
+def _factor(mean: Array, block: Block) -> Array:
+    A = (np.asarray(block.X) - mean) * np.sqrt(block.weight)[:, None]
+    return stack_factors(np.zeros((0, A.shape[1])), A)
