@@ -57,7 +57,7 @@ def look(
     if weight is not None and not isinstance(weight, str):
         raise InputError("sample_weight must be the name of a column where the rows are a stream.")
     roles = Roles(protected.names, (), predictions.names[0], weight)
-    stream = replace(protected, columns=roles.columns)
+    stream = replace(protected, columns=roles.columns).keep()
     cells = roles.features if coding == "cells" else ()
     seen = stream.parts().reduce(partial(_look, roles, missing, cells, glm), _merge)
     learned = design.settle(seen.table, roles.features, coding=coding, reference=reference, missing=missing)

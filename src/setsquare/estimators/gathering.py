@@ -89,11 +89,12 @@ class MomentFitting:
         self._check_moments()
         columns = self._columns()
         roles = assign(stream, None, protected, weight, None, columns)
-        self.reader_ = learn_stream(stream, roles, columns).reader
+        used = stream.select(roles.columns).keep()
+        self.reader_ = learn_stream(used, roles, columns).reader
         assert self.reader_.features is not None
         width = len(self.reader_.features.names) + len(self.reader_.protected.names)
         gather = Gather(self.reader_, roles.weight)
-        parts = stream.select(roles.columns).parts(width).map(gather)
+        parts = used.parts(width).map(gather)
         note_columns(self, stream, roles)
         self._settle(parts.reduce(_same, Moments.merge))
         return self

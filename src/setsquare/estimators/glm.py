@@ -116,10 +116,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if y is None:
             raise InputError("The estimator requires y to be passed: name the column of the stream.")
         roles = assign(stream, y, protected, weight, offset, self._columns())
-        learned = learn_stream(stream, roles, self._columns(), self._stream_outcome())
+        used = stream.select(roles.columns).keep()
+        learned = learn_stream(used, roles, self._columns(), self._stream_outcome())
         assert learned.outcome is not None
         family, outcomes, outcome, classes = self._stream_outcome().settle(learned.outcome)
-        problem = stream_problem(stream, roles, learned, outcome, outcomes, family, self.l2)
+        problem = stream_problem(used, roles, learned, outcome, outcomes, family, self.l2)
         self._solve(problem, learned.reader, learned.table.n_rows - problem.n_rows, offset is not None)
         note_columns(self, stream, roles)
         return classes

@@ -129,10 +129,10 @@ class Learned(NamedTuple):
 
 
 def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcome | None = None) -> Learned:
-    """Learn levels, fills and the outcome in one pass."""
+    """Learn levels, fills and the outcome in one pass over a stream of the columns that have a role."""
     cells = roles.protected if columns.coding == "cells" else ()
     look = partial(_look, roles, columns.missing, cells, outcome)
-    table, seen = stream.select(roles.columns).parts().reduce(look, _merge)
+    table, seen = stream.parts().reduce(look, _merge)
     coded: dict[str, Any] = {"missing": columns.missing, "unseen": columns.unseen}
     reference = columns.reference or {}
     for name in reference:
@@ -222,10 +222,10 @@ class Encoder:
 def stream_problem(
     stream: Stream, roles: Roles, learned: Learned, outcome: Outcome, outcomes: Outcomes, family: Family, l2: float
 ) -> StreamedProblem:
-    """Problem of a stream that was learned."""
+    """Problem of a stream of the columns that have a role, which was learned."""
     reader = learned.reader
     assert reader.features is not None
     encoder = Encoder(reader, roles, outcome, outcomes.weight)
     names, protected = reader.features.names, reader.protected.names
-    blocks = stream.select(roles.columns).parts(1 + len(names) + len(protected)).map(encoder)
+    blocks = stream.parts(1 + len(names) + len(protected)).map(encoder)
     return StreamedProblem(blocks, outcomes, family, names, protected, l2)

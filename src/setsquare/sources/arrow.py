@@ -46,6 +46,10 @@ class ArrowFiles:
         """Number of rows; Parquet files know theirs."""
         return int(self.dataset.count_rows())
 
+    def keep(self, columns: Sequence[str]) -> ArrowFiles:
+        """Return the same: what is too large for memory is read again."""
+        return self
+
     def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
         """Open tables of at most ``n_rows`` rows with these columns."""
         return LocalParts(partial(self._read, columns, n_rows), progress=progress)

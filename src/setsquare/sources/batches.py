@@ -31,6 +31,10 @@ class Batches:
     is_named: bool
     n_rows: None = None
 
+    def keep(self, columns: Sequence[str]) -> Batches:
+        """Return the same: what is too large for memory is read again."""
+        return self
+
     def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
         """Open tables of at most ``n_rows`` rows with these columns."""
         return LocalParts(partial(self._read, columns, n_rows), progress=progress)

@@ -42,6 +42,10 @@ class Source(Protocol):
         """Whether columns have names of their own, as those of arrays have not."""
         ...
 
+    def keep(self, columns: Sequence[str]) -> Source:
+        """Hold these columns where there is memory for it: on the workers of a cluster."""
+        ...
+
     def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
         """Open tables of at most ``n_rows`` rows with these columns."""
         ...
@@ -114,6 +118,11 @@ class Stream:
         for name in names:
             design.check_column(name, self.columns)
         return replace(self, columns=names)
+
+    def keep(self) -> Stream:
+        """Hold the columns in use where there is memory for it: on the workers of a cluster; files are read again."""
+        source: Source = self.data
+        return replace(self, data=source.keep(self.names))
 
     def __getitem__(self, columns: str | Sequence[str]) -> Stream:
         return self.select(columns)
