@@ -30,8 +30,8 @@ from setsquare.sources import Stream
 from setsquare.typing import Array, BoolArray, IntArray, Table
 
 EVALUATIONS = ("glm", "linear", *PERMUTATION_BASED)
-#: Joint statistics below this do not happen by chance: the predictions were corrected on these very rows.
-TAUTOLOGY = 1e-12
+#: Joint statistics below this hardly happen by chance (for one column in 1 of 4000 audits): these rows were corrected.
+TAUTOLOGY = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +282,9 @@ def _complete(
             f"Every protected column is constant ({', '.join(learned.columns)}): there is nothing to audit; name a "
             "column that varies."
         )
+    if learned.constant:
+        listed = ", ".join(learned.constant)
+        notes += (f"Constant in these rows, so that nothing can be said of it: {listed}.",)
     if raw.n_rows < columns.values.shape[1] + 3:
         raise InputError(
             f"Too few rows ({raw.n_rows}) for {columns.values.shape[1]} protected column(s): give at least three "
@@ -302,6 +305,8 @@ def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], setti
         fit = evaluate_glm(subject.values, protected, subject.family, vcov=robust)[1]
     bounds = certify(subject.values, protected, subject.family, fit, settings.level)
     verdict, reason = judge(evaluations, bounds, level=settings.level, tolerance=settings.tolerance)
+    if _is_tautology(bounds):
+        reason += " But these very rows were corrected, so it says nothing of new ones."
     return replace(
         blank,
         verdict=verdict,
@@ -377,9 +382,9 @@ def _cautions(
         notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the clusters.")
     if any(name != "tensor" for name in blind) and protected is not None and protected.weight is not None:
         notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the weights.")
-    if bounds.correlation**2 * bounds.n < TAUTOLOGY and not math.isnan(bounds.correlation):
+    if _is_tautology(bounds):
         notes.append(
-            "The predictions are orthogonal to these columns up to rounding, which does not happen by chance: they "
+            "The predictions are orthogonal to these columns up to rounding, which hardly happens by chance: they "
             "were corrected on these very rows. This says nothing of new rows: audit held-out predictions."
         )
     if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
@@ -388,3 +393,8 @@ def _cautions(
             "the test hardly ever rejects. They are the paper's; use vcov='HC3' to find a leak."
         )
     return tuple(notes)
+
+
+def _is_tautology(bounds: Certificate) -> bool:
+    """Whether the predictions are closer to orthogonal than chance can make them."""
+    return not math.isnan(bounds.correlation) and bounds.correlation**2 * bounds.n < TAUTOLOGY

@@ -300,8 +300,8 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
         f"Fewer components do not help: on the test patients 32 leave {left(32):.2f}, 256 leave {left(256):.2f} (at an "
         f"AUC of {found['settings']['C^h, 256 components']['auc']:.3f}). It is patients that are few, not components "
         "that are many.",
-        f"Without protected columns at prediction the smallest correlations on new patients (root mean square, every "
-        f"patient once) come from: {free}. With them: {given}.",
+        f"Without protected columns at prediction the smallest correlations on new patients (root mean square over all "
+        f"protected columns, every patient once) come from: {free}. With them: {given}.",
         "A correction that is adapted to the new rows needs no outcomes and is exact on these; it has to be learned "
         "anew for every batch.",
     )
