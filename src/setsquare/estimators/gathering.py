@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare import design
@@ -19,6 +20,13 @@ from setsquare.sources import Stream
 from setsquare.typing import Array, Table
 
 
+def _can_grow(estimator: Any) -> bool:
+    """Whether there is something to add to, or nothing yet; the reason stands behind the missing attribute."""
+    if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
+        raise InputError("This one was fitted to all rows at once, which leaves no moments: begin with partial_fit.")
+    return True
+
+
 class MomentFitting:
     """What a linear correction can do with moments alone: grow by batches, be merged, and read a stream."""
 
@@ -29,6 +37,7 @@ class MomentFitting:
     def _columns(self) -> Columns:
         raise NotImplementedError
 
+    @available_if(_can_grow)
     def partial_fit(self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None) -> Self:
         """Learn from more rows.
 
