@@ -14,7 +14,7 @@ from setsquare.commands.roles import resolve
 from setsquare.commands.screen import Screen, collected_warnings, working
 from setsquare.commands.sources import Source, open_source
 from setsquare.design import Categorical, Cells, Design
-from setsquare.errors import InputError
+from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.estimators import PredictionOrthogonalizer
 from setsquare.estimators.glm import OrthogonalGLM
 from setsquare.storage import check_targets, load, write_files
@@ -53,7 +53,12 @@ def predict_table(model: Any, source: Source, keep: Sequence[str]) -> pa.Table:
     text = [name for design in designs for name in _text_columns(design)]
     table = source.read(list(dict.fromkeys([*needed, *kept])), text)
     columns = {name: table.column(name) for name in kept}
-    for name, values in _predictions(model, table.select(needed)).items():
+    try:
+        made = _predictions(model, table.select(needed))
+    except (MissingValuesError, UnseenLevelError) as error:  # what they advise is decided when a model is fitted
+        text = str(error).split(":")[0]
+        raise InputError(f"{text}: repair the rows, or fit the model with --missing level or --unseen pool.") from None
+    for name, values in made.items():
         if name in columns:
             raise InputError(f"The column {name!r} is made by the model, too: leave it out of --keep.")
         columns[name] = pa.array(values)

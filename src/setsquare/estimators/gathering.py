@@ -20,6 +20,13 @@ from setsquare.sources import Stream
 from setsquare.typing import Array, Table
 
 
+def _can_grow(estimator: Any) -> bool:
+    """Whether rows can be added to what was learned; a reason stands behind the missing attribute."""
+    if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
+        raise InputError("This one was fitted to all rows at once, which leaves no moments: begin with partial_fit.")
+    return _by_moments(estimator)
+
+
 def _by_moments(estimator: Any) -> bool:
     """Whether joint moments are all that the correction is learned from."""
     return bool(getattr(estimator, "using", "protected") == "protected")
@@ -35,7 +42,7 @@ class MomentFitting:
     def _columns(self) -> Columns:
         raise NotImplementedError
 
-    @available_if(_by_moments)
+    @available_if(_can_grow)
     def partial_fit(self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None) -> Self:
         """Learn from more rows.
 
