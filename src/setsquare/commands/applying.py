@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,8 +57,7 @@ def predict_table(model: Any, source: Source, keep: Sequence[str]) -> pa.Table:
     try:
         made = _predictions(model, table.select(needed))
     except (MissingValuesError, UnseenLevelError) as error:  # what they advise is decided when a model is fitted
-        text = str(error).split(":")[0]
-        raise InputError(f"{text}: repair the rows, or fit the model with --missing level or --unseen pool.") from None
+        raise InputError(re.sub(r"\bpass (missing|unseen)=", r"fit the model with \1=", str(error))) from None
     for name, values in made.items():
         if name in columns:
             raise InputError(f"The column {name!r} is made by the model, too: leave it out of --keep.")
