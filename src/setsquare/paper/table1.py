@@ -27,8 +27,8 @@ COMPONENTS, MOST = 111, 256
 METHODS = {WITHOUT: "without", LINEAR: "classical", CONSTRAINED: "generalized"}
 #: Random splits by patient: of the training patients, to compare settings, and of all, to see what a split can do.
 SPLITS, RESPLITS = 30, 100
-#: With as many rows as this fewer splits tell enough, and probes get some of the rows.
-MANY, FEW, PROBED = 50_000, (1, 3), 20_000
+#: With as many rows as this, few splits of some of the rows tell enough; probes get fewer still.
+MANY, FEW, SOME, PROBED = 50_000, (3, 5), 40_000, 20_000
 PRINTED = {"sex[Male]": "sex_male", "sex[M]": "sex_male", "age": "age", "race[Black]": "race_black"} | {
     "race[White]": "race_white"
 }
@@ -63,14 +63,13 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
         found["settings"][setting] = cells({**key, "what": "settings", "setting": setting}, one)
         progress.advance(task)
     compared = new_patients.repeat(
-        lambda: parts()[0], key, tuple(SETTINGS), splits, "training patients", cells, progress
+        lambda: _some(parts()[0], SOME), key, tuple(SETTINGS), splits, "training patients", cells, progress
     )
-    again = new_patients.repeat(
-        joined, key, (new_patients.WITHOUT, new_patients.CONSTRAINED), resplits, "all patients", cells, progress
-    )
+    pair = (new_patients.WITHOUT, new_patients.CONSTRAINED)
+    again = new_patients.repeat(lambda: _some(joined(), SOME), key, pair, resplits, "all patients", cells, progress)
     found |= {"compared": compared, "again": again}
     if not quick:
-        found["probes"] = probing.run("table1", partial(_some, joined), key, cells, progress)
+        found["probes"] = probing.run("table1", lambda: _narrow(_some(joined(), PROBED)), key, cells, progress)
     return tabulate(found)
 
 
@@ -84,8 +83,7 @@ def read(data: Dataset) -> tuple[Part, Part]:
 
 
 def _methods(train: Part, test: Part) -> dict[str, Any]:
-    train, test = (replace(part, Z=part.Z[:, :COMPONENTS]) for part in (train, test))
-    return embeddings.examine(train, test, tuple(METHODS))
+    return embeddings.examine(_narrow(train), _narrow(test), tuple(METHODS))
 
 
 def _audit(part: Part) -> dict[str, Any]:
@@ -100,11 +98,14 @@ def _on_test(parts: Callable[[], tuple[Part, Part]], setting: str) -> dict[str, 
     return new_patients.try_on(setting, *parts())
 
 
-def _some(part: Callable[[], Part]) -> Part:
-    """The rows in the paper's components, and of many the first ones: probes are fitted to a part of them anyway."""
-    whole = part()
-    rows = slice(None, PROBED)
-    return Part(whole.Z[rows, :COMPONENTS], whole.y[rows], whole.protected.iloc[rows], whole.cluster[rows])
+def _some(part: Part, most: int) -> Part:
+    """The first rows of many."""
+    rows = slice(None, most if len(part.y) > MANY else None)
+    return Part(part.Z[rows], part.y[rows], part.protected.iloc[rows], part.cluster[rows])
+
+
+def _narrow(part: Part) -> Part:
+    return replace(part, Z=part.Z[:, :COMPONENTS])
 
 
 def _patients(part: Part) -> dict[str, float]:
