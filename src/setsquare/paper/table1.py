@@ -28,7 +28,7 @@ METHODS = {WITHOUT: "without", LINEAR: "classical", CONSTRAINED: "generalized"}
 #: Random splits by patient: of the training patients, to compare settings, and of all, to see what a split can do.
 SPLITS, RESPLITS = 30, 100
 #: With as many rows as this, few splits of some of the rows tell enough; probes get fewer still.
-MANY, FEW, SOME, PROBED = 50_000, (3, 5), 40_000, 20_000
+MANY, FEW, SOME, PROBED = 50_000, (3, 5), 40_000, 8_000
 PRINTED = {"sex[Male]": "sex_male", "sex[M]": "sex_male", "age": "age", "race[Black]": "race_black"} | {
     "race[White]": "race_white"
 }
