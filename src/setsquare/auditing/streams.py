@@ -126,11 +126,10 @@ def evaluate_stream(
 
 
 def _look(roles: Roles, missing: Any, cells: Any, glm: Family | None, table: Table) -> Looked:
-    frame = open_table(table)
-    seen = design.observe(frame, roles.coded, missing=missing, cells=cells)
-    complete = design.complete(frame, roles.coded) if missing == "drop" else None
-    y = numbers(frame, roles.outcome, "prediction")
-    weight = numbers(frame, roles.weight, "weight")
+    seen = design.observe(table, roles.coded, missing=missing, cells=cells)
+    complete = design.complete(open_table(table), roles.coded) if missing == "drop" else None
+    y = numbers(table, roles.outcome, "prediction")
+    weight = numbers(table, roles.weight, "weight")
     assert y is not None
     if complete is not None:
         y, weight = y[complete], None if weight is None else weight[complete]

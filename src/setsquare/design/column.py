@@ -12,9 +12,9 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.typing import Array, BoolArray, IntArray
+from setsquare.typing import Array, BoolArray, IntArray, Table
 
-from .table import Frame, is_sparse
+from .table import Frame, is_sparse, open_table
 
 #: A level as plain data, fit for JSON; None stands for "missing" where that is a level of its own.
 Level: TypeAlias = str | int | float | bool | None
@@ -147,19 +147,28 @@ def read(frame: Frame, name: str) -> Column:
     return _finite(_from_array(series, name), name)
 
 
-def plain_columns(frame: Frame, names: Sequence[str]) -> Iterator[np.ndarray[Any, Any]]:
-    """Numbers of pyarrow columns as they lie in memory, of any type; ends at one that would have to be copied."""
-    source = frame.source
-    if not isinstance(source, nw.DataFrame) or not source.implementation.is_pyarrow():
+def read_column(table: Table, name: str) -> Column:
+    """Read one column of any table; plain numbers without a view of the whole, which takes longer than they do."""
+    for values in plain_columns(table, [name]):
+        return _finite(Numbers(values.astype(np.float64)), name)
+    return read(open_table(table), name)
+
+
+def plain_columns(table: Table, names: Sequence[str]) -> Iterator[np.ndarray[Any, Any]]:
+    """Numbers of a pyarrow table as they lie in memory, of any type; ends at a column that would have to be copied."""
+    if type(table).__module__ != "pyarrow.lib" or len(batches := table.to_batches()) != 1:
         return
     from pyarrow.types import is_floating, is_integer
 
-    table = source.to_native()
+    (batch,) = batches
     for name in names:
-        column = table.column(frame.position(name))
-        if column.num_chunks != 1 or column.null_count or not (is_floating(column.type) or is_integer(column.type)):
+        position = batch.schema.get_field_index(name)
+        if position < 0:
             return
-        yield column.chunk(0).to_numpy()
+        column = batch.column(position)
+        if column.null_count or not (is_floating(column.type) or is_integer(column.type)):
+            return
+        yield column.to_numpy()
 
 
 def label(level: Level) -> str:

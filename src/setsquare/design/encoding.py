@@ -114,12 +114,16 @@ class Design:
         return Encoded(values, names, self.sources, rows.keep, self._fill(rows, values))
 
     def write(self, table: Table, out: Array) -> Mapping[str, int]:
-        """Encode a table of complete rows into `out` (n, k), and return the number of pooled rows by source."""
-        frame = open_table(table)
-        if all(map(_is_plain, self.coders)) and _copy_columns(frame, self.columns, out):
+        """Encode a batch of the training table into `out` (n, k), and return the number of pooled rows by source.
+
+        Rows with missing values were dropped before, and whatever else the design does not expect was refused when it
+        was learned from these very rows, so plain numbers are copied without another look.
+        """
+        if all(map(_is_plain, self.coders)) and _copy_columns(table, self.columns, out):
             return {}
         out[:] = 0.0
-        return self._fill(open_rows(frame, self.columns, "error" if self.missing == "drop" else self.missing), out)
+        missing: Missing = "error" if self.missing == "drop" else self.missing
+        return self._fill(open_rows(open_table(table), self.columns, missing), out)
 
     def _fill(self, rows: Rows, values: Array) -> dict[str, int]:
         pooled: dict[str, int] = {}
@@ -184,15 +188,12 @@ def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
     return values if finite else None
 
 
-def _copy_columns(frame: Frame, columns: tuple[str, ...], out: Array) -> bool:
-    """Copy numbers that need no coding; False where some are missing or not finite, or no numbers."""
+def _copy_columns(table: Table, columns: tuple[str, ...], out: Array) -> bool:
+    """Copy numbers that need no coding; False where some are no plain numbers."""
     count = 0
-    for count, values in enumerate(plain_columns(frame, columns), start=1):
+    for count, values in enumerate(plain_columns(table, columns), start=1):
         out[:, count - 1] = values
-    if count < len(columns):
-        return False
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(out.sum()))
+    return count == len(columns)
 
 
 def _require_finite(matrix: Any, columns: tuple[str, ...]) -> None:

@@ -13,8 +13,8 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.typing import IntArray, Table
 
 from .coders import Categorical, Numeric, order_levels
-from .column import Column, Level, Levels, Missing, Numbers, complete_rows, plain_columns, read
-from .table import Frame, filter_rows, open_table
+from .column import Column, Level, Levels, Missing, Numbers, complete_rows, plain_columns, read, read_column
+from .table import filter_rows, n_rows, open_table
 
 #: A text column with more levels than this, and than half the rows, is taken for an identifier.
 MANY_LEVELS = 50
@@ -135,23 +135,25 @@ class TableSeen:
 
 def observe(table: Table, columns: Sequence[str], *, missing: Missing, cells: Sequence[str] = ()) -> TableSeen:
     """Look at the columns of a batch, of which some will be coded by their cells."""
-    frame = open_table(table)
-    n_rows = frame.n_rows
+    total = kept = n_rows(table)
     if missing == "drop":
-        frame = open_table(filter_rows(table, complete_rows(frame, columns)))
-    seen = {name: _look(frame, name, name in cells) for name in columns}
-    found = _cells([read(frame, name) for name in cells]) if cells and frame.n_rows else frozenset()
-    return TableSeen(n_rows, frame.n_rows, seen, found)
+        table = filter_rows(table, complete_rows(open_table(table), columns))
+        kept = n_rows(table)
+    seen = _sum_plain(table, [name for name in columns if name not in cells])
+    if len(seen) < len(columns):
+        frame = open_table(table)
+        seen |= {name: see(read(frame, name), distinct=name in cells) for name in columns if name not in seen}
+    found = _cells([read_column(table, name) for name in cells]) if cells and kept else frozenset()
+    return TableSeen(total, kept, seen, found)
 
 
-def _look(frame: Frame, name: str, distinct: bool) -> Seen:
-    plain = None if distinct else next(plain_columns(frame, [name]), None)
-    if plain is not None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = float(plain.sum(dtype=np.float64))
-        if np.isfinite(total):  # one number that is not finite would spoil the sum
-            return Seen(len(plain), 0, total)
-    return see(read(frame, name), distinct=distinct)
+def _sum_plain(table: Table, names: Sequence[str]) -> dict[str, Seen]:
+    """Look at numbers that lie plainly in memory, up to the first column that does not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        plain = zip(names, plain_columns(table, names), strict=False)
+        totals = {name: (len(x), float(x.sum(dtype=np.float64))) for name, x in plain}
+    # One number that is not finite would spoil the sum.
+    return {name: Seen(n, 0, total) for name, (n, total) in totals.items() if np.isfinite(total)}
 
 
 def _cells(columns: Sequence[Column]) -> frozenset[tuple[Level, ...]]:

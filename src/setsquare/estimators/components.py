@@ -9,7 +9,6 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from setsquare.design.table import open_table
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.reading import is_dataframe, validate_weight
 from setsquare.estimators.streaming import Roles, note_columns, required_numbers
@@ -168,8 +167,7 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
 
 def _moments(columns: tuple[str, ...], table: Table) -> Moments:
-    frame = open_table(table)
-    return Moments.of(np.stack([required_numbers(frame, name, "feature") for name in columns]).T)
+    return Moments.of(np.stack([required_numbers(table, name, "feature") for name in columns]).T)
 
 
 def _is_matrix(X: Any) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from setsquare import design
 from setsquare.design import TableSeen
 from setsquare.design.column import Numbers as NumericColumn
-from setsquare.design.column import complete_rows, read
+from setsquare.design.column import complete_rows, read_column
 from setsquare.design.table import open_table
 from setsquare.errors import InputError
 from setsquare.estimators.outcomes import Outcome, Seen
@@ -152,12 +152,11 @@ def _only(reference: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def _look(
     roles: Roles, missing: Any, cells: Sequence[str], outcome: Outcome | None, table: Table
 ) -> tuple[TableSeen, Seen | None]:
-    table = open_table(table)
     seen = design.observe(table, roles.coded, missing=missing, cells=cells)
     if outcome is None or roles.outcome is None:
         return seen, None
-    table = open_table(_complete(table, roles.coded, missing))
-    y = read(table, roles.outcome)
+    table = _complete(table, roles.coded, missing)
+    y = read_column(table, roles.outcome)
     return seen, outcome.see(y, numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset"))
 
 
@@ -176,7 +175,7 @@ def numbers(table: Table, name: str | None, what: str) -> Array | None:
 
 def required_numbers(table: Table, name: str, what: str) -> Array:
     """Column of numbers of a batch."""
-    column = read(open_table(table), name)
+    column = read_column(table, name)
     if not isinstance(column, NumericColumn):
         raise InputError(f"The {what} column {name!r} must be numbers: convert it.")
     return column.values
@@ -189,7 +188,7 @@ def column_values(stream: Stream, name: str) -> Any:
 
 
 def _values(name: str, table: Table) -> Any:
-    column = read(open_table(table), name)
+    column = read_column(table, name)
     return column.values if isinstance(column, NumericColumn) else np.asarray(column.levels)[column.codes]
 
 
@@ -206,14 +205,14 @@ class Encoder:
         """Block whose features stand behind a column of ones; new arrays each time."""
         features, roles = self.reader.features, self.roles
         assert features is not None
-        table = open_table(_complete(table, roles.coded, features.missing))
-        n, q, p = table.n_rows, len(features.names), len(self.reader.protected.names)
+        table = _complete(table, roles.coded, features.missing)
+        n, q, p = design.n_rows(table), len(features.names), len(self.reader.protected.names)
         # Column by column in memory, as tables are and as kernels want it.
         A = np.empty((n, 1 + q + p), order="F")
         A[:, 0] = 1.0
         features.write(table, A[:, 1 : 1 + q])
         self.reader.protected.write(table, A[:, 1 + q :])
-        y = self.outcome.code(read(table, str(roles.outcome)))
+        y = self.outcome.code(read_column(table, str(roles.outcome)))
         weight, offset = numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset")
         w = np.full(n, 1.0 / self.total_weight) if weight is None else weight / self.total_weight
         return Block(A[:, : 1 + q], y, np.zeros((n, 0)), w, None if offset is None else offset[:, None], A[:, 1 + q :])

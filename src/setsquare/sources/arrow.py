@@ -14,8 +14,6 @@ from setsquare.extras import require
 from setsquare.sources.parts import LocalParts, Parts, Piece, Progress
 from setsquare.typing import Table
 
-#: Rows of a read: fewer cost more calls than they save, more leave the cache.
-READ_ROWS = 2**14
 #: Bytes of a column that are fetched at once, where they would be the whole of it in a row group otherwise.
 BUFFER_BYTES = 2**18
 
@@ -61,14 +59,15 @@ class ArrowFiles:
         names = list(columns)
         if not self._is_plain():
             batches = self.dataset.scanner(
-                columns=names, batch_size=max(n_rows, READ_ROWS), batch_readahead=1, fragment_readahead=1
+                columns=names, batch_size=n_rows, batch_readahead=1, fragment_readahead=1
             ).to_batches()
             for batch in batches:
-                yield from _cut(pa.Table.from_batches([batch]), n_rows, "")
+                if batch.num_rows:
+                    yield Piece(pa.Table.from_batches([batch]), batch.num_rows, "")
             return
         for fragment in self.dataset.get_fragments():
-            for batch in _read_parquet(fragment, names, max(n_rows, READ_ROWS)):
-                yield from _cut(pa.Table.from_batches([batch]), n_rows, fragment.path)
+            for batch in _read_parquet(fragment, names, n_rows):
+                yield Piece(pa.Table.from_batches([batch]), batch.num_rows, fragment.path)
 
     def _is_plain(self) -> bool:
         """Whether these are Parquet files whose columns are all in the files: no filter, no keys in their paths."""
@@ -123,9 +122,3 @@ def _read_parquet(fragment: Any, names: list[str], n_rows: int) -> Iterator[Any]
         except (pa.ArrowInvalid, OSError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"{fragment.path} cannot be read ({reason}): write it again or leave it out.") from None
-
-
-def _cut(table: Any, n_rows: int, origin: str) -> Iterator[Piece]:
-    for start in range(0, table.num_rows, n_rows):
-        part = table.slice(start, n_rows)
-        yield Piece(part, part.num_rows, origin)

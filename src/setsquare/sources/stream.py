@@ -140,7 +140,7 @@ class Stream:
             Float64 values that will be made of a row: batches are cut so that those stay in the cache.
         """
         row_bytes = 8 * max(width or 0, len(self.columns))
-        # What is read, what is made of it and what a kernel makes of that, for each thread and one that waits.
+        # What is read ahead, what is made of it and what a kernel makes of that, for each thread and one that waits.
         bound = _bytes(self.memory) // (4 * row_bytes * (n_cores() + 1))
         if bound < 1:
             raise InputError(
