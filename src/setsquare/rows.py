@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -109,8 +109,9 @@ class ArrayRows:
             4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0
         )  # classes bring matrices of their own
         n_bytes = 8 * self.n_rows * row
-        count = max(-(-n_bytes // BLOCK_BYTES), min(n_cores(), n_bytes // SHARE_BYTES))
-        step = max(100, -(-self.n_rows // count))
+        cores = max(1, min(n_cores(), n_bytes // SHARE_BYTES))
+        count = cores * -(-n_bytes // (cores * BLOCK_BYTES))  # as many for each core, or all wait for one
+        step = max(100, -(-self.n_rows // max(count, 1)))
         for start in range(0, self.n_rows, step):
             rows = slice(start, start + step)
             offset, X = (None if part is None else part[rows] for part in (self.offset, self.X))
@@ -119,9 +120,9 @@ class ArrayRows:
 
     def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
         """Add up what ``kernel`` returns for each block; always in the same order, so always the same digits."""
-        first, *others = self.blocks
-        pending = [workers().submit(quietly, kernel, block) for block in others]
-        return add_up(iter([quietly(kernel, first), *(part.result() for part in pending)]))
+        if len(self.blocks) == 1:
+            return quietly(kernel, self.blocks[0])
+        return add_up(workers().map(partial(quietly, kernel), self.blocks))
 
 
 def quietly(kernel: Callable[[Block], Sums], block: Block) -> Sums:

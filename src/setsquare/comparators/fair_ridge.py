@@ -95,8 +95,12 @@ class RidgePath:
         return replace(self.objective, penalty=penalty)
 
     def fit(self, lam: float, start: Array | None = None) -> Iterate:
-        """Newton's method from a neighbouring fit."""
-        return solve_sqp(self.penalised(lam), start, Settings())
+        """Newton's method from a neighbouring fit.
+
+        Measures that compare with the fit without a penalty depend on how far that follows an open direction: as far
+        as Newton steps do in R.
+        """
+        return solve_sqp(self.penalised(lam), start, Settings(leaps=()))
 
 
 class _Point(NamedTuple):

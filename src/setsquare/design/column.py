@@ -136,15 +136,19 @@ def complete_rows(frame: Frame, columns: Sequence[str]) -> BoolArray:
 
 def read(frame: Frame, name: str) -> Column:
     """Read one column as numbers or as codes, whatever holds it."""
-    j = frame.position(name)
+    if name not in frame.seen:
+        frame.seen[name] = _finite(_read(frame, frame.position(name), name), name)
+    column: Column = frame.seen[name]
+    return column
+
+
+def _read(frame: Frame, j: int, name: str) -> Column:
     if not frame.n_rows:
         return Numbers(np.zeros(0))  # of what kind it would be, nothing tells
     if is_sparse(frame.source):
-        return _finite(Numbers(frame.take([j]).toarray().ravel().astype(np.float64)), name)
+        return Numbers(frame.take([j]).toarray().ravel().astype(np.float64))
     series = frame.source[:, j]
-    if isinstance(series, nw.Series):
-        return _finite(_from_series(series, name), name)
-    return _finite(_from_array(series, name), name)
+    return _from_series(series, name) if isinstance(series, nw.Series) else _from_array(series, name)
 
 
 def read_column(table: Table, name: str) -> Column:
@@ -214,9 +218,17 @@ def _from_levels(series: nw.Series[Any]) -> Levels:
 
 def _factorize(series: nw.Series[Any]) -> tuple[IntArray, list[Any]]:
     if series.implementation.is_pandas_like():
+        native = series.to_native()
+        if series.implementation.is_pandas() and native.dtype == "category":  # it has codes of its own
+            declared = np.asarray(native.cat.codes, dtype=np.int64)
+            counts = np.bincount(declared + 1, minlength=len(native.cat.categories) + 1)
+            occurs = np.flatnonzero(counts[1:])
+            place = np.full(len(counts), -1)  # the last for -1, a missing value
+            place[occurs] = np.arange(len(occurs))
+            return place[declared], native.cat.categories[occurs].tolist()
         # Ten times as fast as replace_strict, which merges in pandas.
-        codes, found = series.to_native().factorize()
-        return np.asarray(codes, dtype=np.int64), found.tolist()
+        numbers, distinct = native.factorize()
+        return np.asarray(numbers, dtype=np.int64), distinct.tolist()
     found = series.drop_nulls().unique().to_list()
     if not found:
         return np.full(len(series), -1), []

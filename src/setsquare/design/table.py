@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import narwhals.stable.v2 as nw
@@ -25,11 +25,15 @@ Columns: TypeAlias = str | int | Sequence[str | int] | None
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A table with named columns: a narwhals dataframe, a 2-D array, or a CSR matrix as `source`."""
+    """A table with named columns: a narwhals dataframe, a 2-D array, or a CSR matrix as `source`.
+
+    `seen` keeps the columns that were read: a design is learned from a table and then applied to it.
+    """
 
     names: tuple[str, ...]
     n_rows: int
     source: Any
+    seen: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def position(self, name: str) -> int:
         """Position of a column, or an error that offers the nearest names."""
@@ -42,7 +46,9 @@ class Frame:
 
 
 def open_table(table: Table) -> Frame:
-    """View any table as a :class:`Frame`, without a copy."""
+    """View any table as a :class:`Frame`, without a copy; one that is a frame passes through."""
+    if isinstance(table, Frame):
+        return table
     if is_sparse(table):
         return _from_matrix(table.tocsr())
     native = None if isinstance(table, np.ndarray) else _as_narwhals(table)  # asking it takes longer than a small fit

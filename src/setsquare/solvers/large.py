@@ -108,6 +108,10 @@ class Krylov:
         lam = -frame.pinv.T @ (model.g + product)
         return Direction(step, lam, float(step @ product), 0.5 * gain, curvature, found.negative)
 
+    def opened(self, model: Model, frame: Frame, step: Array) -> Array:
+        """Nothing: products do not tell."""
+        return np.zeros_like(step)
+
     def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
         """Smallest curvature that a few Lanczos steps find, relative to the intercept-only model; its direction."""
         n_steps = min(self.n_lanczos, len(model.g) - frame.basis.shape[1])

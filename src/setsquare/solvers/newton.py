@@ -20,6 +20,10 @@ from setsquare.typing import Array
 OPEN = 1e-3
 #: Predicted reduction of the loss, as a share of it, that rounding hides.
 ROUNDING = 1e-15
+#: Predicted reduction, as a share of the loss, at which open directions are about all that is left.
+CLOSE = 1e-4
+#: Length of a step, in standard deviations of the linear predictor, that leaves the Hessian as good as it was.
+SAME = 1e-4
 #: Correlation with the basis up to which a point counts as near the constraint.
 NEAR = 0.1
 
@@ -37,12 +41,15 @@ class Settings:
         Largest correlation left between basis and predictions.
     loss : float
         Predicted reduction of the loss, as a share of the loss, under which an open direction is no longer followed.
+    leaps : tuple of float
+        How many steps are tried at once along an open direction.
     """
 
     max_iter: int = 100
     kkt: float = 1e-8
     correlation: float = 1e-10
     loss: float = 1e-8
+    leaps: tuple[float, ...] = (8.0, 4.0)
 
 
 class Iterate(NamedTuple):
@@ -100,6 +107,10 @@ class Algebra(Protocol):
         """Find a step."""
         ...
 
+    def opened(self, model: Model, frame: Frame, step: Array) -> Array:
+        """Part of a step that leads where there is hardly any curvature; zero where that cannot be told."""
+        ...
+
     def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
         """Smallest curvature on the tangent space relative to the intercept-only model, and its direction."""
         ...
@@ -140,7 +151,11 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         if iteration == settings.max_iter:
             break
         nu = _penalty(nu, model, direction)
-        taken = _line_search(objective, theta, lam, model, frame, direction, nu, confident)
+        flat = direction.curvature <= 50.0 * OPEN * objective.start.curvature
+        near = flat and direction.reduction <= CLOSE * abs(model.loss)
+        leaps = settings.leaps if near else ()
+        taken = _leap(objective, algebra, theta, model, frame, direction, nu, leaps)
+        taken = taken or _line_search(objective, theta, lam, model, frame, direction, nu, confident)
         if taken is None:
             status = Status.STALLED
             break
@@ -202,7 +217,13 @@ def _line_search(
         length = 0.5**halvings
         new_lam = lam + length * (direction.lam - lam)
         trial = theta + length * direction.step
-        point = objective.model(trial, new_lam) if confident and length == 1.0 else objective.values(trial)
+        point: Values | Model
+        if not (confident and length == 1.0):
+            point = objective.values(trial)
+        elif _norm(direction.step) > SAME:
+            point = objective.model(trial, new_lam)
+        else:
+            point = objective.model(trial, None)._replace(H=model.H)
         if not accepts(point, length):
             if not (near and np.isfinite(point.loss)):
                 continue
@@ -215,6 +236,35 @@ def _line_search(
                 continue
         found = point if isinstance(point, Model) else objective.model(trial, new_lam)
         return _Taken(trial, new_lam, found, length)
+    return None
+
+
+def _leap(
+    objective: Objective,
+    algebra: Algebra,
+    theta: Array,
+    model: Model,
+    frame: Frame,
+    direction: Direction,
+    nu: float,
+    leaps: tuple[float, ...],
+) -> _Taken | None:
+    """A step that is several times as long along open directions, if it lowers ``loss + nu |c|`` as it should.
+
+    There the loss falls like ``exp(-t)`` and each Newton step adds 1 to ``t``; all of them together gain twice what the
+    quadratic model foresees of the first.
+    """
+    opened = algebra.opened(model, frame, direction.step) if leaps else np.zeros(0)
+    if _norm(opened) < 0.5 * _norm(direction.step):
+        return None
+    merit = model.loss + nu * _norm(model.c) - 1.5 * direction.reduction
+    for length in leaps:
+        trial = theta + direction.step + (length - 1.0) * opened
+        for _ in range(2):  # straight on, and then bent back to the constraint
+            point = objective.values(trial)
+            if point.loss + nu * _norm(point.c) <= merit:
+                return _Taken(trial, direction.lam, objective.model(trial, direction.lam), length)
+            trial = trial - frame.pinv @ point.c
     return None
 
 
@@ -269,6 +319,7 @@ def _restore(
     objective: Objective, algebra: Algebra, theta: Array, lam: Array, model: Model, settings: Settings
 ) -> tuple[Array, Model]:
     """Newton steps onto the constraint alone: open directions make the last digits of ``c`` come slowly otherwise."""
+    begin = theta
     for _ in range(50):
         if _is_feasible(model, settings) or not np.isfinite(model.loss):
             break
@@ -281,5 +332,5 @@ def _restore(
                 break
         else:
             break
-        theta, model = trial, objective.model(trial, lam)
-    return theta, model
+        theta, model = trial, objective.model(trial, None)._replace(H=model.H)
+    return theta, model if _norm(theta - begin) <= SAME else objective.model(theta, lam)

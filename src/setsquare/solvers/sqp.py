@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from setsquare.objective import Model, Objective
-from setsquare.solvers.newton import Direction, Frame, Iterate, Settings, kkt_residual, solve_newton
+from setsquare.solvers.newton import OPEN, Direction, Frame, Iterate, Settings, kkt_residual, solve_newton
 from setsquare.typing import Array
 
 #: Singular values of the Jacobian below this share of the activation's mean slope are rounding: the features know
@@ -49,6 +49,11 @@ class _Dense:
         curvature = gain / max(float(tangent @ tangent), np.finfo(float).tiny)
         lam = -frame.pinv.T @ (model.g + product)
         return Direction(step, lam, float(step @ product), 0.5 * gain, curvature, corrected)
+
+    def opened(self, model: Model, frame: Frame, step: Array) -> Array:
+        values, vectors = np.linalg.eigh(frame.basis.T @ model.H @ frame.basis)
+        flat = frame.basis @ vectors[:, values <= 10.0 * OPEN * self.objective.start.curvature]
+        return np.asarray(flat @ (flat.T @ step))
 
     def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
         if not frame.basis.shape[1]:
