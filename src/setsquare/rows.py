@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import Protocol
+from functools import cache
+from itertools import pairwise
+from typing import Protocol, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -23,8 +24,11 @@ from threadpoolctl import ThreadpoolController
 from setsquare.typing import Array, Matrix
 
 Sums = tuple[Array, ...]
+T = TypeVar("T")
 #: A block is read from memory once and from the cache after that; smaller ones cost more calls than they save.
 BLOCK_BYTES = 2**22
+#: What stays, with what is made of it, in the cache that a core has for itself, or nearly so.
+OWN_CACHE = 2**21
 #: Less than this a core, and handing the work to another thread costs more than it gains.
 SHARE_BYTES = 2**21
 
@@ -120,9 +124,7 @@ class ArrayRows:
 
     def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
         """Add up what ``kernel`` returns for each block; always in the same order, so always the same digits."""
-        if len(self.blocks) == 1:
-            return quietly(kernel, self.blocks[0])
-        return add_up(workers().map(partial(quietly, kernel), self.blocks))
+        return share_out(lambda blocks: add_up(quietly(kernel, block) for block in blocks), self.blocks)
 
 
 def quietly(kernel: Callable[[Block], Sums], block: Block) -> Sums:
@@ -171,6 +173,73 @@ def single_threaded_blas() -> Iterator[None]:
         _blas_limit.release()
 
 
+def share_out(work: Callable[[Sequence[T]], Sums], items: Sequence[T]) -> Sums:
+    """Add up what ``work`` returns for shares of the items, which the cores take one after the other.
+
+    The shares are added in their order, so the digits do not depend on which thread is faster. The caller's thread
+    takes shares like any other, and does not wait for help that has not begun: it may be one of the workers itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> share_out(lambda share: (np.array([sum(share)]),), range(100))
+    (array([4950]),)
+    """
+    if len(items) == 1:
+        return work(items)
+    bounds = np.linspace(0, len(items), min(len(items), 4 * n_cores()) + 1).astype(int)
+    shares = iter(enumerate(pairwise(bounds)))
+    sums: dict[int, Sums] = {}
+    draw = threading.Lock()
+
+    def run() -> None:
+        while True:
+            with draw:
+                share = next(shares, None)
+            if share is None:
+                return
+            position, (start, stop) = share
+            sums[position] = work(items[start:stop])
+
+    with single_threaded_blas():
+        helpers = [workers().submit(run) for _ in range(min(n_cores(), len(items)) - 1)]
+        run()
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
+    return add_up(sums[position] for position in sorted(sums))
+
+
+def sum_over_rows(
+    kernel: Callable[[slice, Array], Sums], n_rows: int, n_columns: int, block_bytes: int = OWN_CACHE
+) -> Sums:
+    """Add up what ``kernel`` returns for blocks of rows, which are shared out among the cores.
+
+    It is given rows, and memory for as many float64 numbers as these have columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> A = np.ones((1000, 2))
+    >>> sum_over_rows(lambda rows, memory: (A[rows].sum(axis=0),), 1000, 2)
+    (array([1000., 1000.]),)
+    """
+    slices = list(row_slices(n_rows, n_columns, block_bytes)) or [slice(0, 0)]
+
+    def work(share: Sequence[slice]) -> Sums:
+        memory = np.empty((share[0].stop - share[0].start) * n_columns)  # one for all: fresh pages take long
+        with np.errstate(invalid="ignore", over="ignore"):  # sums that are not finite say so
+            return add_up(kernel(rows, memory) for rows in share)
+
+    return share_out(work, slices)
+
+
+def room(memory: Array, like: Array, n_columns: int) -> Array:
+    """Part of ``memory`` as a matrix with the rows of ``like``, in the order in which that lies in memory."""
+    n_rows = len(like)
+    return memory[: n_rows * n_columns].reshape((n_rows, n_columns), order="F" if np.isfortran(like) else "C")
+
+
 def row_slices(n_rows: int, n_columns: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:
     """Slices of rows whose float64 values fill ``block_bytes``, a hundred rows at least.
 
@@ -184,8 +253,9 @@ def row_slices(n_rows: int, n_columns: int, block_bytes: int = BLOCK_BYTES) -> I
         yield slice(start, min(start + step, n_rows))
 
 
-def add_up(parts: Iterator[Sums]) -> Sums:
+def add_up(parts: Iterable[Sums]) -> Sums:
     """Add tuples of arrays entry by entry; a sum that has become infinite or NaN stays so without a warning."""
+    parts = iter(parts)
     total = next(parts)
     with np.errstate(invalid="ignore", over="ignore"):
         for part in parts:

@@ -390,3 +390,14 @@ def test_an_outcome_far_from_zero_is_certified_honestly():
     model = sq.OrthogonalGLMRegressor().fit(Z, y, protected=X)
     assert largest_correlation(X, model.predict(Z) - 1e9) < 1e-6
     assert model.n_iter_ < 10
+
+
+@pytest.mark.parametrize("positions", [[0, 1], [3, 4], [4, 1]])
+def test_protected_columns_of_an_array_may_stand_anywhere(positions: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(400, 5)) + rng.normal(size=(400, 1))
+    y = (rng.random(400) < 1.0 / (1.0 + np.exp(-A.sum(axis=1) / 3.0))).astype(int)
+    inside = sq.OrthogonalGLMClassifier(protected=positions).fit(A, y)
+    beside = sq.OrthogonalGLMClassifier().fit(np.delete(A, positions, axis=1), y, protected=A[:, positions])
+    np.testing.assert_allclose(inside.coef_, beside.coef_, rtol=1e-9)
+    assert inside.coef_.shape == (1, 3)

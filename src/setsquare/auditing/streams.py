@@ -74,7 +74,7 @@ def look(
     notes = (*notes, *guessed, *outside_note(seen.n_outside, outcomes.n_rows, family.name))
     reader = Reader(learned, Design(()), (), False)
     encoder = Encoder(reader, roles, Numbers(family), outcomes.weight)
-    blocks = stream.parts(2 + len(learned.names)).map(encoder)
+    blocks = stream.hold(stream.parts(2 + len(learned.names)).map(encoder))
     mean = float(outcomes.first[0]) / outcomes.weight
     columns = StreamedProtected.of(blocks, learned.names, learned.sources, mean, outcomes.n_rows)
     low, high = family.activation.range

@@ -108,7 +108,8 @@ class Design:
         names = self.names
         matrix = read_matrix(frame, self.columns) if all(map(_is_plain, self.coders)) else None
         if matrix is not None:
-            return Encoded(matrix, names, self.sources, None, {})
+            values = matrix if is_sparse(matrix) else np.ascontiguousarray(matrix, dtype=np.float64)
+            return Encoded(values, names, self.sources, None, {})
         rows = open_rows(frame, self.columns, self.missing)
         values = np.zeros((rows.n, len(names)))
         return Encoded(values, names, self.sources, rows.keep, self._fill(rows, values))
@@ -167,7 +168,7 @@ class Design:
 
 
 def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
-    """Take numeric columns of an array or sparse matrix in one go; None where they go one by one.
+    """Take numeric columns of an array or sparse matrix in one go, as stored; None where they go one by one.
 
     Array columns that are not finite go one by one, where they are counted, filled or dropped.
     """
@@ -175,17 +176,39 @@ def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
     numeric = "fiub" if is_sparse(source) else "fiu"
     if isinstance(source, nw.DataFrame) or source.dtype.kind not in numeric:
         return None
-    if columns != frame.names:
-        position = {name: j for j, name in enumerate(frame.names)}
-        source = frame.take([position[name] if name in position else frame.position(name) for name in columns])
+    source = _select(frame, columns)
     if is_sparse(frame.source):
         values = source.astype(np.float64, copy=False)
         _require_finite(values, columns)
         return values
-    values = np.ascontiguousarray(source, dtype=np.float64)
+    return source if _is_finite(source) else None
+
+
+def read_stored(design: Design, table: Table, *, learned: bool = False) -> Array | None:
+    """Take the columns of a floating-point matrix as they lie in memory; None where the design changes anything.
+
+    With ``learned`` it was learned from this very table: nobody looks again for numbers that are not finite.
+    """
+    is_matrix = isinstance(table, np.ndarray) or is_sparse(table)
+    if not is_matrix or table.dtype.kind != "f" or not all(map(_is_plain, design.coders)):
+        return None
+    frame = open_table(table)
+    return _select(frame, design.columns) if learned else read_matrix(frame, design.columns)
+
+
+def _select(frame: Frame, columns: tuple[str, ...]) -> Any:
+    if columns == frame.names:
+        return frame.source
+    position = {name: j for j, name in enumerate(frame.names)}
+    return frame.take([position[name] if name in position else frame.position(name) for name in columns])
+
+
+def _is_finite(values: Array) -> bool:
+    """Whether all numbers are; without anything of the size of the array."""
     with np.errstate(over="ignore", invalid="ignore"):
-        finite = np.isfinite(values.sum()) or np.isfinite(values).all()  # one bad number would spoil the sum
-    return values if finite else None
+        if np.isfinite(values.sum()):  # one bad number would spoil the sum
+            return True
+    return all(np.isfinite(values[start : start + 1000]).all() for start in range(0, len(values), 1000))
 
 
 def _copy_columns(table: Table, columns: tuple[str, ...], out: Array) -> bool:

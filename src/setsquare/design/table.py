@@ -44,6 +44,13 @@ class Frame:
         """Columns at `positions`, as the kind of table that `source` is."""
         return self.source[:, list(positions)]
 
+    def without(self, names: Sequence[str]) -> Frame:
+        """The same rows without some columns."""
+        if not names:
+            return self
+        kept = [j for j, name in enumerate(self.names) if name not in names]
+        return Frame(tuple(self.names[j] for j in kept), self.n_rows, self.take(kept), self.seen)
+
 
 def open_table(table: Table) -> Frame:
     """View any table as a :class:`Frame`, without a copy; one that is a frame passes through."""

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.reading import is_dataframe, validate_weight
 from setsquare.estimators.streaming import Roles, note_columns, required_numbers
-from setsquare.moments import BLOCK_BYTES, Moments
+from setsquare.moments import Moments
 from setsquare.rows import row_slices
 from setsquare.sources import as_stream
 from setsquare.typing import Array, Table
@@ -127,7 +127,7 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Z = self._validate(X, reset=False)
         reduced = np.empty((len(Z), self.n_components_), dtype=np.result_type(Z.dtype, np.float32))
         shift = self.components_ @ self.mean_
-        for rows in row_slices(len(Z), Z.shape[1], BLOCK_BYTES):
+        for rows in row_slices(*Z.shape):
             reduced[rows] = np.asarray(Z[rows], dtype=np.float64) @ self.components_.T - shift
         if not np.isfinite(reduced).all():
             raise MissingValuesError("The rows have NaN (missing) or infinity (infinite) values: remove or fill them.")

@@ -68,7 +68,7 @@ class MomentFitting:
             P, pooled_protected = self.reader_.protected_matrix(table, protected)
             Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))
             pooled = {**pooled_protected, **pooled_features}
-        moments = Moments.of(np.column_stack([P, dense(Z)]), validate_weight(sample_weight, len(P)))
+        moments = Moments.of([P, dense(Z)], validate_weight(sample_weight, len(P)))
         warn_pooled(pooled)
         self._settle(moments if first else self.moments_.merge(moments))
         return self

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -14,7 +13,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare import design
-from setsquare.design import Design
 from setsquare.errors import InputError
 from setsquare.estimators.outcomes import Outcome
 from setsquare.estimators.reading import (
@@ -87,13 +85,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         for what, values in (("the outcome", y), ("sample_weight", weight), ("offset", offset)):
             check_alignment(X, values, what)
         y, weight, offset = validate_outcome(y, n), validate_weight(weight, n), _validate_offset(offset, n)
-        as_stored = _is_short(X)
-        reader, encoded = learn_reader(X, protected, self._columns(), code_features=not as_stored)
-        if as_stored:
-            table = reader.feature_table(X)
-            names = map(design.Numeric, design.column_names(table))
-            reader = replace(reader, features=Design(tuple(names), reader.protected.missing, reader.protected.unseen))
-            encoded = encoded._replace(Z=design.filter_rows(table, encoded.keep))
+        reader, encoded = learn_reader(X, protected, self._columns(), as_stored=True)
         if encoded.keep is not None:
             y, weight, offset = (None if values is None else values[encoded.keep] for values in (y, weight, offset))
         family, outcome, classes = self._code_outcome(y, weight)
@@ -172,7 +164,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def _batch_predictor(self, offset: Any, table: Table) -> tuple[Array, Mapping[str, int]]:
         """Linear predictors (n, k), and pooled rows by column; an offset that is a name is a column of the table."""
         features = self.reader_.feature_table(table)
-        Z, n_pooled = (features, {}) if _is_short(features) else self.reader_.feature_matrix(features)
+        Z, n_pooled = self.reader_.stored_matrix(features, learned=False)
         eta = _product(Z, self.solution_.coef.T) + self.solution_.intercept
         shift = numbers(table, offset, "offset") if isinstance(offset, str) else offset
         return eta if shift is None else eta + (shift[:, None] if shift.ndim == 1 else shift), n_pooled
@@ -198,14 +190,6 @@ class OrthogonalGLM(BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def _is_short(table: Table) -> bool:
-    """Whether a table is a complete matrix in single or half precision: coded as float64 it would double in size."""
-    if not (isinstance(table, np.ndarray) or is_sparse(table)) or table.dtype not in (np.float32, np.float16):
-        return False
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(table.sum(dtype=np.float64)))  # the design counts, fills and drops what is missing
 
 
 def _product(Z: Matrix, B: Array) -> Array:

@@ -13,7 +13,6 @@ from setsquare.errors import InputError
 from setsquare.estimators.gathering import MomentFitting
 from setsquare.estimators.reading import Columns, dense, learn_reader, validate_features, validate_weight
 from setsquare.estimators.warn import warn_dropped, warn_erased, warn_pooled
-from setsquare.problem import check_finite
 from setsquare.projection import Eraser, Projector, protected_basis
 from setsquare.sources import as_stream
 from setsquare.typing import Array, Table
@@ -47,6 +46,10 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         Rows cannot be dropped by a transformer.
     unseen : {"error", "pool"}
         What to do with levels unseen in training.
+    copy : bool
+        Whether ``transform`` leaves the features that it is given as they are. With ``copy=False`` they are overwritten
+        if they are one writable float32 or float64 array, stored by rows or by columns, without protected columns
+        inside; otherwise the result is a new array. A dataframe, a list or a sparse matrix is always copied.
 
     Attributes
     ----------
@@ -80,6 +83,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
         unseen: str = "error",
+        copy: bool = True,
     ) -> None:
         self.protected = protected
         self.using = using
@@ -87,6 +91,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         self.reference = reference
         self.missing = missing
         self.unseen = unseen
+        self.copy = copy
 
     def _columns(self) -> Columns:
         return Columns(self.protected, False, self.coding, self.reference, self.missing, self.unseen)
@@ -116,20 +121,19 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         if self.using not in ("protected", "features"):
             raise InputError(f"using={self.using!r} is not one of 'protected', 'features'.")
         table = validate_features(self, X, reset=True)
-        self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns())
-        Z = dense(Z)
-        check_finite(Z, self.reader_.feature_names, "feature")
-        check_finite(P, self.reader_.protected.names, "protected column")
+        self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns(), as_stored=True)
+        Z = Z if isinstance(Z, np.ndarray) else dense(Z)
         weight = validate_weight(sample_weight, len(P))
+        names = self.reader_.protected.names
         if self.using == "features":
-            basis = protected_basis(P, weight, self.reader_.protected.names)
+            basis = protected_basis(P, weight, names)
             self.eraser_ = Eraser.fit(Z, basis, P, weight, self.reader_.feature_names)
             warn_erased(self.eraser_.directions.shape[1], self.eraser_.rank)
         else:
-            self.projector_ = Projector.fit(Z, P, weight, self.reader_.protected.names)
+            self.projector_ = Projector.fit(Z, P, weight, names)
             basis = self.projector_.basis
         warn_dropped((*self.reader_.protected.constant, *basis.constant), basis.collinear)
-        self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
+        self.protected_names_ = np.asarray(names, dtype=object)
         return self
 
     def transform(self, X: Table, protected: Table | None = None) -> Array:
@@ -145,7 +149,11 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         Returns
         -------
         ndarray of shape (n, number of coded features)
+            In single precision if the features are.
         """
+        return self._correct(X, protected, learned=False)
+
+    def _correct(self, X: Table, protected: Table | None, *, learned: bool) -> Array:
         check_is_fitted(self, "protected_names_")
         stream = as_stream(X)
         if stream is not None:
@@ -153,19 +161,17 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         alone = self.using == "features"
         table = X if alone and self.reader_.lacks_protected(X) else validate_features(self, X, reset=False)
         P, pooled = (None, {}) if alone else self.reader_.protected_matrix(table, protected)
-        Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))
+        Z, pooled_features = self.reader_.stored_matrix(self.reader_.feature_table(table), learned=learned)
         warn_pooled({**pooled, **pooled_features})
-        if P is not None:
-            return self.projector_.apply(dense(Z), P)
-        check_finite(Z, self.reader_.feature_names, "feature")  # one missing value would spread over its row
-        return self.eraser_.apply(dense(Z))
+        Z = Z if isinstance(Z, np.ndarray) else dense(Z)
+        out = Z if _may_overwrite(Z, table, self.copy) else None
+        return self.eraser_.apply(Z, out) if P is None else self.projector_.apply(Z, P, out)
 
     def fit_transform(
         self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None
     ) -> Array:
         """Learn the effects and correct the same rows."""
-        corrected: Array = self.fit(X, y, protected, sample_weight).transform(X, protected)
-        return corrected
+        return self.fit(X, y, protected, sample_weight)._correct(X, protected, learned=True)
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Names of the corrected features: those that went in, dummies spelled out, without protected ones."""
@@ -175,4 +181,12 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _may_overwrite(Z: Array, table: Table, copy: bool) -> bool:
+    """Whether features are an array that was made on the way, or that of a user who allows it."""
+    if not isinstance(table, np.ndarray) or not np.may_share_memory(Z, table):
+        return True
+    return not copy and Z.flags.writeable and Z.flags.forc

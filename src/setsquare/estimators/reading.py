@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from setsquare import design
 from setsquare.design import Design
+from setsquare.design.encoding import read_stored
+from setsquare.design.table import Frame, open_table, resolve
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.sources.batches import is_dataframe as is_dataframe  # others ask for it here
 from setsquare.typing import Array, BoolArray, Matrix, Table
@@ -73,6 +76,11 @@ class Reader:
         """Return the features, without protected columns that are not to be used."""
         names = design.column_names(table)
         unused = [] if self.use_protected else [name for name in self.inside if name in names]
+        if isinstance(table, Frame):
+            return table.without(unused)
+        kept = [j for j, name in enumerate(names) if name not in unused]
+        if unused and isinstance(table, np.ndarray) and kept and kept[-1] - kept[0] < len(kept):
+            return table[:, kept[0] : kept[-1] + 1]  # side by side: no copy
         return design.drop(table, unused) if unused else table
 
     def lacks_protected(self, table: Table) -> bool:
@@ -104,6 +112,15 @@ class Reader:
             )
         return dense(encoded.values), encoded.n_pooled
 
+    def stored_matrix(self, table: Table, *, learned: bool) -> tuple[Matrix, Mapping[str, int]]:
+        """As :meth:`feature_matrix`, but a floating-point array that needs no coding is returned as it is.
+
+        With ``learned`` the table is the one that this was learned from, where nothing can be missing any more.
+        """
+        assert self.features is not None
+        stored = read_stored(self.features, table, learned=learned)
+        return self.feature_matrix(table) if stored is None else (stored, {})
+
     def feature_matrix(self, table: Table) -> tuple[Matrix, Mapping[str, int]]:
         """Coded features of new rows, and rows with an unseen level that were pooled, by column."""
         assert self.features is not None
@@ -117,9 +134,12 @@ def _strict(design: Design) -> Any:
 
 
 def learn_reader(
-    table: Table, protected: Table | None, columns: Columns, *, code_features: bool = True
+    table: Table, protected: Table | None, columns: Columns, *, code_features: bool = True, as_stored: bool = False
 ) -> tuple[Reader, Encoded]:
-    """Learn from training tables how to read them, and read them."""
+    """Learn from training tables how to read them, and read them.
+
+    With ``as_stored``, an array of floating-point features that need no coding is not copied into a float64 matrix.
+    """
     inside = _find_protected(table, protected, columns)
     source = table if inside else protected
     check_alignment(table, source, "protected")
@@ -133,6 +153,9 @@ def learn_reader(
             f"protected has {design.n_rows(source)} rows but the features have {design.n_rows(table)}: "
             "give the same rows in both."
         )
+    if is_dataframe(table):  # a frame keeps the columns that were read: designs are learned from them, then applied
+        table = open_table(table)
+    source = table if inside else open_table(source) if is_dataframe(source) else source
     coded = {"reference": columns.reference, "missing": columns.missing, "unseen": columns.unseen}
 
     def learn(features: Table, source: Table) -> Reader:
@@ -154,7 +177,10 @@ def learn_reader(
     if keep is not None:  # levels that only incomplete rows have are no levels of the training data
         table, source = design.filter_rows(table, keep), design.filter_rows(source, keep)
         reader = learn(table, source)
-    Z = None if reader.features is None else reader.features.apply(reader.feature_table(table)).values
+    Z = None
+    if reader.features is not None:
+        read = partial(reader.stored_matrix, learned=True) if as_stored else reader.feature_matrix
+        Z, _ = read(reader.feature_table(table))
     refuse_constant_protected(reader.protected)
     X = dense(reader.protected.apply(source).values)
     return reader, Encoded(Z, X, keep)
@@ -218,7 +244,7 @@ def _find_protected(table: Table, protected: Table | None, columns: Columns) -> 
         return ()
     if isinstance(columns.protected, str) and columns.protected.lstrip().startswith("~"):
         return design.learn(table, columns.protected, missing="drop").columns
-    return design.column_names(design.select(table, columns.protected))
+    return _names(table, columns.protected)
 
 
 def _check_kinds(named: Any, given: Any) -> None:
@@ -242,8 +268,14 @@ def _check_kinds(named: Any, given: Any) -> None:
 def _known(coded: dict[str, Any], table: Table, columns: Any) -> dict[str, Any]:
     """The coding options, with references for the columns of this table only."""
     reference = coded["reference"] or {}
-    names = design.column_names(table if columns is None or isinstance(columns, str) else design.select(table, columns))
+    names = _names(table, None if isinstance(columns, str) else columns)
     return coded | {"reference": {name: level for name, level in reference.items() if name in names}}
+
+
+def _names(table: Table, columns: Any) -> tuple[str, ...]:
+    """Names in the whole table of the columns asked for."""
+    frame = open_table(table)
+    return tuple(frame.names[j] for j in resolve(frame, columns))
 
 
 def _complete_rows(reader: Reader, table: Table, source: Table) -> BoolArray | None:

@@ -226,5 +226,5 @@ def stream_problem(
     assert reader.features is not None
     encoder = Encoder(reader, roles, outcome, outcomes.weight)
     names, protected = reader.features.names, reader.protected.names
-    blocks = stream.parts(1 + len(names) + len(protected)).map(encoder)
+    blocks = stream.hold(stream.parts(1 + len(names) + len(protected)).map(encoder))
     return StreamedProblem(blocks, outcomes, family, names, protected, l2)

@@ -84,12 +84,11 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     n, p = X.shape
     check_rows(n, p)
     names = names or tuple(f"x{j}" for j in range(p))
-    w = mean_weight(n, weight)
-    moments = Moments.of(X, w)
-    mean, gram = moments.mean, moments.scatter
+    moments = Moments.of(X, weight)
+    mean, gram = moments.mean, moments.scatter / moments.weight
     _check_finite(gram, names)
     R = cholesky_factor(gram)
-    return settle_basis(mean, _triangular_factor(X, mean, w) if R is None else R, names)
+    return settle_basis(mean, _triangular_factor(X, mean, mean_weight(n, weight)) if R is None else R, names)
 
 
 def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:

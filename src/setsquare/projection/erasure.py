@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from setsquare.errors import InputError
-from setsquare.projection.basis import Basis
-from setsquare.projection.linear import Projector
-from setsquare.rows import row_slices
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.moments import Moments
+from setsquare.projection.basis import Basis, cholesky_factor, settle_basis
+from setsquare.projection.linear import Projector, coordinates, subtract_product
+from setsquare.rows import Sums, row_slices, sum_over_rows
 from setsquare.typing import Array
 
 #: Canonical correlations below this are rounding: to take such a direction out would lose it for nothing.
@@ -59,37 +60,86 @@ class Eraser:
     def fit(
         cls, Z: Array, basis: Basis, X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None
     ) -> Eraser:
-        """Fit to features ``Z`` (n, q) and protected columns ``X`` (n, p) with their basis."""
-        _check_features(Z)
-        prediction = Projector.fit(basis.apply(X), Z, weight, names)
-        # Singular values, because both bases are orthonormal, are the canonical correlations.
-        U, correlations, _ = np.linalg.svd(prediction.coefficients, full_matrices=False)
-        kept = correlations > ROUNDING
-        mean, directions = prediction.basis.mean, prediction.basis.transform @ U[:, kept]
+        """Fit to features ``Z`` (n, q) and protected columns ``X`` (n, p) with their basis.
+
+        One pass over the rows, where no feature is close to a combination of others.
+        """
+        n, q = Z.shape
+        if n <= q:
+            raise InputError(
+                f"Too few rows (n_samples = {n}) to correct {q} features without the protected columns: give more "
+                'rows, reduce the features first (a few principal components), or choose using="protected".'
+            )
+        moments = Moments.of([_Coordinates(basis, X), Z], weight)
+        mean, S = moments.mean[basis.rank :], moments.scatter[basis.rank :] / moments.weight
+        S_zq, S_zz = S[:, : basis.rank], S[:, basis.rank :]
+        if not np.isfinite(S).all():
+            raise MissingValuesError("The features have missing or infinite values: remove or fill them.")
+        if (np.sqrt(np.maximum(np.diag(S_zz), 0.0)) <= 1e-12 * np.abs(mean)).all():
+            raise InputError("Every feature is constant: there is nothing to correct; give features that vary.")
+        names = names or tuple(f"x{j}" for j in range(q))
+        R = cholesky_factor(S_zz)
+        if R is None:
+            return cls._fit_collinear(Z, basis.apply(X), weight, names)
+        own = settle_basis(mean, R, names)
+        directions, correlations = _variates(own, own.transform.T @ S_zq)
+        loadings = directions.T @ S_zz
+        # Rounding in the directions makes no difference where the loadings fit them.
+        loadings += np.linalg.lstsq(S_zq.T @ directions, S_zq.T - S_zq.T @ directions @ loadings, rcond=None)[0]
+        return cls(mean, directions, loadings, correlations, own.rank)
+
+    @classmethod
+    def _fit_collinear(cls, Z: Array, Q: Array, weight: Array | None, names: tuple[str, ...]) -> Eraser:
+        """Fit where moments have too few digits to tell features apart, in passes over rows."""
+        prediction = Projector.fit(Q, Z, weight, names)
+        own = prediction.basis
+        directions, correlations = _variates(own, prediction.coefficients)
         loadings = np.zeros((0, Z.shape[1]))
-        if kept.any():
-            scores = np.empty((len(Z), directions.shape[1]))
+        if len(correlations):
+            scores = np.empty((len(Z), len(correlations)))
             for rows in row_slices(*Z.shape):
-                scores[rows] = (Z[rows] - mean) @ directions
+                scores[rows] = (Z[rows] - own.mean) @ directions
             effects = Projector.fit(Z, scores, weight)
             loadings = effects.basis.transform @ effects.coefficients
-        return cls(mean, directions, loadings, correlations[kept], prediction.basis.rank)
+        return cls(own.mean, directions, loadings, correlations, own.rank)
 
-    def apply(self, Z: Array) -> Array:
-        """Correct features (n, q); needs no protected columns."""
-        out = np.empty_like(Z)
-        for rows in row_slices(*Z.shape):
-            out[rows] = Z[rows] - (Z[rows] - self.mean) @ self.directions @ self.loadings
+    def apply(self, Z: Array, out: Array | None = None) -> Array:
+        """Correct features (n, q); needs no protected columns.
+
+        Parameters
+        ----------
+        Z : ndarray of shape (n, q)
+        out : ndarray, optional
+            Where to put the result; ``out=Z`` corrects in place.
+        """
+        out = np.empty_like(Z, dtype=np.result_type(Z.dtype, np.float32), subok=False) if out is None else out
+        centre = self.mean @ self.directions  # taken off the scores it costs no digits that the features have
+
+        def kernel(rows: slice, memory: Array) -> Sums:
+            subtract_product(Z[rows], Z[rows] @ self.directions - centre, self.loadings, memory, out[rows])
+            return ()
+
+        sum_over_rows(kernel, *Z.shape)
         return out
 
 
-def _check_features(Z: Array) -> None:
-    n, q = Z.shape
-    if n <= q:
-        raise InputError(
-            f"Too few rows (n_samples = {n}) to correct {q} features without the protected columns: give more rows, "
-            'reduce the features first (a few principal components), or choose using="protected".'
-        )
-    low, high = Z.min(axis=0), Z.max(axis=0)
-    if (high - low <= 1e-12 * np.maximum(np.abs(low), np.abs(high))).all():
-        raise InputError("Every feature is constant: there is nothing to correct; give features that vary.")
+@dataclass(frozen=True, slots=True)
+class _Coordinates:
+    """Rows of the protected columns in their basis, made where they are read."""
+
+    basis: Basis
+    X: Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.X), self.basis.rank
+
+    def __getitem__(self, rows: slice) -> Array:
+        return coordinates(self.basis, self.X[rows])
+
+
+def _variates(own: Basis, coefficients: Array) -> tuple[Array, Array]:
+    """Directions of canonical variates, and their correlations: singular values, because both bases are orthonormal."""
+    U, correlations, _ = np.linalg.svd(coefficients, full_matrices=False)
+    kept = correlations > ROUNDING
+    return own.transform @ U[:, kept], correlations[kept]

@@ -9,7 +9,7 @@ import numpy as np
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.moments import Moments
 from setsquare.projection.basis import Basis, basis_of_moments, protected_basis
-from setsquare.rows import mean_weight, row_slices
+from setsquare.rows import OWN_CACHE, Sums, room, sum_over_rows
 from setsquare.typing import Array
 
 
@@ -43,21 +43,30 @@ class Projector:
 
     @classmethod
     def fit(cls, Y: Array, X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None) -> Projector:
-        """Fit the correction of ``Y`` (n, ...) by ``X`` (n, p), two passes over the rows."""
-        if Y.shape[0] != X.shape[0]:
-            raise InputError(
-                f"The protected columns have {X.shape[0]} rows, what is to be corrected has {Y.shape[0]}: "
-                "give both for the same rows."
-            )
+        """Fit the correction of ``Y`` (n, ...) by ``X`` (n, p), one pass over the rows of each.
+
+        The products of the basis with itself are taken anew: in nearly collinear columns rounding makes them differ
+        from the identity, and solving the normal equations makes up for that.
+        """
+        _check_same_rows(Y, X)
         basis = protected_basis(X, weight, names)
-        w = mean_weight(len(X), weight)
-        fitted = cls(basis, np.zeros((basis.rank, int(np.prod(Y.shape[1:], dtype=int)))))
-        with np.errstate(invalid="ignore", over="ignore"):  # infinite values end in coefficients that are not finite
-            for _ in range(2):  # the second pass removes what rounding left in the first
-                fitted = cls(basis, fitted.coefficients + fitted._remaining(Y, X, w))
-        if not np.isfinite(fitted.coefficients).all():
+        d = int(np.prod(Y.shape[1:], dtype=int))
+        with np.errstate(invalid="ignore", over="ignore"):  # a constant changes nothing but rounding
+            shift = _flat(Y[:1000]).mean(axis=0, dtype=np.float64)
+
+        def kernel(rows: slice, memory: Array) -> Sums:
+            y = _flat(Y[rows])
+            y = np.subtract(y, shift, out=room(memory, y, d))
+            Q = np.column_stack([coordinates(basis, X[rows]), np.ones(len(y))])
+            weighted = Q if weight is None else Q * weight[rows, None]
+            return weighted.T @ y, weighted.T @ Q
+
+        width = d + basis.rank
+        # As many rows as directions at least: adding up the products must cost less than they do.
+        effect, gram = sum_over_rows(kernel, Y.shape[0], width, max(OWN_CACHE, 8 * basis.rank * width))
+        if not np.isfinite(effect).all():
             raise MissingValuesError("What is to be corrected has missing or infinite values: remove or fill them.")
-        return fitted
+        return cls(basis, np.asarray(np.linalg.solve(gram, effect)[:-1], dtype=np.float64))
 
     @classmethod
     def of_moments(cls, moments: Moments, names: tuple[str, ...]) -> Projector:
@@ -68,24 +77,12 @@ class Projector:
         >>> import numpy as np
         >>> X = np.array([[0.0], [0.0], [1.0], [1.0]])
         >>> Y = np.array([[1.0], [2.0], [5.0], [6.0]])
-        >>> Projector.of_moments(Moments.of(np.hstack([X, Y])), ("x",)).apply(Y, X).ravel()
+        >>> Projector.of_moments(Moments.of([X, Y]), ("x",)).apply(Y, X).ravel()
         array([3., 4., 3., 4.])
         """
         p = len(names)
         basis = basis_of_moments(Moments(moments.weight, moments.mean[:p], moments.scatter[:p, :p]), names)
         return cls(basis, basis.transform.T @ moments.scatter[:p, p:] / moments.weight)
-
-    def _remaining(self, Y: Array, X: Array, w: Array) -> Array:
-        """``Q' diag(w) (Y - correction)``: the least-squares effect that is still there."""
-        effect = np.zeros_like(self.coefficients)
-        shift: Array | float = 0.0
-        for rows in row_slices(Y.shape[0], self.coefficients.shape[1] + X.shape[1]):
-            Q = self.basis.apply(X[rows])
-            y = _flat(Y[rows])
-            if isinstance(shift, float):  # a constant shift changes nothing but rounding: take the first block's mean
-                shift = y.mean(axis=0)
-            effect += Q.T @ ((y - shift - Q @ self.coefficients) * w[rows, None])
-        return effect
 
     def apply(self, Y: Array, X: Array, out: Array | None = None) -> Array:
         """Correct ``Y`` (n, ...) given the protected columns ``X`` (n, p) of the same rows.
@@ -97,20 +94,42 @@ class Projector:
         out : ndarray, optional
             Where to put the result; ``out=Y`` corrects in place.
         """
-        if Y.shape[0] != X.shape[0]:
-            raise InputError(
-                f"The protected columns have {X.shape[0]} rows, what is to be corrected has {Y.shape[0]}: "
-                "give both for the same rows."
-            )
-        out = np.empty(Y.shape, dtype=np.result_type(Y.dtype, np.float32)) if out is None else out
-        for rows in row_slices(Y.shape[0], self.coefficients.shape[1] + X.shape[1]):
-            corrected = _flat(Y[rows]) - self.basis.apply(X[rows]) @ self.coefficients
-            out[rows] = corrected.reshape(out[rows].shape)
+        _check_same_rows(Y, X)
+        out = np.empty_like(Y, dtype=np.result_type(Y.dtype, np.float32), subok=False) if out is None else out
+
+        def kernel(rows: slice, memory: Array) -> Sums:
+            subtract_product(Y[rows], coordinates(self.basis, X[rows]), self.coefficients, memory, out[rows])
+            return ()
+
+        sum_over_rows(kernel, Y.shape[0], self.coefficients.shape[1] + self.basis.rank)
         return out
 
 
+def subtract_product(Y: Array, A: Array, B: Array, memory: Array, out: Array) -> None:
+    """Put ``Y - A @ B`` into ``out``, with the product in ``memory``; ``Y`` may be a tensor, and it may be ``out``."""
+    product = room(memory, Y, B.shape[1])
+    if np.isfortran(product):
+        np.matmul(B.T, A.T, out=product.T)
+    else:
+        np.matmul(A, B, out=product)
+    np.subtract(Y, product.reshape(Y.shape), out=out, casting="same_kind")
+
+
+def coordinates(basis: Basis, X: Array) -> Array:
+    """What :meth:`Basis.apply` returns, row by row in memory."""
+    return np.asarray(np.subtract(X, basis.mean, dtype=np.float64) @ basis.transform)
+
+
 def _flat(block: Array) -> Array:
-    return np.asarray(block, dtype=np.float64).reshape(len(block), -1)
+    return block if block.ndim == 2 else block.reshape(len(block), -1)
+
+
+def _check_same_rows(Y: Array, X: Array) -> None:
+    if Y.shape[0] != X.shape[0]:
+        raise InputError(
+            f"The protected columns have {X.shape[0]} rows, what is to be corrected has {Y.shape[0]}: "
+            "give both for the same rows."
+        )
 
 
 def project_out(Y: Array, X: Array, weight: Array | None = None) -> Array:

@@ -6,14 +6,13 @@ of ones is implied, and centring and scaling are part of the coefficients (:clas
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
 
-from setsquare.rows import Block, Sums, add_up, is_sparse, n_cores, row_slices, workers
+from setsquare.rows import Block, Sums, add_up, is_sparse, row_slices, share_out
 from setsquare.typing import Array, Matrix
 
 
@@ -92,11 +91,8 @@ class WideRows:
         The kernel may write into those. With ``every`` above one, it gets each so-manieth row alone. Dense features
         come as ``dtype``.
         """
-        count = max(1, min(n_cores(), len(self._parts) // 4))
-        bounds = np.linspace(0, len(self._parts), count + 1).astype(int)
 
-        def work(start: int, stop: int) -> Sums:
-            parts = self._parts[start:stop]
+        def work(parts: Sequence[tuple[slice, Matrix]]) -> Sums:
             b = max(rows.stop - rows.start for rows, _ in parts)
             ready = is_sparse(self.Z) or self.Z.dtype == dtype
             memory = None if ready else np.empty((-(-b // every), self.Z.shape[1]), dtype)
@@ -106,9 +102,7 @@ class WideRows:
                     for rows, Z in parts
                 )
 
-        first, *others = pairwise(bounds)
-        pending = [workers().submit(work, *share) for share in others]
-        return add_up(iter([work(*first), *(part.result() for part in pending)]))
+        return share_out(work, self._parts)
 
     def _block(self, rows: slice, Z: Matrix, memory: Array | None, every: int) -> Block:
         if memory is not None:

@@ -12,10 +12,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from setsquare import design
 from setsquare.errors import InputError
-from setsquare.rows import n_cores
+from setsquare.rows import Block, n_cores
 from setsquare.sources.arrow import ArrowFiles, open_files
 from setsquare.sources.batches import open_batches
-from setsquare.sources.parts import Parts, Progress
+from setsquare.sources.parts import LocalParts, Parts, Progress
+from setsquare.sources.scratch import ScratchParts, Store, scratch_folder
 from setsquare.typing import Table
 
 #: Float64 values of a batch: more than rows in memory have, for opening a batch costs as much as working on some.
@@ -67,6 +68,10 @@ class Stream:
         keys in their paths are read by Arrow's scanner, which holds a row group or two beside.
     progress : bool
         Whether each pass shows how far it is.
+    scratch : bool, str or path
+        Whether a fit writes the rows as numbers to a temporary file, from which later passes take them faster than
+        from the source; or the folder for it. It takes 4 to 8 bytes a number and vanishes with the fit. Without room
+        for it, the source is read in each pass.
 
     Examples
     --------
@@ -85,6 +90,7 @@ class Stream:
     columns: str | Sequence[str] = ()
     memory: str | int = "512MB"
     progress: bool = False
+    scratch: bool | str | Path = True
 
     def __post_init__(self) -> None:
         source = self.data if isinstance(self.data, Source) else _open(self.data)
@@ -94,6 +100,8 @@ class Stream:
         object.__setattr__(self, "data", source)
         object.__setattr__(self, "columns", asked)
         _bytes(self.memory)
+        if not isinstance(self.scratch, bool) and not Path(self.scratch).is_dir():
+            raise InputError(f"There is no folder {self.scratch}: make it, or leave scratch out.")
 
     @property
     def n_rows(self) -> int | None:
@@ -149,6 +157,12 @@ class Stream:
         n_rows = min(max(bound, 1), max(1000, BLOCK_BYTES // row_bytes))
         source: Source = self.data
         return source.parts(self.columns, n_rows, partial(_show_progress, self.n_rows) if self.progress else None)
+
+    def hold(self, blocks: Parts[Block]) -> Parts[Block]:
+        """Return blocks made of this stream as they are to be read again and again."""
+        if not self.scratch or not isinstance(blocks, LocalParts):
+            return blocks
+        return ScratchParts(blocks, Store(scratch_folder(self.scratch)))
 
 
 def as_stream(data: Any) -> Stream | None:
