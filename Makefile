@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export SETSQUARE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test lint bench docs paper clean
+.PHONY: demo test lint bench bench-compare docs paper clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -43,18 +43,15 @@ lint: $(VENV)/.lint  ## ruff, mypy (strict on src) and the layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.test  ## speed as ratios against peers, in one run
+bench: $(VENV)/.test  ## speed as ratios against peers, each in one run: docs/benchmarks.md; then what the methods reach
+	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.fit_quality
-	$(BIN)/python -m benchmarks.bench_glm
-	$(BIN)/python -m benchmarks.bench_prediction
-	$(BIN)/python -m benchmarks.bench_audit
-	$(BIN)/python -m benchmarks.bench_audit_csv
-	$(BIN)/python -m benchmarks.bench_embeddings
 	$(BIN)/python -m benchmarks.audit_calibration --quick
-	$(BIN)/python -m benchmarks.bench_layer
 	$(BIN)/python -m benchmarks.small_batches
-	$(BIN)/python -m benchmarks.bench_comparators
 	$(BIN)/python -m benchmarks.two_groups --quick
+
+bench-compare: $(VENV)/.test  ## is anything slower than in the commit before (or COMMIT=...)?
+	$(BIN)/python -m benchmarks.compare_commits $(COMMIT)
 
 docs: $(VENV)/.docs  ## the site in docs/_build/html, without a warning; pages and examples run as they are written
 	$(BIN)/python -m pytest -q tests/pipeline/test_docs.py

@@ -1,6 +1,6 @@
-"""Time and memory of an audit of a million rows, beside statsmodels' GLM with HC3 in the same run.
+"""Audit of a million rows, beside statsmodels' GLM with HC3: time and memory.
 
-    python -m benchmarks.bench_audit
+    python -m benchmarks.bench_audit                # about 1 minute
 
 statsmodels returns the effects with HC0 errors under the name of HC3; the audit returns effects with HC3 errors, joint
 tests, bounds and a verdict. Memory is the peak of a process of its own, data and imports included.
@@ -8,10 +8,6 @@ tests, bounds and a verdict. Memory is the peak of a process of its own, data an
 
 from __future__ import annotations
 
-import argparse
-import resource
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -20,7 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 import setsquare as sq
-from benchmarks.measure import interleave
+from benchmarks.frame import Ratio, main, plain
+from benchmarks.measure import in_child, interleave, peak_mb
+
+QUICK = {"rows": 20_000, "rounds": 2}
 
 
 def draw(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,35 +39,45 @@ def theirs(y: np.ndarray, X: np.ndarray) -> Any:
     return fit.bse, fit.pvalues
 
 
-def peak(name: str, n: int) -> float:
-    """Peak memory of a process that makes one call, in megabytes."""
-    code = f"from benchmarks.bench_audit import memory; print(memory({name!r}, {n}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+METHODS = {"setsquare": ours, "statsmodels": theirs}
 
 
 def memory(name: str, n: int) -> float:
-    {"ours": ours, "theirs": theirs}[name](*draw(n))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+    METHODS[name](*draw(n))
+    return peak_mb()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    megabytes = {key: peak(key, options.rows) for key in ("ours", "theirs")}  # a fork inherits its parent's peak
-    y, X = draw(options.rows)
-    timed = interleave({"setsquare": lambda: ours(y, X), "statsmodels": lambda: theirs(y, X)}, options.rounds)
-    table = Table("", "seconds (median)", "quartiles", "peak memory, MB", title=f"{options.rows} rows x 10 columns")
-    for name, key in (("setsquare", "ours"), ("statsmodels", "theirs")):
-        low, high = timed[name].spread
-        table.add_row(name, f"{timed[name].median:.2f}", f"{low:.2f} to {high:.2f}", f"{megabytes[key]:.0f}")
+def run(rows: int = 1_000_000, rounds: int = 5) -> dict[str, Any]:
+    megabytes = {name: in_child(memory, name, rows) for name in METHODS}
+    y, X = draw(rows)
+    for call in METHODS.values():
+        call(y[:1000], X[:1000])  # what is imported on the way is no part of the work
+    timed = interleave({name: lambda call=call: call(y, X) for name, call in METHODS.items()}, rounds)
+    what = f"audit, {rows} rows x 10 protected columns"
+    peaks = [(name, [megabytes[name]]) for name in METHODS]
+    return plain(
+        {
+            "ratios": [
+                Ratio.over(what, *timed.items()),
+                Ratio.over(what, *peaks, of="memory"),
+            ],
+            "rows": rows,
+            "data": (y.nbytes + X.nbytes) / 1e6,
+            "seconds": {name: each.seconds for name, each in timed.items()},
+            "megabytes": megabytes,
+        }
+    )
+
+
+def show(result: dict[str, Any]) -> None:
+    table = Table("", "seconds (median)", "quartiles", "peak memory, MB", title=f"{result['rows']} rows x 10 columns")
+    for name, seconds in result["seconds"].items():
+        low, median, high = np.percentile(seconds, [25, 50, 75])
+        table.add_row(name, f"{median:.2f}", f"{low:.2f} to {high:.2f}", f"{result['megabytes'][name]:.0f}")
     console = Console()
     console.print(table)
-    ratio = timed["statsmodels"].median / timed["setsquare"].median
-    console.print(f"data {(y.nbytes + X.nbytes) / 2**20:.0f} MB; statsmodels / setsquare = {ratio:.1f}")
+    console.print(f"data {result['data']:.0f} MB; setsquare / statsmodels = {result['ratios'][0]['median']:.2f}")
 
 
 if __name__ == "__main__":
-    main()
+    main(run, show, QUICK)

@@ -1,6 +1,6 @@
-"""Time and memory of `setsquare audit` on a file of a million rows, beside pandas and statsmodels on the same file.
+"""`setsquare audit` on a file of a million rows, beside pandas and statsmodels on the same file.
 
-    python -m benchmarks.bench_audit_csv
+    python -m benchmarks.bench_audit_csv            # about 2 minutes
 
 Each runs in a process of its own, in turn. Of setsquare the whole process counts, from the start of Python to the exit
 code; of the others only `pandas.read_csv`, the dummies and one `statsmodels` GLM, without their imports.
@@ -8,20 +8,22 @@ code; of the others only `pandas.read_csv`, the dummies and one `statsmodels` GL
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.frame import Ratio, main, plain, steps
+
+QUICK = {"rows": 20_000, "rounds": 2}
 THEIRS = """
 import pandas as pd, statsmodels.api as sm, sys, time
 start, cpu = time.perf_counter(), time.process_time()
@@ -62,7 +64,7 @@ def write(folder: Path, n: int) -> tuple[Path, Path]:
     return folder / "table.csv", folder / "table.parquet"
 
 
-def run(*command: str) -> tuple[Cost, str]:
+def launch(*command: str) -> tuple[Cost, str]:
     """What a process took, and what it printed."""
     start = time.perf_counter()
     with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True) as process:
@@ -82,32 +84,41 @@ def measure(n: int, rounds: int) -> dict[str, list[Cost]]:
     costs: dict[str, list[Cost]] = {"audit, CSV": [], "audit, Parquet": [], "read_csv": [], "read_csv + GLM": []}
     with tempfile.TemporaryDirectory() as folder:
         paths = write(Path(folder), n)
-        for _ in range(rounds):
+        for _ in steps(range(rounds), "audits of files"):
             for name, path in zip(costs, paths, strict=False):
-                costs[name].append(run(*audit, str(path))[0])
-            whole, printed = run("-c", THEIRS, str(paths[0]))
+                costs[name].append(launch(*audit, str(path))[0])
+            whole, printed = launch("-c", THEIRS, str(paths[0]))
             read, cpu_read, both, cpu_both = map(float, printed.split())
             costs["read_csv"].append(Cost(read, cpu_read, np.nan))
             costs["read_csv + GLM"].append(Cost(both, cpu_both, whole.memory))
     return costs
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    medians = {name: Cost(*np.median(costs, axis=0)) for name, costs in measure(options.rows, options.rounds).items()}
-    title = f"{options.rows} rows, medians of {options.rounds} rounds"
+def run(rows: int = 1_000_000, rounds: int = 5) -> dict[str, Any]:
+    costs = measure(rows, rounds)
+    seconds = {name: [cost.seconds for cost in each] for name, each in costs.items()}
+    cpu = {name: [cost.cpu for cost in each] for name, each in costs.items()}
+    peer, package = "read_csv + GLM", "statsmodels"
+    what = "command line audit, {}, " + f"{rows} rows x 8 columns"
+    ratios = [
+        Ratio.over(what.format("CSV"), ("audit", seconds["audit, CSV"]), (peer, seconds[peer]), package, 2.0),
+        Ratio.over(what.format("CSV"), ("audit", cpu["audit, CSV"]), (peer, cpu[peer]), package, 2.0, "processor time"),
+        Ratio.over(what.format("Parquet"), ("audit", seconds["audit, Parquet"]), (peer, seconds[peer]), package),
+    ]
+    medians = {name: np.median(each, axis=0) for name, each in costs.items()}
+    return plain({"ratios": ratios, "rows": rows, "rounds": rounds, "medians": medians, "seconds": seconds})
+
+
+def show(result: dict[str, Any]) -> None:
+    title = f"{result['rows']} rows, medians of {result['rounds']} rounds"
     table = Table("", "seconds", "CPU seconds", "peak MB", title=title)
-    for name, cost in medians.items():
-        table.add_row(name, f"{cost.seconds:.2f}", f"{cost.cpu:.2f}", f"{cost.memory:.0f}")
+    for name, (seconds, cpu, memory) in result["medians"].items():
+        table.add_row(name, f"{seconds:.2f}", f"{cpu:.2f}", "" if memory is None else f"{memory:.0f}")
     console = Console()
     console.print(table)
-    ours, theirs = medians["audit, CSV"], medians["read_csv + GLM"]
-    ratios = f"{ours.seconds / theirs.seconds:.2f} in time, {ours.cpu / theirs.cpu:.2f} in CPU time"
-    console.print(f"audit / (read_csv + GLM): {ratios}; at most 2 is the aim")
+    time_, work, _ = (ratio["median"] for ratio in result["ratios"])
+    console.print(f"audit / (read_csv + GLM): {time_:.2f} in time, {work:.2f} in CPU time; at most 2 is the aim")
 
 
 if __name__ == "__main__":
-    main()
+    main(run, show, QUICK)

@@ -1,28 +1,29 @@
 """A corrected fit to Parquet files that are larger than the memory it may use, beside the same fit in memory.
 
-``python -m benchmarks.bench_out_of_core`` writes 10 million × 50 rows in float32 (2.1 GB) to a temporary folder, fits a
-logistic model that is orthogonal to 5 protected columns in a process of its own, and then the rows that fit easily into
-memory both ways, in turn. Memory is that of the whole process, as the system counts it.
+    python -m benchmarks.bench_out_of_core          # about 3 minutes
+
+10 million × 50 rows in float32 (2.1 GB) are written to a temporary folder. A logistic model that is orthogonal to 5
+protected columns is fitted to them in a process of its own, and then to the rows that fit easily into memory both ways,
+in turn. Memory is that of the whole process, as the system counts it.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from setsquare import OrthogonalGLMClassifier, Problem, Stream, solve
+from benchmarks.frame import Bound, Ratio, main, plain, steps
+from benchmarks.measure import in_child, peak_mb
+from setsquare import OrthogonalGLMClassifier, Problem, Solution, Stream, solve
 from setsquare.sources.arrow import ArrowFiles
 
+QUICK = {"rows": 100_000, "features": 10, "rounds": 1}
 CHUNK = 250_000
 
 
@@ -47,7 +48,7 @@ def write_rows(folder: Path, n: int, q: int, p: int, seed: int = 0) -> None:
         writer.close()
 
 
-def fit_stream(folder: Path, p: int, memory: str, limit: int | None) -> dict[str, float]:
+def fit_stream(folder: str, p: int, memory: str, limit: int) -> dict[str, float]:
     """Fit to the files, and say what it took."""
     passes = 0
     read = ArrowFiles._read
@@ -58,7 +59,7 @@ def fit_stream(folder: Path, p: int, memory: str, limit: int | None) -> dict[str
         return read(self, *arguments)  # type: ignore[arg-type]
 
     ArrowFiles._read = counted  # type: ignore[method-assign, assignment]
-    files = sorted(folder.glob("*.parquet"))[: None if limit is None else -(-limit // 1_000_000)]
+    files = _first(folder, limit)
     start, before = time.perf_counter(), time.process_time()
     model = OrthogonalGLMClassifier(protected=[f"x{j}" for j in range(p)]).fit(Stream(files, memory=memory), y="y")
     seconds, cpu = time.perf_counter() - start, time.process_time() - before
@@ -67,9 +68,9 @@ def fit_stream(folder: Path, p: int, memory: str, limit: int | None) -> dict[str
     }
 
 
-def fit_memory(folder: Path, p: int, limit: int) -> dict[str, float]:
+def fit_memory(folder: str, p: int, limit: int) -> dict[str, float]:
     """Fit to the first rows in memory; reading them is not counted."""
-    table = pq.read_table(sorted(folder.glob("*.parquet"))[: -(-limit // 1_000_000)])
+    table = pq.read_table(_first(folder, limit))
     names = table.column_names
     q = len(names) - p - 1
     Z = np.empty((table.num_rows, q), dtype=np.float32)
@@ -83,84 +84,94 @@ def fit_memory(folder: Path, p: int, limit: int) -> dict[str, float]:
     return _summary(solution, time.perf_counter() - start, time.process_time() - before, len(y))
 
 
-def _summary(solution: object, seconds: float, cpu: float, n: int) -> dict[str, float]:
-    certificate = solution.certificate  # type: ignore[attr-defined]
-    n_iter = solution.n_iter  # type: ignore[attr-defined]
+def _first(folder: str, n: int) -> list[Path]:
+    """Files with the first rows, in whole millions."""
+    return sorted(Path(folder).glob("*.parquet"))[: -(-n // 1_000_000)]
+
+
+def _summary(solution: Solution, seconds: float, cpu: float, n: int) -> dict[str, float]:
+    certificate, n_iter = solution.certificate, solution.n_iter
     return {
         "rows": n,
         "seconds": seconds,
         "cpu": cpu,
         "n_iter": n_iter,
         "us_per_row_and_iteration": 1e6 * seconds / n / n_iter,
+        "cpu_us_per_row_and_iteration": 1e6 * cpu / n / n_iter,
         "correlation": certificate.max_correlation,
         "kkt": certificate.kkt_residual,
         "loss": certificate.loss,
-        "peak_mb": _peak_mb(),
+        "peak_mb": peak_mb(),
     }
 
 
-def _peak_mb() -> float:
-    """Largest resident memory of this process; the system's own count also has that of the parent before the start."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _child(kind: str, folder: Path, p: int, memory: str, limit: int | None) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.bench_out_of_core", "--child", kind, "--folder", str(folder)]
-    command += ["--protected", str(p), "--memory", memory] + ([] if limit is None else ["--limit", str(limit)])
-    answer: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    print(kind, "  ".join(f"{key} {value:.4g}" for key, value in answer.items()), flush=True)
-    return answer
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--features", type=int, default=50)
-    parser.add_argument("--protected", type=int, default=5)
-    parser.add_argument("--memory", default="256MB")
-    parser.add_argument("--limit", type=int, default=None, help="rows that are compared with a fit in memory")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--folder", type=Path, default=None, help="keep the files here")
-    parser.add_argument("--child", choices=["stream", "memory"], default=None)
-    given = parser.parse_args()
-    if given.child:
-        answer = (
-            fit_stream(given.folder, given.protected, given.memory, given.limit)
-            if given.child == "stream"
-            else fit_memory(given.folder, given.protected, given.limit)
-        )
-        print(json.dumps(answer))
-        return
+def run(
+    rows: int = 10_000_000,
+    features: int = 50,
+    protected: int = 5,
+    memory: str = "256MB",
+    limit: int = 2_000_000,
+    rounds: int = 3,
+    folder: str = "",
+) -> dict[str, Any]:
+    """Fit to all rows, and compare on ``limit`` rows; files in ``folder`` are kept and used again."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
-        folder.mkdir(exist_ok=True)
-        if not list(folder.glob("*.parquet")):
-            write_rows(folder, given.rows, given.features, given.protected)
-        print(f"files: {sum(f.stat().st_size for f in folder.glob('*.parquet')) / 2**30:.2f} GB")
-        whole = _child("stream", folder, given.protected, given.memory, None)
-        limit = given.limit or min(given.rows, 2_000_000)
-        rounds = [
+        home = Path(folder or temporary)
+        home.mkdir(exist_ok=True)
+        if not list(home.glob("*.parquet")):
+            write_rows(home, rows, features, protected)
+        size = sum(file.stat().st_size for file in home.glob("*.parquet")) / 1e6
+        whole = in_child(fit_stream, str(home), protected, memory, rows)
+        limit = min(limit, rows)
+        pairs = [
             (
-                _child("stream", folder, given.protected, given.memory, limit),
-                _child("memory", folder, given.protected, given.memory, limit),
+                in_child(fit_stream, str(home), protected, memory, limit),
+                in_child(fit_memory, str(home), protected, limit),
             )
-            for _ in range(given.rounds)
+            for _ in steps(range(rounds), "fits in passes and in memory")
         ]
-    ratios = [stream["seconds"] / memory["seconds"] for stream, memory in rounds]  # of the same rows and iterations
-    work = np.median([stream["cpu"] / memory["cpu"] for stream, memory in rounds])
-    low, middle, high = np.percentile(ratios, [25, 50, 75])
+    stream, held = ([pair[side] for pair in pairs] for side in (0, 1))
+    what = f"corrected binomial fit out of core, {pairs[0][0]['rows']} x {features} Parquet"
+
+    def ratio(key: str, bound: float | None, of: str) -> Ratio:
+        ours, peer = ([each[key] for each in side] for side in (stream, held))
+        return Ratio.over(
+            f"{what}, per row and iteration", ("stream", ours), ("in memory", peer), "setsquare", bound, of
+        )
+
+    text = f"{whole['rows']} x {features} out of core"
+    return plain(
+        {
+            "ratios": [
+                ratio("us_per_row_and_iteration", 2.0, "time"),
+                ratio("cpu_us_per_row_and_iteration", None, "processor time"),
+            ],
+            "bounds": [
+                Bound(f"{text}: peak memory of the process", whole["peak_mb"], 2000.0, "MB"),
+                Bound(f"{text}: largest abs. correlation left", whole["correlation"], 1e-8),
+            ],
+            "whole": whole,
+            "stream": stream,
+            "memory": held,
+            "files_mb": size,
+        }
+    )
+
+
+def show(result: dict[str, Any]) -> None:
+    whole, (time_, work) = result["whole"], result["ratios"]
+    print(f"files: {result['files_mb'] / 1e3:.2f} GB")
+    for name, fits in (("whole", [whole]), ("stream", result["stream"]), ("memory", result["memory"])):
+        for fit in fits:
+            print(name, "  ".join(f"{key} {value:.4g}" for key, value in fit.items()))
     print("\n| rows | peak memory | seconds | passes | largest abs. corr | stream / memory, per row and iteration |")
     print("|---|---|---|---|---|---|")
     print(
-        f"| {whole['rows']:.0f} | {whole['peak_mb']:.0f} MB | {whole['seconds']:.0f} | {whole['passes']:.0f} | "
-        f"{whole['correlation']:.1e} | {middle:.2f} ({low:.2f} to {high:.2f}; processor time {work:.2f}) on "
-        f"{limit} rows |"
+        f"| {whole['rows']} | {whole['peak_mb']:.0f} MB | {whole['seconds']:.0f} | {whole['passes']} | "
+        f"{whole['correlation']:.1e} | {time_['median']:.2f} ({time_['low']:.2f} to {time_['high']:.2f}; processor "
+        f"time {work['median']:.2f}) on {result['memory'][0]['rows']} rows |"
     )
 
 
 if __name__ == "__main__":
-    main()
+    main(run, show, QUICK)

@@ -1,30 +1,29 @@
 """``solver="large"`` on many features: embeddings in single precision, sparse one-hot columns, and against ``sqp``.
 
-    python -m benchmarks.bench_wide [--quick]
+    python -m benchmarks.bench_wide                 # about 3 minutes
 
 Each case is generated and fitted in a process of its own, whose peak memory (of everything: interpreter, data, fit) is
 what the operating system counted. "crossing" fits the same problem with both solvers, one after the other: where
 ``large`` becomes the cheaper one is what ``setsquare.solvers.choice`` is calibrated by. The load of the machine is
-printed before and after, for nothing else here says how busy it was.
+printed, for nothing else here says how busy it was.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from benchmarks.frame import Bound, Ratio, main, plain, steps
+from benchmarks.measure import in_child, peak_mb
 from setsquare.problem import Problem
 from setsquare.solvers import solve
 
+QUICK = {"shrink": 10, "rounds": 1}
 #: name -> kind of features, rows, and columns (one-hot: categoricals, levels), and solvers to run
 CASES: dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]] = {
     "embeddings": ("embeddings", (200_000, 2048), ("large",)),
@@ -38,7 +37,8 @@ CASES: dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]] = {
         for n, levels in ((20_000, 4), (20_000, 40))
     },
 }
-QUICK = {"embeddings": (20_000, 512), "one-hot": (50_000, 25, 40)}
+#: Megabytes and seconds that the first two must not exceed.
+LIMITS = {"embeddings": {"seconds": 180.0}, "one-hot": {"peak": 1000.0}}
 
 
 def draw_protected(n: int, rng: np.random.Generator) -> np.ndarray:
@@ -80,12 +80,12 @@ def one_hot(n: int, n_columns: int, levels: int, rng: np.random.Generator) -> Pr
 MAKERS: dict[str, Callable[..., Problem]] = {"embeddings": embeddings, "one_hot": one_hot}
 
 
-def run(kind: str, shape: tuple[int, ...], solver: str) -> dict[str, object]:
+def fit(kind: str, shape: tuple[int, ...], solver: str) -> dict[str, Any]:
     """Generate and fit, in this process."""
     problem = MAKERS[kind](*shape, np.random.default_rng(0))
     Z = problem.features
     stored = Z.data.nbytes + Z.indices.nbytes + Z.indptr.nbytes if sparse.issparse(Z) else Z.nbytes
-    before = _peak()
+    before = peak_mb()
     start = time.perf_counter()
     found = solve(problem, solver)
     seconds = time.perf_counter() - start
@@ -94,7 +94,7 @@ def run(kind: str, shape: tuple[int, ...], solver: str) -> dict[str, object]:
         "seconds": seconds,
         "data": stored / 1e6,
         "before": before,
-        "peak": _peak(),
+        "peak": peak_mb(),
         "iterations": found.n_iter,
         "status": found.status.name,
         "correlation": c.max_correlation,
@@ -105,43 +105,48 @@ def run(kind: str, shape: tuple[int, ...], solver: str) -> dict[str, object]:
     }
 
 
-def _peak() -> float:
-    """Largest memory of this process so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+def run(only: str = "", rounds: int = 3, shrink: int = 1) -> dict[str, Any]:
+    """Run all cases, or those whose name begins with ``only``, on rows divided by ``shrink``; crossings in rounds."""
+    cases = {name: case for name, case in CASES.items() if name.startswith(only)}
+    todo = [
+        (name, solver)
+        for turn in range(rounds)
+        for name, (_, _, solvers) in cases.items()
+        for solver in solvers
+        if turn == 0 or len(solvers) > 1
+    ]
+    fits: dict[str, dict[str, list[dict[str, Any]]]] = {name: {key: [] for key in cases[name][2]} for name in cases}
+    for name, solver in steps(todo, "many features"):
+        kind, (n, *columns), _ = cases[name]
+        columns = [max(column // shrink, 10) for column in columns] if shrink > 1 else columns
+        fits[name][solver].append(in_child(fit, kind, (n // shrink, *columns), solver))
+    ratios, bounds = [], []
+    for name, found in fits.items():
+        large = found["large"][0]
+        if "sqp" in found:
+            ours, peer = ((solver, [each["seconds"] for each in found[solver]]) for solver in ("large", "sqp"))
+            ratios.append(Ratio.over(name.replace("crossing", "corrected fit,"), ours, peer, "setsquare"))
+        else:
+            bounds.append(Bound(f"large, {name}: largest abs. correlation left", large["correlation"], 1e-8))
+            bounds += [
+                Bound(f"large, {name}: {key}", large[key], limit, "s" if key == "seconds" else "MB")
+                for key, limit in LIMITS[name].items()
+            ]
+    return plain({"ratios": ratios, "bounds": bounds, "fits": fits, "load": os.getloadavg()[0]})
 
 
-def in_child(kind: str, shape: tuple[int, ...], solver: str) -> dict[str, float]:
-    job = json.dumps([kind, shape, solver])
-    out = subprocess.run(
-        [sys.executable, "-m", "benchmarks.bench_wide", "--job", job], check=True, capture_output=True, text=True
-    )
-    return dict(json.loads(out.stdout.splitlines()[-1]))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="smaller shapes of the two large cases")
-    parser.add_argument("--only", choices=sorted(CASES), help="one case")
-    parser.add_argument("--job", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.job:
-        kind, shape, solver = json.loads(options.job)
-        print(json.dumps(run(kind, tuple(shape), solver)))
-        return
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
+def show(result: dict[str, Any]) -> None:
     columns = ("case", "solver", "s", "data MB", "peak MB", "iterations", "abs. corr", "KKT", "curvature", "loss")
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
-    for name, (kind, shape, solvers) in CASES.items():
-        if options.only not in (None, name):
-            continue
-        for solver in solvers:
-            r = in_child(kind, QUICK.get(name, shape) if options.quick else shape, solver)
+    for name, found in result["fits"].items():
+        for solver, fits in found.items():
+            r = fits[0] | {"seconds": np.median([each["seconds"] for each in fits])}
             cells = [name, solver, f"{r['seconds']:.1f}", f"{r['data']:.0f}", f"{r['peak']:.0f}"]
             cells += [f"{r['iterations']} ({r['status']})", f"{r['correlation']:.0e}", f"{r['kkt']:.0e}"]
-            cells += [f"{r['curvature']:.1e}", f"{r['loss']:.10f}"]
-            print(f"| {' | '.join(cells)} |", flush=True)
-    print(f"\nload {os.getloadavg()[0]:.1f}")
+            cells += ["" if r["curvature"] is None else f"{r['curvature']:.1e}", f"{r['loss']:.10f}"]
+            print(f"| {' | '.join(cells)} |")
+    print(f"\nload {result['load']:.1f} on {os.cpu_count()} cores")
 
 
 if __name__ == "__main__":
-    main()
+    main(run, show, QUICK)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import resource
+import subprocess
+import sys
 import time
 import tracemalloc
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -75,3 +82,34 @@ def peak_bytes(call: Callable[[], Any]) -> int:
         return tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
+
+
+def in_child(function: Callable[..., Any], *arguments: Any, **environment: str | None) -> Any:
+    """Call a function of a benchmark in a process of its own; arguments and what it returns are plain data."""
+    module = sys.modules[function.__module__]
+    name = module.__spec__.name if module.__spec__ else function.__module__  # a script is called __main__
+    command = [sys.executable, "-m", "benchmarks.measure", name, function.__qualname__, json.dumps(arguments)]
+    known = {key: value for key, value in (os.environ | environment).items() if value is not None}
+    done = subprocess.run(command, env=known, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_mb() -> float:
+    """Largest memory of this process so far; the system's other count also has that of the parent before the start."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024 / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def forget_peak() -> None:
+    """Let :func:`peak_mb` count from now on, so that the making of data is not counted; on Linux alone."""
+    switch = Path("/proc/self/clear_refs")
+    if switch.exists():
+        switch.write_text("5")
+
+
+if __name__ == "__main__":
+    home, name, arguments = sys.argv[1:]
+    print(json.dumps(getattr(import_module(home), name)(*json.loads(arguments))))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from setsquare.families import Family, RowTerms
-from setsquare.rows import Block, Rows, Sums, weighted_gram
+from setsquare.rows import Block, Rows, Sums, gram_and_product, weighted_gram
 from setsquare.typing import Array, Matrix
 
 
@@ -149,7 +149,7 @@ class Objective:
             terms = self.family.terms(block.y, linear_predictor(block, raw), self._basis(block) @ multipliers)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
             steepness = np.asarray(block.weight @ np.trace(terms.mean_slope, axis1=1, axis2=2))
-            return *head, steepness, *self._derivative_sums(block, terms), self._hessian_sums(block, terms, second)
+            return *head, steepness, *(self._second_sums if second else self._derivative_sums)(block, terms)
 
         return self._assemble(theta, self.rows.reduce(kernel))
 
@@ -162,11 +162,11 @@ class Objective:
 
     def _assemble(self, theta: Array, sums: Sums) -> Model:
         """From sums over the rows to whitened coordinates."""
-        loss, c, total, square, steepness, g, J, H = sums
+        loss, c, total, square, steepness, g, J, *second = sums
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
         with np.errstate(over="ignore", invalid="ignore"):  # outside the domain: the infinite loss says so
             gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
-            hessian = T.T @ H @ T
+            hessian = T.T @ second[0] @ T if second else np.full((k, k, m, m), np.nan)
         if self.penalty.any():
             gradient = gradient + theta.reshape(k, -1) @ self.penalty
             hessian[range(k), range(k)] += self.penalty
@@ -196,26 +196,33 @@ class Objective:
 
     def _derivative_sums(self, block: Block, terms: RowTerms) -> Sums:
         """Gradient (1+q, k) and Jacobian (k, k, r, 1+q) of a block."""
+        return self._unpack(np.asarray(block.Z.T @ self._thin(block, terms)))
+
+    def _second_sums(self, block: Block, terms: RowTerms) -> Sums:
+        """Gradient, Jacobian and Hessian (k, k, 1+q, 1+q) of a block."""
+        k, q1 = self.n_predictors, block.Z.shape[1]
+        H = np.empty((k, k, q1, q1))
+        H[0, 0], product = gram_and_product(block.Z, block.weight * terms.curvature[:, 0, 0], self._thin(block, terms))
+        for a, b in _pairs(k)[1:]:
+            H[a, b] = H[b, a] = weighted_gram(block.Z, block.weight * terms.curvature[:, a, b])
+        return *self._unpack(product), H
+
+    def _thin(self, block: Block, terms: RowTerms) -> Array:
+        """All that goes through a product with the features: slopes for the gradient, r columns a Jacobian."""
         k, r, w = self.n_predictors, self.n_basis, block.weight[:, None]
-        # All that is thin goes through one product with the features: slopes for the gradient, r columns a Jacobian.
         thin = np.empty((len(w), k + r * k * (k + 1) // 2), order="F")
         np.multiply(w, terms.slope, out=thin[:, :k])
         for i, (a, b) in enumerate(_pairs(k)):
             columns = thin[:, k + r * i : k + r * (i + 1)]
             np.multiply(self._basis(block), w * terms.mean_slope[:, a, b, None], out=columns)
-        product = np.asarray(block.Z.T @ thin).T
-        J = np.empty((k, k, r, product.shape[1]))
-        for i, (a, b) in enumerate(_pairs(k)):
-            J[a, b] = J[b, a] = product[k + r * i : k + r * (i + 1)]
-        return product[:k].T, J
+        return thin
 
-    def _hessian_sums(self, block: Block, terms: RowTerms, second: bool) -> Array:
-        """Hessian (k, k, 1+q, 1+q) of a block; NaN where it is not asked for."""
-        k, q1 = self.n_predictors, block.Z.shape[1]
-        H = np.full((k, k, q1, q1), np.nan)
-        for a, b in _pairs(k) if second else ():
-            H[a, b] = H[b, a] = weighted_gram(block.Z, block.weight * terms.curvature[:, a, b])
-        return H
+    def _unpack(self, product: Array) -> Sums:
+        k, r = self.n_predictors, self.n_basis
+        J = np.empty((k, k, r, len(product)))
+        for i, (a, b) in enumerate(_pairs(k)):
+            J[a, b] = J[b, a] = product[:, k + r * i : k + r * (i + 1)].T
+        return product[:, :k], J
 
 
 def _pairs(k: int) -> list[tuple[int, int]]:

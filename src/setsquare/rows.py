@@ -29,6 +29,8 @@ T = TypeVar("T")
 BLOCK_BYTES = 2**22
 #: What stays, with what is made of it, in the cache that a core has for itself, or nearly so.
 OWN_CACHE = 2**21
+#: Weight in place of none, where its root is to be divided by; what it adds is lost in rounding.
+NO_WEIGHT = 1e-200
 #: Less than this a core, and handing the work to another thread costs more than it gains.
 SHARE_BYTES = 2**21
 
@@ -292,10 +294,39 @@ def weighted_gram(A: Matrix, weight: Array) -> Array:
         return weighted_product(A, weight, A)
     scaled = np.multiply(A, np.sqrt(np.abs(weight))[:, None], out=_scratch(A.shape))
     gram = scaled.T @ scaled  # numpy sees the symmetry and does half the work
+    return _turn_negative(gram, scaled, weight)
+
+
+def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Array]:
+    """Return ``A' diag(weight) A`` and ``A' thin`` for a few columns ``thin``; a weight may be negative.
+
+    The columns are part of one symmetric product: a thin one of their own takes as long as half of the square one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> gram, product = gram_and_product(np.eye(2), np.array([1.0, -3.0]), np.array([[5.0], [7.0]]))
+    >>> product
+    array([[5.],
+           [7.]])
+    """
+    if is_sparse(A):
+        return weighted_product(A, weight, A), np.asarray(A.T @ thin)
+    q = A.shape[1]
+    both = _scratch((len(thin), q + thin.shape[1]))
+    root = np.sqrt(np.maximum(np.abs(weight), NO_WEIGHT))
+    np.multiply(A, root[:, None], out=both[:, :q])
+    np.divide(thin, root[:, None], out=both[:, q:])
+    gram = both.T @ both
+    return _turn_negative(gram[:q, :q], both[:, :q], weight), gram[:q, q:]
+
+
+def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:
+    """Count rows of negative weight, which are in the sum with its size, as what they are."""
     negative = weight < 0.0
     if negative.any():
         rest = scaled[negative]
-        gram -= 2.0 * (rest.T @ rest)
+        gram = gram - 2.0 * (rest.T @ rest)
     return np.asarray(gram)
 
 

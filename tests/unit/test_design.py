@@ -52,7 +52,7 @@ def test_every_kind_of_table_gives_the_same_matrix(make: Any) -> None:
     assert encoded.names == learned.names == ("x0[Black]", "x0[White]", "x1", "x2[True]", "x3")
     assert encoded.sources == ("x0", "x0", "x1", "x2", "x3")
     np.testing.assert_array_equal(encoded.values, CODED)
-    assert encoded.values.dtype == np.float64 and encoded.values.flags.c_contiguous
+    assert encoded.values.dtype == np.float64 and encoded.values.flags.f_contiguous
     assert encoded.keep is None and encoded.n_pooled == {}
 
 

@@ -29,7 +29,7 @@ class Encoded:
 
     Attributes
     ----------
-    values : (n_kept, k) float64 C-contiguous array, or CSR matrix of sparse input
+    values : (n_kept, k) float64 array, or CSR matrix of sparse input
         A view of the input where that is such an array already.
     names : tuple of k str
     sources : tuple of k str
@@ -111,7 +111,7 @@ class Design:
             values = matrix if is_sparse(matrix) else np.ascontiguousarray(matrix, dtype=np.float64)
             return Encoded(values, names, self.sources, None, {})
         rows = open_rows(frame, self.columns, self.missing)
-        values = np.zeros((rows.n, len(names)))
+        values = np.zeros((rows.n, len(names)), order="F")  # column by column, as tables are and as kernels want it
         return Encoded(values, names, self.sources, rows.keep, self._fill(rows, values))
 
     def write(self, table: Table, out: Array) -> Mapping[str, int]:

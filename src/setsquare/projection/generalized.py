@@ -23,7 +23,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Activation, activation, contrasts
 from setsquare.families.softmax import softmax_terms
 from setsquare.projection.basis import Basis, protected_basis
-from setsquare.rows import mean_weight, row_slices, weighted_gram, weighted_product
+from setsquare.rows import mean_weight, row_slices, single_threaded_blas, weighted_gram, weighted_product
 from setsquare.typing import Array, BoolArray, IntArray
 
 Index: TypeAlias = "IntArray | slice"
@@ -106,7 +106,8 @@ class GeneralizedProjector:
             raise MissingValuesError("The pre-activations have missing or infinite values: remove or fill those rows.")
         mean = np.asarray(w @ h(units) if target is None else np.broadcast_to(target, units.shape[1]))
         Q, d = basis.apply(X), units.shape[1]
-        with np.errstate(invalid="ignore", over="ignore"):  # an overflow is a step that the line search takes back
+        # Products this thin are slower on several cores; an overflow is a step that the line search takes back.
+        with single_threaded_blas(), np.errstate(invalid="ignore", over="ignore"):
             if h.name == "softmax":  # its d columns are one problem, in contrasts because only differences matter
                 C = contrasts(d)
                 found = _minimise(
