@@ -71,7 +71,19 @@ html_show_sphinx = False
 html_context = {"default_mode": "auto"}
 # Pages without pages below them have nothing to navigate.
 html_sidebars = {
-    page: [] for page in ("index", "start", "choose", "theory", "command_line", "comparison", "extend", "paper")
+    page: []
+    for page in (
+        "index",
+        "start",
+        "choose",
+        "theory",
+        "command_line",
+        "comparison",
+        "extend",
+        "paper",
+        "how_it_scales",
+        "benchmarks",
+    )
 }
 html_theme_options: dict[str, Any] = {
     "logo": {"text": "Setsquare", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg"},

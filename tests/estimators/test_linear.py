@@ -114,7 +114,7 @@ def test_new_rows_need_no_protected_columns_where_the_features_stand_for_them(da
     np.testing.assert_array_equal(fitted.transform(table.drop(columns=["age", "rare"])), corrected)
     beside = sq.LinearOrthogonalizer(using="features").fit(Z, protected=X)
     np.testing.assert_allclose(beside.transform(Z), corrected, rtol=1e-13)
-    np.testing.assert_array_equal(beside.transform(Z, protected=X), corrected)
+    np.testing.assert_array_equal(beside.transform(Z, protected=X), beside.transform(Z))
     assert list(fitted.get_feature_names_out()) == ["a", "b", "c", "d"]
 
 

@@ -211,9 +211,11 @@ def _from_levels(series: nw.Series[Any]) -> Levels:
     order = declared or sorted(found)
     rank = {level: i for i, level in enumerate(order)}
     sequence = sorted(range(len(found)), key=lambda i: rank[found[i]])
-    recode = np.full(len(found) + 1, -1)
-    recode[sequence] = np.arange(len(found))
-    return Levels(recode[codes], tuple(_plain(found[i]) for i in sequence), tuple(map(_plain, declared)))
+    if sequence != list(range(len(found))):
+        recode = np.full(len(found) + 1, -1)
+        recode[sequence] = np.arange(len(found))
+        codes = recode[codes]
+    return Levels(codes, tuple(_plain(found[i]) for i in sequence), tuple(map(_plain, declared)))
 
 
 def _factorize(series: nw.Series[Any]) -> tuple[IntArray, list[Any]]:
@@ -223,6 +225,8 @@ def _factorize(series: nw.Series[Any]) -> tuple[IntArray, list[Any]]:
             declared = np.asarray(native.cat.codes, dtype=np.int64)
             counts = np.bincount(declared + 1, minlength=len(native.cat.categories) + 1)
             occurs = np.flatnonzero(counts[1:])
+            if len(occurs) == len(counts) - 1:
+                return declared, native.cat.categories.tolist()
             place = np.full(len(counts), -1)  # the last for -1, a missing value
             place[occurs] = np.arange(len(occurs))
             return place[declared], native.cat.categories[occurs].tolist()

@@ -74,11 +74,14 @@ def _identity(eta: Array) -> Four:
 def _sigmoid(eta: Array) -> Four:
     # One exponential for all of them; neither mu nor 1 - mu loses a digit.
     e = np.exp(-np.abs(eta))
-    large = 1.0 / (1.0 + e)
+    above = 1.0 + e
+    large = 1.0 / above
     small = e * large
     mu = np.where(eta >= 0.0, large, small)
     slope = large * small
-    return np.maximum(eta, 0.0) + np.log1p(e), mu, slope, slope * (1.0 - 2.0 * mu)
+    # log1p(e), which would take as long as all the rest, is the logarithm of the rounded sum and what rounding took off.
+    log1p = np.log(above) + (e - (above - 1.0)) * large
+    return np.maximum(eta, 0.0) + log1p, mu, slope, slope * (1.0 - 2.0 * mu)
 
 
 def softplus(eta: Array) -> Array:

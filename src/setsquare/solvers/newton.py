@@ -327,10 +327,10 @@ def _restore(
         step = -algebra.frame(model).pinv @ model.c
         for halvings in range(20):  # a shorter one where the edge of a link's domain is near
             trial = theta + 0.5**halvings * step
-            point = objective.values(trial)
+            point = objective.model(trial, None)._replace(H=model.H)
             if np.isfinite(point.loss) and float(np.abs(point.c).max()) < gap:
                 break
         else:
             break
-        theta, model = trial, objective.model(trial, None)._replace(H=model.H)
+        theta, model = trial, point
     return theta, model if _norm(theta - begin) <= SAME else objective.model(theta, lam)
