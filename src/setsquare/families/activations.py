@@ -79,7 +79,7 @@ def _sigmoid(eta: Array) -> Four:
     small = e * large
     mu = np.where(eta >= 0.0, large, small)
     slope = large * small
-    # log1p(e), which would take as long as all the rest, is the logarithm of the rounded sum and what rounding took off.
+    # log1p(e), which would take as long as all the rest: the logarithm of the rounded sum, and what rounding took off.
     log1p = np.log(above) + (e - (above - 1.0)) * large
     return np.maximum(eta, 0.0) + log1p, mu, slope, slope * (1.0 - 2.0 * mu)
 
