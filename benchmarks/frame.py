@@ -27,6 +27,7 @@ from datetime import datetime
 from importlib import metadata
 from inspect import signature
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -134,9 +135,9 @@ def steps(things: Iterable[T], description: str) -> Iterable[T]:
     return track(list(things), description, console=Console(stderr=True), transient=True)
 
 
-def main(run: Callable[..., dict[str, Any]], show: Callable[[dict[str, Any]], None], quick: Mapping[str, Any]) -> None:
+def main(run: FunctionType, show: Callable[[dict[str, Any]], None], quick: Mapping[str, Any]) -> None:
     """Command line of a benchmark: an option for each keyword of ``run``."""
-    home = sys.modules["__main__"]
+    home = sys.modules[run.__module__]
     parser = argparse.ArgumentParser(description=home.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--output", type=Path, help="folder for the figures as JSON")
@@ -151,7 +152,7 @@ def main(run: Callable[..., dict[str, Any]], show: Callable[[dict[str, Any]], No
     result = plain(run(**((quick if small else {}) | given)))
     show(result)
     if output:
-        name = Path(str(home.__file__)).stem.removeprefix("bench_")
+        name = Path(run.__code__.co_filename).stem.removeprefix("bench_")
         title = str(home.__doc__).splitlines()[0]
         about = {"name": name, "title": title, "command": _command(name, given), "quick": small}
         about |= {"minutes": (time.perf_counter() - start) / 60.0, "load": [load, os.getloadavg()[0]]}

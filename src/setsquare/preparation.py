@@ -22,10 +22,9 @@ from setsquare.rows import (
     Rows,
     Sums,
     as_double,
+    gram_and_product,
     is_sparse,
     row_slices,
-    weighted_gram,
-    weighted_product,
 )
 from setsquare.streamed_problem import StreamedProblem
 from setsquare.typing import Array, Matrix
@@ -164,8 +163,10 @@ def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
 
 def _moments(block: Block) -> Sums:
     """Moments of the features with themselves, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
-    Z, w = block.Z, block.weight
-    return weighted_gram(Z, w), weighted_product(Z, w, block.y), weighted_product(Z, w, block.Q)
+    k = block.y.shape[1]
+    thin = block.weight[:, None] * np.hstack([block.y, block.Q])
+    gram, product = gram_and_product(block.Z, block.weight, thin)
+    return gram, product[:, :k], product[:, k:]
 
 
 def _correlations(second: Array, mean: Array) -> tuple[Array, Array]:

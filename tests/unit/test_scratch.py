@@ -106,6 +106,16 @@ def test_a_full_disk_means_another_reading(tmp_path: Path, monkeypatch: pytest.M
     assert store.blocks is None
 
 
+def test_room_is_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("setsquare.sources.scratch.SPARE", 2**62)
+    source, store = Counted((4, 3)), Store(str(tmp_path))
+    parts = ScratchParts(LocalParts(source), store)
+    assert list(parts.map(total)) == list(parts.map(total))
+    assert store.is_full
+    assert store.file is not None
+    assert store.file.seek(0, 2) == 0
+
+
 def test_a_fit_is_the_same_with_and_without(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(900, 1))

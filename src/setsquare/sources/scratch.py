@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,6 +19,9 @@ import numpy as np
 from setsquare.rows import Block
 from setsquare.sources.parts import LocalParts, Parts, Piece
 from setsquare.typing import Array
+
+#: Bytes that are left to others on the disc, and after how many more the room is looked at again.
+SPARE, LOOK = 2**30, 2**27
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -55,6 +60,7 @@ class Store:
     file: IO[bytes] | None = None
     blocks: list[Stored] | None = None
     is_full: bool = False
+    _checked: int = 0
     _lock: Any = field(default_factory=Lock, repr=False)
 
     def save(self, block: Block) -> Stored | None:
@@ -90,6 +96,11 @@ class Store:
                 self.file = tempfile.TemporaryFile(prefix="setsquare", dir=self.folder, buffering=0)  # noqa: SIM115
                 weakref.finalize(self, self.file.close)
             position = self.file.seek(0, os.SEEK_END)
+            if position >= self._checked:
+                self._checked = position + LOOK
+                if shutil.disk_usage(self.folder or tempfile.gettempdir()).free < SPARE:
+                    self.file.truncate(0)
+                    raise OSError(errno.ENOSPC, "There is little room left on the disc.")
             while content:
                 content = content[self.file.write(content) :]
             return position

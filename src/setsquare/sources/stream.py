@@ -70,8 +70,8 @@ class Stream:
         Whether each pass shows how far it is.
     scratch : bool, str or path
         Whether a fit writes the rows as numbers to a temporary file, from which later passes take them faster than
-        from the source; or the folder for it. It takes 4 to 8 bytes a number and vanishes with the fit. Without room
-        for it, the source is read in each pass.
+        from the source; or the folder for it. It takes 4 to 8 bytes a number, leaves a gigabyte of the disc to others,
+        and vanishes with the fit. Without room for it, the source is read in each pass.
 
     Examples
     --------
