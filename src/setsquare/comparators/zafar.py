@@ -159,7 +159,7 @@ def fit_zafar(problem: Problem, bound: float = 0.05, search: Literal["exact", "p
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
         prepared = prepare(Problem(problem.features, problem.outcome, None, problem.family))
         bounded = BoundedCovariance.of(problem, prepared)
-        ordinary = solve_sqp(prepared.objective, None, Settings())
+        ordinary = solve_sqp(prepared.objective, None, Settings(leaps=()))  # no further along open directions than R
         kkt = kkt_residual(prepared.objective, ordinary.model, ordinary.lam)
         c, end = None, Optimum(ordinary.theta, np.zeros(len(bounded.A)), kkt, ordinary.status)
         if bounded.correlation(ordinary.theta) > bound:
