@@ -98,9 +98,10 @@ class Store:
             position = self.file.seek(0, os.SEEK_END)
             if position >= self._checked:
                 self._checked = position + LOOK
-                if shutil.disk_usage(self.folder or tempfile.gettempdir()).free < SPARE:
-                    self.file.truncate(0)
-                    raise OSError(errno.ENOSPC, "There is little room left on the disc.")
+                self.is_full |= shutil.disk_usage(self.folder or tempfile.gettempdir()).free < SPARE
+            if self.is_full:  # perhaps since another thread looked
+                self.file.truncate(0)
+                raise OSError(errno.ENOSPC, "There is little room left on the disc.")
             while content:
                 content = content[self.file.write(content) :]
             return position
