@@ -100,10 +100,12 @@ def test_a_full_disk_means_another_reading(tmp_path: Path, monkeypatch: pytest.M
     source, store = Counted((4, 3, 5)), Store(str(tmp_path))
     parts = ScratchParts(LocalParts(source), store)
     next(iter(parts))
-    monkeypatch.setattr(Store, "_append", no_room)
+    monkeypatch.setattr(Store, "_write", no_room)
     assert list(parts.map(total)) == list(parts.map(total))
     assert source.n_readings == 3
     assert store.blocks is None
+    assert store.file is not None
+    assert store.file.seek(0, 2) == 0  # nothing of what was written before takes room
 
 
 def test_room_is_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

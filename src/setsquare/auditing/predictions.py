@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from setsquare import design
-from setsquare.auditing.certificate import Certificate, certify
+from setsquare.auditing.certificate import certify
+from setsquare.auditing.conclusion import Settings, conclude_audit, nothing_to_leak
 from setsquare.auditing.covariance import KINDS
 from setsquare.auditing.frames import backend_of
 from setsquare.auditing.glm import Fit, evaluate_glm
 from setsquare.auditing.nonlinear import PERMUTATION_BASED
-from setsquare.auditing.protected import Protected
+from setsquare.auditing.protected import Protected, note_constant
 from setsquare.auditing.records import Evaluation
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.streams import evaluate_stream, look
+from setsquare.auditing.streams import audit_stream, refuse_in_memory
 from setsquare.auditing.subject import Raw, Subject, open_predictions, read_predictions
 from setsquare.auditing.tensor import EffectMap, evaluate_tensor
-from setsquare.auditing.verdict import Verdict, judge
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.reading import check_alignment, dense, validate_weight
 from setsquare.families import Family
@@ -30,20 +29,6 @@ from setsquare.sources import Stream
 from setsquare.typing import Array, BoolArray, IntArray, Table
 
 EVALUATIONS = ("glm", "linear", *PERMUTATION_BASED)
-#: Joint statistics below this hardly happen by chance (for one column in 1 of 4000 audits): these rows were corrected.
-TAUTOLOGY = 1e-7
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How an audit is done; see :func:`audit`."""
-
-    vcov: str = "HC3"
-    level: float = 0.95
-    tolerance: float = 0.0
-    n_permutations: int = 499
-    max_rows: int | None = None
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +131,8 @@ def audit(
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
         asked = None if family is None else make_family(family, link, parameter)
         given = sample_weight, asked, coding, reference, missing
-        _refuse_in_memory(predictions, protected, names, cluster, classes)
-        return replace(_audit_stream(predictions, protected, settings, given), setting=setting)
+        refuse_in_memory(predictions, protected, names, cluster, classes)
+        return replace(audit_stream(predictions, protected, settings, given), setting=setting)
     raw = open_predictions(predictions, classes)
     if raw.n_rows != design.n_rows(protected):
         raise InputError(
@@ -166,38 +151,6 @@ def audit(
         setting=setting,
         notes=(*notes, *subject.notes, *result.notes),
         backend=backend_of(protected, predictions),
-    )
-
-
-def _refuse_in_memory(
-    predictions: Any, protected: Any, names: tuple[str, ...], cluster: Any, classes: Sequence[Any] | None
-) -> None:
-    """Refuse what an audit of a stream cannot do."""
-    if not (isinstance(predictions, Stream) and isinstance(protected, Stream)):
-        raise InputError("Give predictions and protected columns as columns of one stream, or both in memory.")
-    if names != ("glm",) or cluster is not None or classes is not None:
-        raise InputError(
-            "A stream is audited by the generalised linear model alone (family='gaussian' for a linear one), without "
-            "clusters or classes: read the columns into memory for the rest."
-        )
-
-
-def _audit_stream(predictions: Stream, protected: Stream, settings: Settings, given: tuple[Any, ...]) -> AuditResult:
-    problem, columns, notes = look(predictions, protected, *given)
-    blank = _blank(columns.n_rows, len(columns.names), settings.level, "" if problem is None else str(problem.family))
-    if problem is None:
-        return replace(blank, notes=notes)
-    found, bounds = evaluate_stream(problem, columns, settings.vcov, settings.level)
-    evaluations = (found,)
-    verdict, reason = judge(evaluations, bounds, level=settings.level, tolerance=settings.tolerance)
-    cautions = _cautions(evaluations, None, bounds, settings)
-    return replace(
-        blank,
-        verdict=verdict,
-        reason=reason,
-        evaluations=evaluations,
-        certificate=bounds,
-        notes=(*notes, *cautions),
     )
 
 
@@ -277,14 +230,7 @@ def _complete(
     learned = design.learn(protected, coding=coding, reference=reference, missing=missing)
     encoded = learned.apply(protected)
     columns = Protected(dense(encoded.values), encoded.names, encoded.sources, rows.weight, rows.cluster)
-    if not columns.names or not columns.varies.any():
-        raise InputError(
-            f"Every protected column is constant ({', '.join(learned.columns)}): there is nothing to audit; name a "
-            "column that varies."
-        )
-    if learned.constant:
-        listed = ", ".join(learned.constant)
-        notes += (f"Constant in these rows, so that nothing can be said of it: {listed}.",)
+    notes += note_constant(learned, bool(columns.varies.any()))
     if raw.n_rows < columns.values.shape[1] + 3:
         raise InputError(
             f"Too few rows ({raw.n_rows}) for {columns.values.shape[1]} protected column(s): give at least three "
@@ -295,7 +241,7 @@ def _complete(
 
 def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings) -> AuditResult:
     n, p = protected.values.shape
-    blank = _blank(n, p, settings.level, str(subject.family))
+    blank = nothing_to_leak(n, p, settings.level, str(subject.family))
     if subject.is_constant:
         return blank
     evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
@@ -304,32 +250,7 @@ def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], setti
         robust = "HC3" if protected.cluster is None else "cluster"
         fit = evaluate_glm(subject.values, protected, subject.family, vcov=robust)[1]
     bounds = certify(subject.values, protected, subject.family, fit, settings.level)
-    verdict, reason = judge(evaluations, bounds, level=settings.level, tolerance=settings.tolerance)
-    if _is_tautology(bounds):
-        reason += " But these very rows were corrected, so it says nothing of new ones."
-    return replace(
-        blank,
-        verdict=verdict,
-        reason=reason,
-        evaluations=evaluations,
-        certificate=bounds,
-        notes=_cautions(evaluations, protected, bounds, settings),
-        effect_map=effect_map,
-    )
-
-
-def _blank(n: int, p: int, level: float, family: str) -> AuditResult:
-    return AuditResult(
-        verdict=Verdict.NONE,
-        reason="Nothing to leak: every prediction is the same.",
-        evaluations=(),
-        certificate=Certificate(n, p, level, 0.0, 0.0, "", ()),
-        setting="",
-        family=family,
-        n=n,
-        n_protected=p,
-        level=level,
-    )
+    return conclude_audit(blank, evaluations, bounds, settings, protected, effect_map=effect_map)
 
 
 def _evaluate(
@@ -363,38 +284,3 @@ def _evaluate(
             fit = own if name == "glm" else fit
         evaluations.append(found)
     return tuple(evaluations), fit, effect_map
-
-
-def _cautions(
-    evaluations: tuple[Evaluation, ...], protected: Protected | None, bounds: Certificate, settings: Settings
-) -> tuple[str, ...]:
-    notes = []
-    factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
-    if factor * len(evaluations) > (1.0 - settings.level) * (settings.n_permutations + 1):
-        notes.append(
-            f"With {settings.n_permutations} permutations no p-value is small enough to count among so many tests: "
-            "raise n_permutations."
-        )
-    if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
-        notes.append(f"Units have HC3 errors in the effect map, not {settings.vcov}.")
-    blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
-    if blind and protected is not None and protected.cluster is not None:
-        notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the clusters.")
-    if any(name != "tensor" for name in blind) and protected is not None and protected.weight is not None:
-        notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the weights.")
-    if _is_tautology(bounds):
-        notes.append(
-            "The predictions are orthogonal to these columns up to rounding, which hardly happens by chance: they "
-            "were corrected on these very rows. This says nothing of new rows: audit held-out predictions."
-        )
-    if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
-        notes.append(
-            "Model-based errors belong to observed outcomes, not to predictions of them, and are far too wide here: "
-            "the test hardly ever rejects. They are the paper's; use vcov='HC3' to find a leak."
-        )
-    return tuple(notes)
-
-
-def _is_tautology(bounds: Certificate) -> bool:
-    """Whether the predictions are closer to orthogonal than chance can make them."""
-    return not math.isnan(bounds.correlation) and bounds.correlation**2 * bounds.n < TAUTOLOGY

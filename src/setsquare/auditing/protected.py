@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from setsquare.auditing.covariance import ALONE
+from setsquare.design import Design
+from setsquare.errors import InputError
 from setsquare.projection import Basis, protected_basis
 from setsquare.rows import mean_weight, row_slices
 from setsquare.typing import Array, BoolArray, IntArray
@@ -73,9 +75,7 @@ class Protected:
     @cached_property
     def reach(self) -> float:
         """Length, in the basis, of the farthest corner of the columns' ranges: no row is farther out."""
-        low, high = self.ends
-        widest = np.maximum(high - self.basis.mean, self.basis.mean - low)
-        return float(widest @ np.linalg.norm(self.basis.transform, axis=1))
+        return self.basis.reach(*self.ends)
 
     @cached_property
     def leverage(self) -> Array:
@@ -127,3 +127,14 @@ class Protected:
             cluster=None if self.cluster is None else np.unique(self.cluster[rows], return_inverse=True)[1],
             rows=rows if self.rows is None else self.rows[rows],
         )
+
+
+def note_constant(learned: Design, varies: bool = True) -> tuple[str, ...]:
+    """Refuse protected columns of which none ``varies``, and note those that do not."""
+    if not learned.names or not varies:
+        raise InputError(
+            f"Every protected column is constant ({', '.join(learned.columns)}): there is nothing to audit; name a "
+            "column that varies."
+        )
+    listed = ", ".join(learned.constant)
+    return (f"Constant in these rows, so that nothing can be said of it: {listed}.",) if listed else ()

@@ -78,9 +78,7 @@ class StreamedProtected:
     @cached_property
     def reach(self) -> float:
         """Length, in the basis, of the farthest corner of the columns' ranges: no row is farther out."""
-        low, high = self.ends
-        widest = np.maximum(high - self.basis.mean, self.basis.mean - low)
-        return float(widest @ np.linalg.norm(self.basis.transform, axis=1))
+        return self.basis.reach(*self.ends)
 
     @cached_property
     def max_leverage(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,9 +12,12 @@ import numpy as np
 from setsquare import design
 from setsquare.auditing.association import associate
 from setsquare.auditing.certificate import Certificate, bound_effects
+from setsquare.auditing.conclusion import Settings, conclude_audit, nothing_to_leak
 from setsquare.auditing.covariance import ALONE
 from setsquare.auditing.glm import conclude, fit_prepared
+from setsquare.auditing.protected import note_constant
 from setsquare.auditing.records import Evaluation
+from setsquare.auditing.result import AuditResult
 from setsquare.auditing.streamed_columns import StreamedProtected
 from setsquare.auditing.subject import guess_family, outside_note
 from setsquare.design import Design, TableSeen
@@ -39,6 +42,30 @@ class Looked(NamedTuple):
     n_outside: int
 
 
+def refuse_in_memory(
+    predictions: Any, protected: Any, names: tuple[str, ...], cluster: Any, classes: Sequence[Any] | None
+) -> None:
+    """Refuse what an audit of a stream cannot do."""
+    if not (isinstance(predictions, Stream) and isinstance(protected, Stream)):
+        raise InputError("Give predictions and protected columns as columns of one stream, or both in memory.")
+    if names != ("glm",) or cluster is not None or classes is not None:
+        raise InputError(
+            "A stream is audited by the generalised linear model alone (family='gaussian' for a linear one), without "
+            "clusters or classes: read the columns into memory for the rest."
+        )
+
+
+def audit_stream(predictions: Stream, protected: Stream, settings: Settings, given: tuple[Any, ...]) -> AuditResult:
+    """Audit a column of a stream; what is ``given`` goes to :func:`look`."""
+    problem, columns, notes = look(predictions, protected, *given)
+    family = "" if problem is None else str(problem.family)
+    blank = nothing_to_leak(columns.n_rows, len(columns.names), settings.level, family)
+    if problem is None:
+        return replace(blank, notes=notes)
+    found, bounds = evaluate_stream(problem, columns, settings.vcov, settings.level)
+    return conclude_audit(blank, (found,), bounds, settings, notes=notes)
+
+
 def look(
     predictions: Stream,
     protected: Stream,
@@ -61,14 +88,12 @@ def look(
     cells = roles.features if coding == "cells" else ()
     seen = stream.parts().reduce(partial(_look, roles, missing, cells, glm), _merge)
     learned = design.settle(seen.table, roles.features, coding=coding, reference=reference, missing=missing)
-    if not learned.names:
-        raise InputError(
-            f"Every protected column is constant ({', '.join(roles.features)}): there is nothing to audit; name a "
-            "column that varies."
-        )
-    notes: tuple[str, ...] = ()
+    notes = note_constant(learned)
     if dropped := seen.table.n_rows - seen.table.n_kept:
-        notes = (f"{dropped} of {seen.table.n_rows} rows are incomplete or have no weight, and were left out.",)
+        notes = (
+            *notes,
+            f"{dropped} of {seen.table.n_rows} rows are incomplete or have no weight, and were left out.",
+        )
     outcomes = seen.outcomes
     family, guessed = guess_family(outcomes.low, outcomes.high, glm)
     notes = (*notes, *guessed, *outside_note(seen.n_outside, outcomes.n_rows, family.name))

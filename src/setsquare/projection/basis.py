@@ -69,6 +69,11 @@ class Basis:
         centred = np.subtract(X, self.mean, dtype=np.float64, order="F")
         return (self.transform.T @ centred.T).T  # column by column in memory, like the features
 
+    def reach(self, low: Array, high: Array) -> float:
+        """Length of the farthest corner of ranges ``low`` to ``high`` (p,) of the columns: no row is farther out."""
+        widest = np.maximum(high - self.mean, self.mean - low)
+        return float(widest @ np.linalg.norm(self.transform, axis=1))
+
 
 def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None) -> Basis:
     """Fit a :class:`Basis` of the columns of ``X`` (n, p).

@@ -27,9 +27,12 @@ class Parts(ABC, Generic[T]):
     def map(self, function: Callable[[T], U]) -> Parts[U]:
         """Return what ``function`` makes of each part; nothing is done before a pass asks for it."""
 
-    @abstractmethod
     def reduce(self, kernel: Callable[[T], R], merge: Callable[[R, R], R]) -> R:
         """Merge what ``kernel`` returns for each part, always in the same order: one pass."""
+        results = iter(self.map(kernel))
+        for first in results:
+            return reduce(merge, results, first)
+        raise InputError("The source has no rows: give files or batches with at least one row.")
 
     @abstractmethod
     def __iter__(self) -> Iterator[T]:
@@ -76,13 +79,6 @@ class LocalParts(Parts[T]):
     def map(self, function: Callable[[T], U]) -> LocalParts[U]:
         """Return what ``function`` makes of each part."""
         return replace(self, functions=(*self.functions, function))  # type: ignore[return-value]
-
-    def reduce(self, kernel: Callable[[T], R], merge: Callable[[R, R], R]) -> R:
-        """Merge what ``kernel`` returns for each part, in order."""
-        results = iter(self.map(kernel))
-        for first in results:
-            return reduce(merge, results, first)
-        raise InputError("The source has no rows: give files or batches with at least one row.")
 
     def __iter__(self) -> Iterator[T]:
         # The caller's thread reads, because what reads (a cursor, a reader) may belong to it; others work.

@@ -17,14 +17,13 @@ from typing import IO, Any, NamedTuple, TypeVar
 import numpy as np
 
 from setsquare.rows import Block
-from setsquare.sources.parts import LocalParts, Parts, Piece
+from setsquare.sources.parts import LocalParts, Parts, Piece, apply
 from setsquare.typing import Array
 
 #: Bytes that are left to others on the disc, and after how many more the room is looked at again.
 SPARE, LOOK = 2**30, 2**27
 
 U = TypeVar("U")
-R = TypeVar("R")
 
 
 class Stored(NamedTuple):
@@ -82,29 +81,35 @@ class Store:
             len(weight),
             0 if block.offset is None else block.offset.shape[1],
         )
-        try:
-            position = self._append(memoryview(numbers).cast("B"))
-        except OSError:
-            self.is_full = True
+        position = self._append(memoryview(numbers).cast("B"))
+        if position is None:
             return None
         level = float(block.weight[0]) if same and len(block.weight) else np.nan
         return Stored(position, len(block.weight), numbers.dtype.type, widths, level)
 
-    def _append(self, content: memoryview) -> int:
-        with self._lock:
-            if self.file is None:
-                self.file = tempfile.TemporaryFile(prefix="setsquare", dir=self.folder, buffering=0)  # noqa: SIM115
-                weakref.finalize(self, self.file.close)
-            position = self.file.seek(0, os.SEEK_END)
-            if position >= self._checked:
-                self._checked = position + LOOK
-                self.is_full |= shutil.disk_usage(self.folder or tempfile.gettempdir()).free < SPARE
-            if self.is_full:  # perhaps since another thread looked
-                self.file.truncate(0)
+    def _append(self, content: memoryview) -> int | None:
+        """Write to the end of the file, and return where; without room, give up the file and what it takes."""
+        with self._lock:  # another thread may have found it full
+            try:
+                return None if self.is_full else self._write(content)
+            except OSError:
+                self.is_full = True
+                if self.file is not None:
+                    self.file.truncate(0)
+                return None
+
+    def _write(self, content: memoryview) -> int:
+        if self.file is None:
+            self.file = tempfile.TemporaryFile(prefix="setsquare", dir=self.folder, buffering=0)  # noqa: SIM115
+            weakref.finalize(self, self.file.close)
+        position = self.file.seek(0, os.SEEK_END)
+        if position >= self._checked:
+            self._checked = position + LOOK
+            if shutil.disk_usage(self.folder or tempfile.gettempdir()).free < SPARE:
                 raise OSError(errno.ENOSPC, "There is little room left on the disc.")
-            while content:
-                content = content[self.file.write(content) :]
-            return position
+        while content:
+            content = content[self.file.write(content) :]
+        return position
 
     def load(self, stored: Stored) -> Block:
         """Read a block as new arrays."""
@@ -121,9 +126,7 @@ class Store:
                 room = room[count:]
         A = np.empty((1 + q + p, n))
         A[0], A[1:] = 1.0, numbers[: q + p]
-        y, weight, offset = (
-            part.astype(np.float64) for part in np.split(numbers[q + p :], [k, k + v])
-        )  # each is a few columns
+        y, weight, offset = (part.astype(np.float64) for part in np.split(numbers[q + p :], [k, k + v]))
         w = weight[0] if v else np.full(n, stored.weight)
         X: Array | None = A[1 + q :].T if p else None
         return Block(A[: 1 + q].T, y.T, np.zeros((n, 0)), w, offset.T if len(offset) else None, X)
@@ -149,10 +152,6 @@ class ScratchParts(Parts[Any]):
         """Return what ``function`` makes of each block."""
         return replace(self, functions=(*self.functions, function))
 
-    def reduce(self, kernel: Callable[[Any], R], merge: Callable[[R, R], R]) -> R:
-        """Merge what ``kernel`` returns for each block, in order."""
-        return LocalParts.reduce(self, kernel, merge)  # type: ignore[arg-type]
-
     def __iter__(self) -> Iterator[Any]:
         if self.store.blocks is not None:
             yield from self._again(self.store.blocks)
@@ -177,10 +176,7 @@ class ScratchParts(Parts[Any]):
 
 def _save_and_apply(store: Store, functions: tuple[Callable[[Any], Any], ...], block: Block) -> tuple[Any, Any]:
     stored = store.save(block)  # before a function changes it
-    value: Any = block
-    for function in functions:
-        value = function(value)
-    return stored, value
+    return stored, apply(functions, Piece(block, len(block.weight), ""))
 
 
 def scratch_folder(asked: bool | str | Path) -> str | None:

@@ -1,0 +1,103 @@
+"""From evaluations and bounds to the result of an audit, wherever its rows were: verdict, reason, what to beware of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from setsquare.auditing.certificate import Certificate
+from setsquare.auditing.nonlinear import PERMUTATION_BASED
+from setsquare.auditing.protected import Protected
+from setsquare.auditing.records import Evaluation
+from setsquare.auditing.result import AuditResult
+from setsquare.auditing.tensor import EffectMap
+from setsquare.auditing.verdict import Verdict, judge
+
+#: Joint statistics below this hardly happen by chance (for one column in 1 of 4000 audits): these rows were corrected.
+TAUTOLOGY = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How an audit is done; see :func:`audit`."""
+
+    vcov: str = "HC3"
+    level: float = 0.95
+    tolerance: float = 0.0
+    n_permutations: int = 499
+    max_rows: int | None = None
+    seed: int = 0
+
+
+def nothing_to_leak(n: int, p: int, level: float, family: str) -> AuditResult:
+    """Result where every prediction is the same: what there is to say is put in its place."""
+    return AuditResult(
+        verdict=Verdict.NONE,
+        reason="Nothing to leak: every prediction is the same.",
+        evaluations=(),
+        certificate=Certificate(n, p, level, 0.0, 0.0, "", ()),
+        setting="",
+        family=family,
+        n=n,
+        n_protected=p,
+        level=level,
+    )
+
+
+def conclude_audit(
+    blank: AuditResult,
+    evaluations: tuple[Evaluation, ...],
+    bounds: Certificate,
+    settings: Settings,
+    protected: Protected | None = None,
+    notes: tuple[str, ...] = (),
+    effect_map: EffectMap | None = None,
+) -> AuditResult:
+    """Judge, and say what to beware of; ``protected`` are the columns where they are in memory."""
+    verdict, reason = judge(evaluations, bounds, level=settings.level, tolerance=settings.tolerance)
+    if _is_tautology(bounds):
+        reason += " But these very rows were corrected, so it says nothing of new ones."
+    return replace(
+        blank,
+        verdict=verdict,
+        reason=reason,
+        evaluations=evaluations,
+        certificate=bounds,
+        notes=(*notes, *_cautions(evaluations, protected, bounds, settings)),
+        effect_map=effect_map,
+    )
+
+
+def _cautions(
+    evaluations: tuple[Evaluation, ...], protected: Protected | None, bounds: Certificate, settings: Settings
+) -> tuple[str, ...]:
+    notes = []
+    factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
+    if factor * len(evaluations) > (1.0 - settings.level) * (settings.n_permutations + 1):
+        notes.append(
+            f"With {settings.n_permutations} permutations no p-value is small enough to count among so many tests: "
+            "raise n_permutations."
+        )
+    if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
+        notes.append(f"Units have HC3 errors in the effect map, not {settings.vcov}.")
+    blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
+    if blind and protected is not None and protected.cluster is not None:
+        notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the clusters.")
+    if any(name != "tensor" for name in blind) and protected is not None and protected.weight is not None:
+        notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the weights.")
+    if _is_tautology(bounds):
+        notes.append(
+            "The predictions are orthogonal to these columns up to rounding, which hardly happens by chance: they "
+            "were corrected on these very rows. This says nothing of new rows: audit held-out predictions."
+        )
+    if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
+        notes.append(
+            "Model-based errors belong to observed outcomes, not to predictions of them, and are far too wide here: "
+            "the test hardly ever rejects. They are the paper's; use vcov='HC3' to find a leak."
+        )
+    return tuple(notes)
+
+
+def _is_tautology(bounds: Certificate) -> bool:
+    """Whether the predictions are closer to orthogonal than chance can make them."""
+    return not math.isnan(bounds.correlation) and bounds.correlation**2 * bounds.n < TAUTOLOGY
