@@ -83,7 +83,7 @@ def test_in_sample_is_labelled() -> None:
 
 def test_a_corrected_model_in_sample_is_a_tautology() -> None:
     found = sq.audit_model(sq.OrthogonalGLMClassifier(), Z, Y, X, cv=None)
-    assert found.p_value > 1.0 - 1e-6 and any("corrected on these very rows" in note for note in found.notes)
+    assert found.p_value > 1.0 - 1e-6 and any("corrected on these same rows" in note for note in found.notes)
     held_out = sq.audit_model(sq.OrthogonalGLMClassifier(), Z, Y, X)
     assert held_out.p_value < 1.0 - 1e-3 and not any("rounding" in note for note in held_out.notes)
 

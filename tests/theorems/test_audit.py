@@ -68,8 +68,8 @@ def test_zero_covariance_is_zero_effect_in_every_family(
     assert before.verdict == "leak" and np.abs(estimates(before)[:3]).max() > 1e-3
     assert np.abs(estimates(after)).max() < 1e-10 * np.abs(estimates(before)).max()
     assert after.p_value > 1.0 - 1e-9 and after.certificate.correlation < 1e-10
-    assert any("corrected on these very rows" in note for note in after.notes)
-    assert not any("corrected on these very rows" in note for note in before.notes)
+    assert any("corrected on these same rows" in note for note in after.notes)
+    assert not any("corrected on these same rows" in note for note in before.notes)
 
 
 def test_zero_covariance_is_zero_effect_for_classes(table: pd.DataFrame, rng: np.random.Generator) -> None:
@@ -178,7 +178,8 @@ def test_the_reference_level_changes_no_joint_test(
 def test_the_reference_level_changes_no_score_test(table: pd.DataFrame, score: np.ndarray) -> None:
     label = np.where(table["race"] == "b", True, score > 0.0)  # separated
     one, other = (sq.audit(label, table, reference={"race": ref}) for ref in "ad")
-    assert other.p_value == pytest.approx(one.p_value, rel=1e-6) and one.evaluations[0].joint.method.startswith("score")
+    assert other.p_value == pytest.approx(one.p_value, rel=1e-6)
+    assert any("score tests" in note for note in one.evaluations[0].notes)
 
 
 def test_rows_can_change_places(rng: np.random.Generator, table: pd.DataFrame, score: np.ndarray) -> None:
@@ -317,7 +318,7 @@ def test_the_map_of_units_is_an_audit_of_each(weighted: bool, rng: np.random.Gen
         errors = [effect.std_error for effect in alone.evaluations[0].effects]
         np.testing.assert_allclose(units.std_error[at], errors, rtol=1e-8)
         assert units.p_value[unit] == pytest.approx(joint.p_value, rel=1e-8)
-        assert units.correlation[unit] == pytest.approx(alone.certificate.correlation, rel=1e-8)
+        assert units.correlation[unit] == pytest.approx(alone.certificate.correlation_sample, rel=1e-8)
     assert units.p_value[1, 1] < 0.001 and units.p_adjusted[1, 1] == pytest.approx(6 * units.p_value[1, 1])
 
 

@@ -2,9 +2,9 @@
 
 The multiple correlation ``R`` of predictions and protected columns is zero exactly when every evaluation model with an
 intercept has no effect. In an orthonormal basis of the columns it is the length of a vector of r correlations, each
-with an error of about ``1/sqrt(n)``; so ``n R²`` follows a non-central F law, which is inverted for the largest ``R``
-that the data do not contradict. Its scale is not taken from normal theory but measured: by the spread of the rows'
-products near zero, and by the influence of each row on ``R²`` away from it.
+with an error of about ``1/sqrt(n)``; the law of its length is inverted for the largest ``R`` that the data do not
+contradict. Errors are not taken from normal theory but measured: by the spread of the rows' products near zero, and by
+the influence of each row on ``R`` away from it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,23 @@ class Association:
 
     Attributes
     ----------
-    estimate : float
+    sample : float
         Correlation in the sample, not negative.
+    estimate : float
+        The same less what chance explains with more than one column: r independent columns explain ``r/n``, of which
+        all but that of one column is taken off.
     upper : float
         The correlation in the population is at most this, with the confidence asked for.
+    error : float
+        Standard error of one correlation near zero.
     rank : int
         Number of independent columns.
     """
 
+    sample: float
     estimate: float
     upper: float
+    error: float
     rank: int
 
 
@@ -46,7 +53,8 @@ PIECE_BYTES = 2**20
 NORMAL = 2e3
 #: With fewer rows a column than this, the noisiest direction is an artefact.
 MANY = 50
-NONE = Association(0.0, 0.0, 0)
+NONE = Association(0.0, 0.0, 0.0, 0.0, 0)
+UNKNOWN = Association(math.nan, math.nan, math.nan, math.nan, 0)
 
 
 def association(
@@ -127,14 +135,11 @@ def _associate(
             near, pull, near_own, pull_own = rows.reduce(parts.block_sums)
     else:
         near, pull, near_own, pull_own = parts.sums(whole, cluster)
-    total = _bound(float(c @ c), _error(near, sample.n), float(pull), sample, basis.rank, level)
     single = [
-        _bound(float(own[j] ** 2), float(near_own[j]), float(pull_own[j]), sample, 1, level)
-        if varies[j]
-        else Association(math.nan, math.nan, 0)
+        _bound(float(own[j] ** 2), near_own[j, None, None], pull_own[j], sample, level) if varies[j] else UNKNOWN
         for j in range(p)
     ]
-    return total, tuple(single)
+    return _bound(float(c @ c), near, pull, sample, level), tuple(single)
 
 
 def _moments(mean: float, centre: Array, block: Block) -> Sums:
@@ -162,20 +167,31 @@ class _Parts:
         return add_up(self.sums(Block(X[rows], y[rows], X[rows, :0], w[rows])) for rows in pieces)
 
     def sums(self, block: Block, cluster: IntArray | None = None) -> Sums:
-        """Squares of the rows' scores near zero (r, r) and of their influence on R², then both column by column."""
+        """Squares of the rows' scores near zero (r, r), powers of their influence on R; then column by column.
+
+        The influence of a row on a correlation ``R`` is ``q z - R (q² + z²) / 2``, with ``q`` and ``z`` in standard
+        deviations; on a multiple one, ``q`` is along the fit.
+        """
         w, z = block.weight, (block.y[:, 0] - self.mean) / self.size
         Q = self.basis.apply(np.asarray(block.Z))
-        residual = z - Q @ self.c
-        near = cluster_sums((Q * (w * residual)[:, None]).T, cluster)
-        pull = cluster_sums(w * ((1.0 - self.c @ self.c) * z * z - residual * residual), cluster)
+        fitted = Q @ self.c
+        near = cluster_sums((Q * (w * (z - fitted))[:, None]).T, cluster)
+        R = max(math.sqrt(float(self.c @ self.c)), 1e-150)
+        along = fitted / R
+        pull = cluster_sums(w * (z * along - 0.5 * R * (along * along + z * z)), cluster)
         # Columns first: the rows then run along memory.
         S = np.subtract(np.asarray(block.Z).T, self.basis.mean[:, None], order="C")
-        S *= self.inverse[:, None]
-        alone = z - self.own[:, None] * S
-        near_alone = cluster_sums(alone * S * w, cluster)
-        pull_alone = cluster_sums(((1.0 - self.own[:, None] ** 2) * (z * z) - alone * alone) * w, cluster)
-        squares = (np.einsum("pn,pn->p", part, part) for part in (near_alone, pull_alone))
-        return near @ near.T, np.asarray(pull @ pull), *squares
+        S *= (self.inverse * np.where(self.own < 0.0, -1.0, 1.0))[:, None]
+        size = np.abs(self.own)[:, None]
+        near_alone = cluster_sums((z - size * S) * S * w, cluster)
+        pull_alone = cluster_sums((z * S - 0.5 * size * (S * S + z * z)) * w, cluster)
+        return near @ near.T, _powers(pull), np.einsum("pn,pn->p", near_alone, near_alone), _powers(pull_alone)
+
+
+def _powers(values: Array) -> Array:
+    """Sums of squares and of cubes along the last axis."""
+    squares = values * values
+    return np.stack([squares.sum(axis=-1), np.einsum("...n,...n->...", squares, values)], axis=-1)
 
 
 def cluster_sums(values: Array, cluster: IntArray | None) -> Array:
@@ -195,30 +211,74 @@ class _Sample:
     concentration: float
 
 
-def _error(near: Array, n: int) -> float:
-    """Variance in the noisiest direction; with many columns the mean over all, since the largest is that by chance."""
-    values = np.linalg.eigvalsh(near)
-    return float(values[-1] if MANY * len(values) <= n else values.mean())
+def _bound(R2: float, near: Array, powers: Array, sample: _Sample, level: float) -> Association:
+    R2, rank = min(R2, 1.0), len(near)
+    df = sample.n - rank - 1
+    if df < 1:  # as many columns as independent units: nothing is ruled out
+        return Association(math.sqrt(R2), math.sqrt(R2), 1.0, math.inf, rank)
+    grown, (pull, third) = sample.n / df, powers.tolist()
+    floor = (1.0 - R2) * sample.concentration * grown
+    upper = bound_length(R2, near * grown, floor, df, level, pull=pull * grown, third=third * grown)
+    mean = float(np.trace(near)) * grown / rank
+    estimate = math.sqrt(max(R2 - (rank - 1) * min(mean, floor), 0.0))
+    return Association(math.sqrt(R2), estimate, max(upper, estimate), math.sqrt(max(mean, floor)), rank)
 
 
-def _bound(R2: float, near: float, pull: float, sample: _Sample, rank: int, level: float) -> Association:
-    R2, df = min(R2, 1.0), sample.n - rank - 1
-    if df < 1:
-        return Association(math.sqrt(R2), 1.0, rank)  # as many columns as independent units: nothing is ruled out
-    # A group of a few rows can look quieter than it is: no error is below that of an average group of its size.
-    variance = max(near, (1.0 - R2) * sample.concentration) * sample.n / df
-    if 10.0 * rank * variance < R2:  # further out the error of R is that of its influence function
-        variance = max(variance * (1.0 - R2), pull / (4.0 * R2) * sample.n / df)
-    return Association(math.sqrt(R2), _upper(R2, variance, rank, df, level), rank)
+def bound_length(
+    R2: float, V: Array, floor: float, df: float, level: float, *, pull: float = 0.0, third: float = 0.0
+) -> float:
+    """Largest length of a vector, of which an estimate has the squared length ``R2`` and covariance ``V`` (r, r).
 
+    ``|c + N(0, V)|^2`` has the mean ``|c|^2 + tr V``, and the variance ``2 tr V^2 + 4 c'Vc``: a shifted and scaled
+    non-central chi-squared (or F) variable of the same mean and variance is inverted, ``c`` along the noisiest
+    direction. A group of a few rows can look quieter than it is: no variance is below ``floor``, that of one spread for
+    all rows. Where few rows decide, an estimate is too small more often than it is too large: ``third``, the sum of the
+    cubed influences, corrects for that skewness (Johnson 1978).
 
-def _upper(R2: float, variance: float, rank: int, df: int, level: float) -> float:
-    """Largest ``R`` for which so small an estimate is not a surprise."""
-    if variance <= 0.0:
+    Parameters
+    ----------
+    R2 : float
+    V : ndarray of shape (r, r)
+    floor : float
+        Variance in each direction if all rows have one spread.
+    df : float
+        Degrees of freedom of the variances.
+    level : float
+        Confidence.
+    pull, third : float
+        Sums of the squared and cubed influences of the rows on the length itself, where they are known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(bound_length(0.0, np.eye(1) / 1000, 1 / 1000, 1e9, 0.95), 4)  # a zero in the sample does not prove zero
+    0.052
+    >>> round(bound_length(0.01, np.eye(30) / 1000, 1 / 1000, 1e9, 0.95), 4)  # 30 columns explain 0.03 by chance
+    0.052
+    """
+    rank = len(V)
+    values = np.linalg.eigvalsh(V)
+    noisiest = float(values[-1] if MANY * rank <= df else values.mean())
+    t = float(special.stdtrit(df, level))
+    skew = third / (6.0 * pull) * (1.0 + 2.0 * t * t) if pull > 0.0 else 0.0
+    if 10.0 * rank * max(noisiest, floor) < R2:  # further out the error of R is that of its influence function
+        variance = max(noisiest * (1.0 - R2), floor * (1.0 - R2), pull)
+        return min(1.0, math.sqrt(R2) + t * math.sqrt(variance) + max(skew, 0.0))
+    scale = max(noisiest, floor)
+    if scale <= 0.0:
         return math.sqrt(R2)
-    statistic, t = R2 / variance, float(special.stdtrit(df, level))
-    noncentrality = (math.sqrt(statistic) + t) ** 2
-    if statistic < NORMAL:
-        noncentrality = float(special.ncfdtrinc(rank, df, 1.0 - level, statistic / rank))
+    # What chance explains is taken off at its smaller estimate, errors are taken at their larger one.
+    noise = min(float(values.sum()), rank * floor)
+    dimension = max(float(values @ values), rank * floor**2) / scale**2
+    statistic = max((R2 - noise) / scale + dimension, 0.0)
+    noncentrality = _largest_noncentrality(statistic, dimension, df, level, t)
     # A sample that happens to lie at zero does not prove zero.
-    return min(1.0, math.sqrt(variance * max(noncentrality, t * t)))
+    return min(1.0, math.sqrt(scale * max(noncentrality, t * t)) + abs(skew))
+
+
+def _largest_noncentrality(statistic: float, dimension: float, df: float, level: float, t: float) -> float:
+    """Largest non-centrality for which so small a statistic is not a surprise."""
+    if statistic < NORMAL:
+        return float(special.ncfdtrinc(dimension, df, 1.0 - level, statistic / dimension))
+    middle = statistic - dimension + 2.0 * t * t
+    return middle + math.sqrt(middle**2 - (statistic - dimension) ** 2 + 2.0 * t * t * dimension)

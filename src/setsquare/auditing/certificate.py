@@ -38,6 +38,11 @@ class ColumnBound:
         columns fixed; infinite where the data set no limit.
     n_group : int or None
         Rows in the group.
+    error : float
+        Standard error of the correlation.
+    difference, difference_upper : float or None
+        Distance of the group's mean prediction from that of all other rows, in standard deviations of the predictions,
+        and what it is at most; None for a column that is no group.
     """
 
     term: str
@@ -48,6 +53,9 @@ class ColumnBound:
     effect: float
     effect_upper: float
     n_group: int | None
+    error: float = 0.0
+    difference: float | None = None
+    difference_upper: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,10 @@ class Certificate:
         Rows, and protected columns.
     level : float
     correlation, correlation_upper : float
-        Multiple correlation of the predictions with all protected columns.
+        Multiple correlation of the predictions with all protected columns, and what it is at most. Independent columns
+        explain something by chance; what more than one would is taken off.
+    correlation_sample : float
+        Multiple correlation in these rows, with nothing taken off.
     effect_kind : str
         ``odds ratio``, ``rate ratio`` or ``difference (sd of predictions)``; empty for units of a tensor.
     columns : tuple of ColumnBound
@@ -74,6 +85,7 @@ class Certificate:
     correlation_upper: float
     effect_kind: str
     columns: tuple[ColumnBound, ...]
+    correlation_sample: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -105,12 +117,8 @@ def certify(
     """Bound every association of predictions ``y``, (n,) or (n, k)."""
     whole, single = _largest(y.reshape(len(y), -1), protected, level)
     scale = _spread(y, protected.weight) if glm.activation.name == "identity" and y.ndim == 1 else 1.0
-    sizes = protected.group_sizes
-    spreads = [
-        1.0 if size is not None else _spread(x, protected.weight)
-        for x, size in zip(protected.columns, sizes, strict=True)
-    ]
-    terms = tuple(zip(protected.names, protected.sources, sizes, spreads, strict=True))
+    spreads = [_spread(x, protected.weight) for x in protected.columns]
+    terms = tuple(zip(protected.names, protected.sources, protected.group_sizes, spreads, strict=True))
     return bound_effects(whole, single, terms, glm, fit, level, scale, len(y))
 
 
@@ -126,16 +134,24 @@ def bound_effects(
 ) -> Certificate:
     """Put bounds on correlations beside those on effects.
 
-    ``terms`` has name, source, size of the group and standard deviation of each column; ``scale`` is what differences
-    are measured in.
+    ``terms`` has name, source, size of the group and standard deviation of each column; ``scale`` is what effects that
+    are differences are measured in.
     """
     bounds = []
     for j, (name, source, n_group, spread) in enumerate(terms):
         unit = "group" if n_group is not None else f"sd ({spread:.3g})" if spread > 0.0 else "-"
-        effect, upper = _effect(fit, j, spread, level, scale, ratio=_is_ratio(glm))
-        bounds.append(ColumnBound(name, source, single[j].estimate, single[j].upper, unit, effect, upper, n_group))
+        found = single[j]
+        effect, upper = _effect(fit, j, 1.0 if n_group is not None else spread, level, scale, ratio=_is_ratio(glm))
+        distances: tuple[float | None, float | None] = (None, None)
+        if n_group is not None and spread > 0.0:  # the correlation with an indicator is a difference of means
+            distances = found.estimate / spread, found.upper / spread
+        bounds.append(
+            ColumnBound(
+                name, source, found.estimate, found.upper, unit, effect, upper, n_group, found.error, *distances
+            )
+        )
     kind = "" if fit is None else _kind(glm)
-    return Certificate(n, len(terms), level, whole.estimate, whole.upper, kind, tuple(bounds))
+    return Certificate(n, len(terms), level, whole.estimate, whole.upper, kind, tuple(bounds), whole.sample)
 
 
 def _largest(Y: Array, protected: Protected, level: float) -> tuple[Association, tuple[Association, ...]]:

@@ -11,7 +11,7 @@ from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import Evaluation
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.tensor import EffectMap
-from setsquare.auditing.verdict import Verdict, judge
+from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Verdict, judge
 
 #: Joint statistics below this hardly happen by chance (for one column in 1 of 4000 audits): these rows were corrected.
 TAUTOLOGY = 1e-7
@@ -23,7 +23,7 @@ class Settings:
 
     vcov: str = "HC3"
     level: float = 0.95
-    tolerance: float = 0.0
+    limits: Limits = DEFAULT_LIMITS
     n_permutations: int = 499
     max_rows: int | None = None
     seed: int = 0
@@ -54,13 +54,17 @@ def conclude_audit(
     effect_map: EffectMap | None = None,
 ) -> AuditResult:
     """Judge, and say what to beware of; ``protected`` are the columns where they are in memory."""
-    verdict, reason = judge(evaluations, bounds, level=settings.level, tolerance=settings.tolerance)
+    decision = judge(evaluations, bounds, level=settings.level, limits=settings.limits)
+    reason = decision.reason
     if _is_tautology(bounds):
-        reason += " But these very rows were corrected, so it says nothing of new ones."
+        reason += " These rows were corrected themselves; new rows can differ."
     return replace(
         blank,
-        verdict=verdict,
+        verdict=decision.verdict,
         reason=reason,
+        found=decision.found,
+        members=decision.members,
+        limits=settings.limits,
         evaluations=evaluations,
         certificate=bounds,
         notes=(*notes, *_cautions(evaluations, protected, bounds, settings)),
@@ -87,8 +91,8 @@ def _cautions(
         notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the weights.")
     if _is_tautology(bounds):
         notes.append(
-            "The predictions are orthogonal to these columns up to rounding, which hardly happens by chance: they "
-            "were corrected on these very rows. This says nothing of new rows: audit held-out predictions."
+            "The predictions are orthogonal to these columns up to rounding: they were corrected on these same rows. "
+            "New rows can differ: audit held-out predictions."
         )
     if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
         notes.append(
@@ -100,4 +104,4 @@ def _cautions(
 
 def _is_tautology(bounds: Certificate) -> bool:
     """Whether the predictions are closer to orthogonal than chance can make them."""
-    return not math.isnan(bounds.correlation) and bounds.correlation**2 * bounds.n < TAUTOLOGY
+    return not math.isnan(bounds.correlation) and bounds.correlation_sample**2 * bounds.n < TAUTOLOGY

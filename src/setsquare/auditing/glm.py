@@ -10,14 +10,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
+from setsquare.auditing.agreement import settle_disagreement
 from setsquare.auditing.covariance import Covariance, covariance
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import ALL, Effect, Evaluation, Test, wald, z_effect
-from setsquare.auditing.score import largest_score, score_tests
+from setsquare.auditing.score import Sample, answer, larger, largest_score, questions_of, sample_of, signed
 from setsquare.families import Family, contrasts
 from setsquare.preparation import Prepared, prepare
 from setsquare.problem import Problem
@@ -57,9 +58,6 @@ class Terms(Protocol):
     @property
     def max_leverage(self) -> float:
         """Largest leverage of a row, or a bound on it below 0.05."""
-
-
-T = TypeVar("T", bound=Terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +184,7 @@ def evaluate_glm(
     vcov: str = "HC3",
     level: float = 0.95,
     classes: tuple[str, ...] = (),
+    seed: int = 0,
 ) -> tuple[Evaluation, Fit | None]:
     """Evaluate predictions ``y`` by a generalised linear model of the protected columns."""
     if np.ndim(y) == 2 and len(classes) != y.shape[1]:
@@ -199,26 +198,57 @@ def evaluate_glm(
         there = np.abs(y).sum(axis=0) > 0.0  # a class may have been in the rows that were left out
         y, classes = y[:, there], tuple(name for name, here in zip(classes, there, strict=True) if here)
     fit = _without_lost_reference(fit_glm(y, tested, glm, vcov), protected, tested)
-    return conclude(fit, tested, glm, vcov, level, classes, partial(largest_score, y), partial(score_tests, y)), fit
+    evidence = Evidence(
+        partial(largest_score, y, tested),
+        partial(sample_of, y, tested),
+        lambda robust, pooled: settle_disagreement(y, tested, robust, pooled, np.random.default_rng(seed)),
+    )
+    return conclude(fit, tested, glm, vcov, level, classes, evidence), fit
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is asked of predictions and protected columns beside the fit; nothing is computed before.
+
+    Attributes
+    ----------
+    largest : callable
+        Largest share of a row in the error of the joint score test.
+    sample : callable
+        Sample of columns and predictions.
+    settle : callable
+        Which test counts of a robust one and one with a single spread for all rows.
+    """
+
+    largest: Callable[[], float]
+    sample: Callable[[], Sample]
+    settle: Callable[[Test, Test], Test] = larger
 
 
 def conclude(
-    fit: Fit,
-    tested: T,
-    glm: Family,
-    vcov: str,
-    level: float,
-    classes: tuple[str, ...],
-    largest: Callable[[T], float],
-    score: Callable[[T], tuple[Test, tuple[Test, ...], tuple[Test, ...]]],
+    fit: Fit, tested: Terms, glm: Family, vcov: str, level: float, classes: tuple[str, ...], evidence: Evidence
 ) -> Evaluation:
-    """Effects and tests of a fitted model; score tests where those of the fit do not hold what they promise."""
+    """Effects and tests of a fitted model; score tests where those of the fit do not hold what they promise.
+
+    Tests of the fit take the spread of a rare group from the group itself, so they count only as far as those with one
+    spread for all rows agree.
+    """
     joint, by_source, single, notes = fit.all, fit.by_source, None, list(tested.notes)
-    if reason := _why_not_wald(fit, tested, vcov, glm, largest):
-        # The score equations are those of any family: their test asks the same question and always has an answer.
-        joint, by_source, alone = score(tested)
-        single = alone if fit.separated or not fit.converged else None
-        notes.append(f"{reason}: joint tests are score tests, which ask the same question.")
+    reason = _why_not_wald(fit, tested, vcov, glm, evidence.largest)
+    if reason or vcov != "model":
+        alone = bool(fit.separated) or not fit.converged
+        questions = questions_of(tested.names, tested.sources, single=alone)
+        whole, *found = answer(evidence.sample(), questions, robust=bool(reason))
+        sources = found[: len(by_source)]
+        if reason:
+            # The score equations are those of any family: their test asks the same question and always has an answer.
+            joint, by_source = whole.robust, tuple(one.robust for one in sources)
+            single = tuple(signed(one) for one in found[len(sources) :]) if alone else None
+            notes.append(f"{reason}: joint tests are score tests, which ask the same question.")
+        joint = evidence.settle(joint, whole.pooled)
+        by_source = tuple(larger(own, one.pooled) for own, one in zip(by_source, sources, strict=True))
+        if len(by_source) == 1:
+            by_source = (replace(joint, name=by_source[0].name),)  # one source is all columns
     if fit.undetermined:
         notes.append(
             f"{', '.join(fit.undetermined)}: constant, or determined by the other protected columns; no effect of "
@@ -247,7 +277,7 @@ def _nothing(protected: Protected, title: str) -> Evaluation:
     return Evaluation("glm", title, tuple(effects), joint, tuple(by_source), notes=protected.notes)
 
 
-def _why_not_wald(fit: Fit, protected: T, vcov: str, glm: Family, largest: Callable[[T], float]) -> str:
+def _why_not_wald(fit: Fit, protected: Terms, vcov: str, glm: Family, largest: Callable[[], float]) -> str:
     """Reason for which Wald tests do not hold what they promise; empty if they do."""
     if fit.separated:
         return (
@@ -264,7 +294,7 @@ def _why_not_wald(fit: Fit, protected: T, vcov: str, glm: Family, largest: Calla
         return ""
     if protected.max_leverage > FEW:
         return f"Some effects rest on fewer than {1 / FEW:.0f} rows, where Wald tests reject too often"
-    if largest(protected) > DOMINANT:
+    if largest() > DOMINANT:
         return "A few predictions are so extreme that they outweigh the others, where Wald tests reject too often"
     return ""
 

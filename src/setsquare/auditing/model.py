@@ -112,21 +112,23 @@ def audit_model(
         result = replace(result, notes=(note, *result.notes))
     elif not prefit and (inside or _is_told(estimator, beside)):
         growth = n / min(len(train) for train, _ in folds)
-        result = widen_for_fit(result, growth, options.get("tolerance", 0.0))
+        result = widen_for_fit(result, growth)
     return replace(result, setting=setting)
 
 
-def widen_for_fit(result: AuditResult, growth: float, tolerance: float) -> AuditResult:
+def widen_for_fit(result: AuditResult, growth: float) -> AuditResult:
     """Widen the bounds of a model that was fitted to the protected columns, and judge it by them."""
     if not result.evaluations:
         return result  # constant predictions
     bounds = allow_for_fit(result.certificate, growth)
-    verdict, reason = judge(result.evaluations, bounds, level=result.level, tolerance=tolerance)
+    decision = judge(result.evaluations, bounds, level=result.level, limits=result.limits)
     note = (
         "The models were fitted to the protected columns, so that errors of the folds can cancel and the correlation "
         "looks smaller than on new rows; the bounds allow for that."
     )
-    return replace(result, verdict=verdict, reason=reason, certificate=bounds, notes=(*result.notes, note))
+    return replace(
+        result, verdict=decision.verdict, reason=decision.reason, certificate=bounds, notes=(*result.notes, note)
+    )
 
 
 def _is_told(estimator: Any, protected: Any) -> bool:

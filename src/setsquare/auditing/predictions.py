@@ -18,9 +18,12 @@ from setsquare.auditing.nonlinear import PERMUTATION_BASED
 from setsquare.auditing.protected import Protected, note_constant
 from setsquare.auditing.records import Evaluation
 from setsquare.auditing.result import AuditResult
+from setsquare.auditing.score import sample_of
+from setsquare.auditing.shape import evaluate_shape
 from setsquare.auditing.streams import audit_stream, refuse_in_memory
 from setsquare.auditing.subject import Raw, Subject, open_predictions, read_predictions
 from setsquare.auditing.tensor import EffectMap, evaluate_tensor
+from setsquare.auditing.verdict import Limits
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.reading import check_alignment, dense, validate_weight
 from setsquare.families import Family
@@ -28,7 +31,7 @@ from setsquare.families import family as make_family
 from setsquare.sources import Stream
 from setsquare.typing import Array, BoolArray, IntArray, Table
 
-EVALUATIONS = ("glm", "linear", *PERMUTATION_BASED)
+EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def audit(
     family: str | Family | None = None,
     vcov: str = "HC3",
     *,
-    evaluation: str | Sequence[str] = "glm",
+    evaluation: str | Sequence[str] = ("glm", "shape"),
     cluster: Any = None,
     sample_weight: Any = None,
     classes: Sequence[Any] | None = None,
@@ -62,7 +65,8 @@ def audit(
     reference: Mapping[str, Any] | None = None,
     missing: str = "error",
     level: float = 0.95,
-    tolerance: float = 0.0,
+    tolerance: float = 0.05,
+    group_tolerance: float = 0.1,
     setting: str = "as given",
     n_permutations: int = 499,
     max_rows: int | None = None,
@@ -85,8 +89,9 @@ def audit(
         Covariance of the effects. "model" is the paper's: what R's ``glm`` prints, made for 0/1 outcomes, and nearly
         blind on probabilities.
     evaluation : str or sequence of str
-        Evaluation models: "glm", "linear", "relu", "relu without intercept", "forest", "independence". The first one's
-        effects are the result's table; the verdict heeds them all.
+        Evaluation models: "glm", "linear", "shape" (curvature, combinations of groups, and spread), "relu", "relu
+        without intercept", "forest", "independence". The effects of the first are the result's table; the verdict rests
+        on all of them, with adjusted p-values.
     cluster : array or series of n values, optional
         Rows with the same value are not independent (a patient, a site); errors are then cluster-robust.
     sample_weight : array of n values, optional
@@ -103,7 +108,11 @@ def audit(
     level : float
         Confidence of intervals and bounds; 1 - level is the chance of a false alarm.
     tolerance : float
-        Correlation that is tolerated: a detectable effect is no leak when its upper bound is below it.
+        A dependence that is detected is a trace, not a leak, if the upper bound on its correlation is at most this.
+        With 0 everything that is detected is a leak.
+    group_tolerance : float
+        The same for the difference between a group's mean prediction and that of all other rows, in standard deviations
+        of the predictions.
     setting : str
         Where the predictions come from, for the label of the result: "as given", "in-sample", "held out".
     n_permutations, max_rows, random_state : int
@@ -125,14 +134,14 @@ def audit(
     >>> print(audit(score + 0.3 * (group == "b"), group).verdict)
     leak
     """
-    settings = Settings(vcov, level, tolerance, n_permutations, max_rows, random_state)
+    settings = Settings(vcov, level, Limits(tolerance, group_tolerance), n_permutations, max_rows, random_state)
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
         asked = None if family is None else make_family(family, link, parameter)
         given = sample_weight, asked, coding, reference, missing
         refuse_in_memory(predictions, protected, names, cluster, classes)
-        return replace(audit_stream(predictions, protected, settings, given), setting=setting)
+        return replace(audit_stream(predictions, protected, names, settings, given), setting=setting)
     raw = open_predictions(predictions, classes)
     if raw.n_rows != design.n_rows(protected):
         raise InputError(
@@ -157,7 +166,9 @@ def audit(
 def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
     """Refuse what an evaluation model cannot take; units have one linear model, by whichever name."""
     if subject.shape:
-        names = tuple(dict.fromkeys("glm" if name == "linear" else name for name in names))
+        names = tuple(dict.fromkeys("glm" if name == "linear" else name for name in names if name != "shape"))
+        if not names:
+            raise InputError("The tests of shape take predictions, not units of a tensor: use 'glm'.")
     if subject.classes and "linear" in names:
         raise InputError("The linear evaluation model takes one column of predictions: use 'glm' for classes.")
     low, high = subject.family.activation.range
@@ -177,8 +188,12 @@ def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
         raise InputError("vcov='cluster' needs the clusters: pass cluster=.")
     if not 0.5 <= settings.level < 1.0:
         raise InputError(f"level is a confidence between 0.5 and 1, such as 0.95, not {settings.level}.")
-    if not 0.0 <= settings.tolerance < 1.0:
-        raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.tolerance}.")
+    if not 0.0 <= settings.limits.correlation < 1.0:
+        raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.limits.correlation}.")
+    if not settings.limits.difference >= 0.0:
+        raise InputError(
+            f"group_tolerance is a number of standard deviations from 0 on, not {settings.limits.difference}."
+        )
     if settings.max_rows is not None and settings.max_rows < 100:
         raise InputError(f"max_rows is a number of rows of 100 or more, not {settings.max_rows}.")
     if settings.n_permutations < 19:
@@ -263,7 +278,11 @@ def _evaluate(
     evaluations: list[Evaluation] = []
     for name in names:
         rng = np.random.default_rng(settings.seed)
-        if name in PERMUTATION_BASED:
+        if name == "shape":
+            tested = protected.without_lone_rows()
+            sample = sample_of(tested.part(y), tested)
+            found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, level)
+        elif name in PERMUTATION_BASED:
             found = PERMUTATION_BASED[name](
                 y, protected, rng=rng, n_permutations=settings.n_permutations, max_rows=settings.max_rows
             )
@@ -279,7 +298,9 @@ def _evaluate(
         else:
             glm = make_family("gaussian") if name == "linear" else subject.family
             vcov = "cluster" if protected.cluster is not None and settings.vcov != "model" else settings.vcov
-            found, own = evaluate_glm(y, protected, glm, vcov=vcov, level=level, classes=subject.classes)
+            found, own = evaluate_glm(
+                y, protected, glm, vcov=vcov, level=level, classes=subject.classes, seed=settings.seed
+            )
             found = replace(found, name=name)
             fit = own if name == "glm" else fit
         evaluations.append(found)

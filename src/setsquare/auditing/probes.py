@@ -232,7 +232,7 @@ def _tautology(name: str, source: Source, protected: Table) -> tuple[str, ...]:
     if not len(A) * np.nanmax(correlations**2, initial=0.0) < TAUTOLOGY:
         return ()
     return (
-        f"{name} is orthogonal to the protected columns up to rounding, so it was corrected on these very rows, and "
+        f"{name} is orthogonal to the protected columns up to rounding, so it was corrected on these same rows, and "
         "linear probes find nothing by construction: give the correction itself, to be fitted in folds.",
     )
 

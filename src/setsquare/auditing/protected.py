@@ -87,13 +87,18 @@ class Protected:
             leverage[rows] = w[rows] * (1.0 + np.einsum("nr,nr->n", Q, Q))
         return leverage
 
-    @property
+    @cached_property
     def group_sizes(self) -> tuple[int | None, ...]:
         """Rows in the group that a column indicates; None for a column that is no indicator."""
         low, high = self.ends
         zero_one = (low == 0.0) & (high == 1.0)
         columns = zip(self.columns, zero_one, strict=True)
         return tuple(int(x.sum()) if maybe and np.array_equal(x, x * x) else None for x, maybe in columns)
+
+    @property
+    def is_group(self) -> tuple[bool, ...]:
+        """Which columns are indicators of a group."""
+        return tuple(size is not None for size in self.group_sizes)
 
     def part(self, values: Array) -> Array:
         """Return of the audit's values those that belong to these rows."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from setsquare.typing import Array
 
@@ -51,6 +51,10 @@ class Test:
     p_value : float
     method : str
         How the p-value was found, in words.
+    sources : tuple of str
+        Protected columns that are tested, where the name does not say it.
+    upper : float or None
+        Upper confidence bound on the correlation that is tested, where one was computed.
     """
 
     __test__ = False  # not one of pytest's
@@ -60,6 +64,8 @@ class Test:
     df: float
     p_value: float
     method: str
+    sources: tuple[str, ...] = ()
+    upper: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,7 @@ class Evaluation:
     Attributes
     ----------
     name : str
-        ``glm``, ``linear``, ``relu``, ``forest``, ``tensor`` or a measure of dependence.
+        ``glm``, ``linear``, ``shape``, ``relu``, ``forest``, ``tensor`` or ``independence``.
     title : str
         The model in words.
     effects : tuple of Effect
@@ -154,7 +160,7 @@ def wald(name: str, estimate: Array, covariance: Array, df: float) -> Test:
     if certain or q == 0:
         return Test(name, math.inf if certain else 0.0, float(q), 0.0 if certain else 1.0, method)
     statistic = float(np.sum(along[kept] ** 2 / values[kept]))
-    p = stats.chi2.sf(statistic, q) if math.isinf(df) else stats.f.sf(statistic / q, q, df)
+    p = special.chdtrc(q, statistic) if math.isinf(df) else special.fdtrc(q, df, statistic / q)
     return Test(name, statistic, float(q), float(p), method)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from setsquare.auditing import render
 from setsquare.auditing.certificate import Certificate
+from setsquare.auditing.family import Member
 from setsquare.auditing.frames import to_frame
 from setsquare.auditing.records import EFFECT_COLUMNS, Evaluation, benjamini_hochberg, holm
 from setsquare.auditing.tensor import EffectMap
-from setsquare.auditing.verdict import Verdict
+from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Verdict
 from setsquare.errors import InputError
 from setsquare.typing import Table
 
@@ -23,7 +24,7 @@ class AuditResult:
     Attributes
     ----------
     verdict : Verdict
-        "leak", "no leak found" or "inconclusive: n too small"; a string.
+        "leak", "trace", "no leak found" or "inconclusive: n too small"; a string.
     reason : str
         Why, with the numbers.
     evaluations : tuple of Evaluation
@@ -37,7 +38,13 @@ class AuditResult:
     n, n_protected : int
         Rows that were audited, and protected columns.
     level : float
-        Confidence; a test at 1 - level decides.
+        Confidence; a family of tests at 1 - level decides.
+    found : tuple of str
+        Kinds of dependence that were found: "effects", "curvature", "combinations", "spread", or another model's name.
+    limits : Limits
+        Up to what a dependence is a trace.
+    members : tuple of Member
+        The tests that decide, with p-values adjusted for all of them.
     notes : tuple of str
         What a reader must know.
     effect_map : EffectMap or None
@@ -69,6 +76,9 @@ class AuditResult:
     n: int
     n_protected: int
     level: float
+    found: tuple[str, ...] = ()
+    limits: Limits = DEFAULT_LIMITS
+    members: tuple[Member, ...] = field(default=(), repr=False)
     notes: tuple[str, ...] = ()
     effect_map: EffectMap | None = field(default=None, repr=False)
     backend: str = "pandas"
@@ -109,17 +119,14 @@ class AuditResult:
         return to_frame(columns, self.backend)
 
     def tests(self) -> Table:
-        """Joint tests of all evaluation models, and those of each source column, as a dataframe."""
+        """Tests of all evaluation models as a dataframe; `p_adjusted` is that of the tests that decide together."""
+        adjusted = {(m.evaluation.name, m.test.name): m.adjusted for m in self.members}
         rows: list[tuple[Any, ...]] = []
         for evaluation in self.evaluations:
-            groups = ((evaluation.joint,), evaluation.by_source, evaluation.further)
-            for group in groups:
-                adjusted = holm([test.p_value for test in group])
-                for test, p in zip(group, adjusted, strict=True):
-                    rows.append(
-                        (evaluation.name, test.name, test.statistic, test.df, test.p_value, float(p), test.method)
-                    )
-        names = ("evaluation", "test", "statistic", "df", "p_value", "p_holm", "method")
+            for test in (evaluation.joint, *evaluation.by_source, *evaluation.further):
+                p = adjusted.get((evaluation.name, test.name), float("nan"))
+                rows.append((evaluation.name, test.name, test.statistic, test.df, test.p_value, p, test.method))
+        names = ("evaluation", "test", "statistic", "df", "p_value", "p_adjusted", "method")
         return to_frame({name: [row[j] for row in rows] for j, name in enumerate(names)}, self.backend)
 
     def to_dict(self) -> dict[str, Any]:
@@ -132,6 +139,8 @@ class AuditResult:
             "n": self.n,
             "n_protected": self.n_protected,
             "level": self.level,
+            "found": list(self.found),
+            "limits": {"correlation": self.limits.correlation, "difference": self.limits.difference},
             "notes": list(self.notes),
             "evaluations": [evaluation.to_dict() for evaluation in self.evaluations],
             "certificate": self.certificate.to_dict(),

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from setsquare.auditing.records import ALL, Test, wald
+from setsquare.auditing.score import Sample
 from setsquare.moments import Moments
 from setsquare.projection import Basis, basis_of_moments
 from setsquare.rows import Block, Sums, weighted_gram
 from setsquare.sources import Parts
+from setsquare.streamed_preparation import StreamedRows
 from setsquare.streamed_problem import add_sums
 from setsquare.typing import Array, BoolArray
 
@@ -97,24 +97,21 @@ class StreamedProtected:
             return bound
         return float(self.blocks.reduce(partial(_score_share, self.basis, mean, vectors / np.sqrt(values)), max))
 
-    def score_tests(self) -> tuple[Test, tuple[Test, ...], tuple[Test, ...]]:
-        """Tests of all columns, of each source and of each column given the others: one pass for all."""
-        sources, p = np.asarray(self.sources), len(self.names)
-        chosen = [(ALL, np.ones(p, dtype=bool))]
-        chosen += [(source, sources == source) for source in dict.fromkeys(self.sources)]
-        chosen += [(name, np.arange(p) == j) for j, name in enumerate(self.names)]
-        maps = [_given_others(self.moments, mask) for _, mask in chosen]
-        sums = self.blocks.reduce(partial(_scores, self.moments.mean, maps), add_sums)
-        found = []
-        for i, (name, _) in enumerate(chosen):
-            test = wald(name, sums[2 * i], sums[2 * i + 1], math.inf)
-            found.append(replace(test, method=f"score, chi-squared({test.df:g})"))
-        slopes = self.basis.transform @ (self.basis.transform.T @ self.moments.scatter[:-1, -1])
-        single = tuple(
-            replace(test, statistic=math.copysign(math.sqrt(test.statistic), slope), method="score, normal")
-            for test, slope in zip(found[-p:], slopes, strict=True)
-        )
-        return found[0], tuple(found[1:-p]), single
+    @property
+    def is_group(self) -> tuple[bool, ...]:
+        """Which columns are indicators of a group."""
+        return tuple(size is not None for size in self.group_sizes)
+
+    def sample(self) -> Sample:
+        """Sample of the columns and the predictions, for score tests and tests of shape."""
+        rows = StreamedRows(self.blocks.map(without_ones), self.n_rows)
+        equal = self.concentration * self.n_rows < 1.0 + 1e-12
+        return Sample.of(rows, self.moments.mean, len(self.names), equal_weights=equal)
+
+
+def without_ones(block: Block) -> Block:
+    """Block of the protected columns alone."""
+    return replace(block, Z=block.Z[:, 1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,34 +171,3 @@ def _score_share(basis: Basis, mean: float, root: Array, block: Block) -> float:
 def _part(moments: Moments, columns: Any) -> Moments:
     scatter = moments.scatter[columns][:, columns]
     return Moments(moments.weight, moments.mean[columns], scatter)
-
-
-class _Given(NamedTuple):
-    """Columns that are tested, and what takes the others out of them (p, c) and of the predictions (p,)."""
-
-    tested: Array
-    residual: Array
-
-
-def _given_others(moments: Moments, chosen: BoolArray) -> _Given:
-    """Linear maps of the centred columns: the chosen ones, scaled, given the others, and the others' fit."""
-    p, S = len(chosen), moments.scatter
-    others = np.flatnonzero(~chosen & (np.diag(S)[:p] > 0.0))
-    tested, residual = np.eye(p)[:, chosen], np.zeros(p)
-    if len(others):
-        T = basis_of_moments(_part(moments, others)).transform
-        tested[others] -= T @ (T.T @ S[np.ix_(others, np.flatnonzero(chosen))])
-        residual[others] = T @ (T.T @ S[others, -1])
-    size = np.sqrt(np.maximum(np.einsum("pc,pq,qc->c", tested, S[:p, :p], tested), 0.0))
-    whole = np.sqrt(np.maximum(np.diag(S)[:p][chosen], 0.0))
-    varies = size > 1e-6 * whole
-    return _Given(tested[:, varies] / size[varies], residual)
-
-
-def _scores(mean: Array, maps: list[_Given], block: Block) -> Sums:
-    X, gap = block.Z[:, 1:] - mean[:-1], block.y[:, 0] - mean[-1]
-    sums: list[Array] = []
-    for tested, residual in maps:
-        scores = (X @ tested) * (block.weight * (gap - X @ residual))[:, None]
-        sums += [scores.sum(axis=0), scores.T @ scores]
-    return tuple(sums)

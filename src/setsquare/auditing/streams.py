@@ -14,11 +14,12 @@ from setsquare.auditing.association import associate
 from setsquare.auditing.certificate import Certificate, bound_effects
 from setsquare.auditing.conclusion import Settings, conclude_audit, nothing_to_leak
 from setsquare.auditing.covariance import ALONE
-from setsquare.auditing.glm import conclude, fit_prepared
+from setsquare.auditing.glm import Evidence, conclude, fit_prepared
 from setsquare.auditing.protected import note_constant
 from setsquare.auditing.records import Evaluation
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.streamed_columns import StreamedProtected
+from setsquare.auditing.shape import evaluate_shape
+from setsquare.auditing.streamed_columns import StreamedProtected, without_ones
 from setsquare.auditing.subject import guess_family, outside_note
 from setsquare.design import Design, TableSeen
 from setsquare.design.table import open_table
@@ -27,7 +28,7 @@ from setsquare.estimators.outcomes import Numbers
 from setsquare.estimators.reading import Reader
 from setsquare.estimators.streaming import Encoder, Roles, numbers
 from setsquare.families import Family
-from setsquare.rows import Block, single_threaded_blas
+from setsquare.rows import single_threaded_blas
 from setsquare.sources import Stream
 from setsquare.streamed_preparation import StreamedRows, prepare_streamed
 from setsquare.streamed_problem import Outcomes, StreamedProblem
@@ -48,22 +49,25 @@ def refuse_in_memory(
     """Refuse what an audit of a stream cannot do."""
     if not (isinstance(predictions, Stream) and isinstance(protected, Stream)):
         raise InputError("Give predictions and protected columns as columns of one stream, or both in memory.")
-    if names != ("glm",) or cluster is not None or classes is not None:
+    if not set(names) <= {"glm", "shape"} or "glm" not in names or cluster is not None or classes is not None:
         raise InputError(
-            "A stream is audited by the generalised linear model alone (family='gaussian' for a linear one), without "
-            "clusters or classes: read the columns into memory for the rest."
+            "A stream is audited by the generalised linear model (family='gaussian' for a linear one) and the tests of "
+            "shape, without clusters or classes: read the columns into memory for the rest."
         )
 
 
-def audit_stream(predictions: Stream, protected: Stream, settings: Settings, given: tuple[Any, ...]) -> AuditResult:
-    """Audit a column of a stream; what is ``given`` goes to :func:`look`."""
+def audit_stream(
+    predictions: Stream, protected: Stream, names: tuple[str, ...], settings: Settings, given: tuple[Any, ...]
+) -> AuditResult:
+    """Audit a column of a stream by the evaluation models ``names``; what is ``given`` goes to :func:`look`."""
     problem, columns, notes = look(predictions, protected, *given)
     family = "" if problem is None else str(problem.family)
     blank = nothing_to_leak(columns.n_rows, len(columns.names), settings.level, family)
     if problem is None:
         return replace(blank, notes=notes)
     found, bounds = evaluate_stream(problem, columns, settings.vcov, settings.level)
-    return conclude_audit(blank, (found,), bounds, settings, notes=notes)
+    chosen = tuple(evaluation for evaluation in found if evaluation.name in names)
+    return conclude_audit(blank, chosen, bounds, settings, notes=notes)
 
 
 def look(
@@ -116,7 +120,7 @@ def look(
 
 def evaluate_stream(
     problem: StreamedProblem, columns: StreamedProtected, vcov: str, level: float
-) -> tuple[Evaluation, Certificate]:
+) -> tuple[tuple[Evaluation, ...], Certificate]:
     """Effects, errors, tests and bounds; the bounds rest on robust errors."""
     if columns.max_leverage > ALONE:
         raise InputError(
@@ -134,20 +138,20 @@ def evaluate_stream(
             vcov,
             level,
             (),
-            StreamedProtected.largest_score,
-            StreamedProtected.score_tests,
+            Evidence(columns.largest_score, columns.sample),
         )
-    rows = StreamedRows(problem.blocks.map(_bare), problem.n_rows)
+        shape = evaluate_shape(columns.sample(), columns.ends, columns.is_group, columns.sources, level)
+    rows = StreamedRows(problem.blocks.map(without_ones), problem.n_rows)
     whole, single = associate(rows, float(columns.moments.mean[-1]), columns.basis, columns.concentration, level)
     spreads = np.sqrt(np.maximum(np.diag(columns.moments.scatter), 0.0))
     terms = [
-        (name, source, size, 1.0 if size is not None else float(spread))
+        (name, source, size, float(spread))
         for name, source, size, spread in zip(
             columns.names, columns.sources, columns.group_sizes, spreads[:-1], strict=True
         )
     ]
     scale = float(spreads[-1]) if problem.family.activation.name == "identity" else 1.0
-    return found, bound_effects(whole, single, terms, problem.family, robust, level, scale, problem.n_rows)
+    return (found, shape), bound_effects(whole, single, terms, problem.family, robust, level, scale, problem.n_rows)
 
 
 def _look(roles: Roles, missing: Any, cells: Any, glm: Family | None, table: Table) -> Looked:
@@ -168,8 +172,3 @@ def _look(roles: Roles, missing: Any, cells: Any, glm: Family | None, table: Tab
 
 def _merge(a: Looked, b: Looked) -> Looked:
     return Looked(a.table.merge(b.table), a.outcomes.merge(b.outcomes), a.n_outside + b.n_outside)
-
-
-def _bare(block: Block) -> Block:
-    """Block of the protected columns alone, without the ones."""
-    return replace(block, Z=block.Z[:, 1:])

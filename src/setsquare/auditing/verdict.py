@@ -1,17 +1,23 @@
-"""From numbers to a verdict: leak, no leak found, or too few rows to tell."""
+"""From numbers to a verdict: leak, trace, no leak found, or too few rows to tell."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
-from setsquare.auditing.certificate import Certificate
-from setsquare.auditing.records import Evaluation, holm
-from setsquare.typing import Array
+from scipy import special
+
+from setsquare.auditing.certificate import Certificate, ColumnBound
+from setsquare.auditing.family import Member, adjust
+from setsquare.auditing.records import Evaluation
+from setsquare.auditing.shape import COMBINATIONS, CURVATURE, SPREAD
 
 #: A correlation below this is small by the usual convention; an audit that cannot rule out a larger one has not looked.
 SMALL = 0.1
+#: The same for the distance of a group from all other rows, in standard deviations of the predictions.
+SMALL_DIFFERENCE = 0.2
 #: Evaluation models whose effects a correlation measures.
 LINEAR = ("glm", "linear", "tensor")
 
@@ -20,76 +26,189 @@ class Verdict(StrEnum):
     """What an audit ends with."""
 
     LEAK = "leak"
+    TRACE = "trace"
     NONE = "no leak found"
     INCONCLUSIVE = "inconclusive: n too small"
 
 
-def judge(
-    evaluations: Sequence[Evaluation], certificate: Certificate, *, level: float, tolerance: float
-) -> tuple[Verdict, str]:
-    """Verdict and its reason.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Up to what a dependence that is certain to be there is a trace, and no leak.
 
-    A leak is an association that the joint test of an evaluation model detects (with several models, Holm's adjusted
-    p-value decides), unless the certificate shows it to be within the tolerance. If none is detected, the certificate
-    must rule out a correlation of more than 0.1 (or the tolerance), otherwise n was too small.
+    Attributes
+    ----------
+    correlation : float
+        Multiple correlation with the protected columns.
+    difference : float
+        Distance of a group's mean prediction from all other rows, in standard deviations of the predictions.
+    """
+
+    correlation: float = 0.05
+    difference: float = 0.1
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict with its reason, and the tests that it rests on.
+
+    Attributes
+    ----------
+    verdict : Verdict
+    reason : str
+        The finding, then the statistics.
+    found : tuple of str
+        Kinds of dependence that were found: ``effects``, ``curvature``, ``combinations``, ``spread``, or the name of
+        another evaluation model.
+    members : tuple of Member
+        Tests with adjusted p-values.
+    """
+
+    verdict: Verdict
+    reason: str
+    found: tuple[str, ...]
+    members: tuple[Member, ...]
+
+
+def judge(
+    evaluations: Sequence[Evaluation],
+    certificate: Certificate,
+    *,
+    level: float,
+    limits: Limits,
+    what: str = "The predictions",
+) -> Decision:
+    """Verdict and its reason, on ``what`` was audited.
+
+    A leak is a dependence that one of the tests detects (with adjusted p-values), unless its upper bounds show it to be
+    small: then it is a trace. If none is detected, the certificate must rule out a correlation of more than 0.1 (or the
+    limit of a trace), otherwise n was too small.
     """
     alpha = (1.0 - level) * (1.0 + 1e-9)  # p = 0.05 counts at 95 %, whatever 1 - 0.95 is in binary
-    adjusted = holm([evaluation.joint.p_value for evaluation in evaluations])
-    found = [(evaluation, float(p)) for evaluation, p in zip(evaluations, adjusted, strict=True) if p <= alpha]
-    upper, limit = certificate.correlation_upper, max(SMALL, tolerance)
-    confidence = f"{100.0 * level:g} %"
-    tolerated = [pair for pair in found if upper <= tolerance and pair[0].name in LINEAR]
-    if serious := [pair for pair in found if pair not in tolerated]:
-        evaluation, p = min(serious, key=lambda pair: pair[1])
-        where = _where(evaluation, alpha)
-        adjustment = f" (adjusted for {len(evaluations)} models)" if len(evaluations) > 1 else ""
-        return (
-            Verdict.LEAK,
-            f"The predictions follow the protected columns{where}: {_p(p)}{adjustment}, {evaluation.title}; "
-            f"correlation {certificate.correlation:.3f}, at most {upper:.3f}.",
+    members = adjust(evaluations)
+    rejected = [member for member in members if member.adjusted <= alpha]
+    found = tuple(dict.fromkeys(kind_of(member) for member in rejected))
+    if rejected:
+        verdict, size = _size(rejected, certificate, limits, alpha)
+        return Decision(verdict, f"{_finding(what, rejected)} {size}", found, members)
+    if not members:
+        return Decision(Verdict.INCONCLUSIVE, "No protected column could be tested; see the notes.", found, members)
+    smallest = _p(min(member.adjusted for member in members))
+    return Decision(*_nothing_found(smallest, certificate, max(SMALL, limits.correlation)), found, members)
+
+
+def kind_of(member: Member) -> str:
+    """Kind of dependence that a test is about."""
+    if member.evaluation.name in LINEAR:
+        return "effects"
+    return member.test.name if member.evaluation.name == "shape" else member.evaluation.name
+
+
+def _finding(what: str, rejected: Sequence[Member]) -> str:
+    """Say what was found, kind by kind."""
+    kinds: dict[str, list[Member]] = {}
+    for member in rejected:
+        kinds.setdefault(kind_of(member), []).append(member)
+    opening = "" if "effects" in kinds else "No linear effect was found, but there is another dependence. "
+    return opening + " ".join(_sentence(what, kind, members) for kind, members in kinds.items())
+
+
+def _sentence(what: str, kind: str, members: Sequence[Member]) -> str:
+    p = _p(min(member.adjusted for member in members))
+    sources = [m.test.name for m in members if m.test is not m.evaluation.joint] or [
+        test.name for test in members[0].evaluation.by_source
+    ]
+    columns = _listed(tuple(dict.fromkeys(members[0].test.sources or sources)))
+    if kind == "effects":
+        return f"{what} depend on {columns} ({p})."
+    if kind == CURVATURE:
+        return f"{what} follow {columns} along a curve ({p})."
+    if kind == COMBINATIONS:
+        return f"{what} differ between combinations of {columns}, beyond what each explains ({p})."
+    if kind == SPREAD:
+        return f"{what} are spread more widely in some groups or at some values of {columns} ({p})."
+    return f"{what} depend on {columns} ({p}, {members[0].evaluation.title})."
+
+
+def _size(rejected: Sequence[Member], certificate: Certificate, limits: Limits, alpha: float) -> tuple[Verdict, str]:
+    """Whether what was found is certainly small, with the numbers."""
+    upper = certificate.correlation_upper
+    bounds = [math.inf if m.test.upper is None else m.test.upper for m in rejected if m.evaluation.name == "shape"]
+    bounded = all(m.evaluation.name in (*LINEAR, "shape") for m in rejected)
+    large, unknown = _large_groups(certificate, limits.difference, alpha)
+    confidence = f"with {_percent(certificate.level)} confidence"
+    numbers = f"Correlation {certificate.correlation:.3f} (at most {upper:.3f} {confidence})."
+    small = bounded and max([upper, *bounds]) <= limits.correlation and not large
+    if not small:
+        differs = (
+            f" {large[0].term} differs from all other rows by {large[0].difference:.2f} standard deviations of the "
+            f"predictions."
+            if large and upper <= max(SMALL, limits.correlation)
+            else ""
         )
-    if tolerated:
-        size = f"{_p(tolerated[0][1])}; correlation {certificate.correlation:.3f}, at most {upper:.3f}"
-        return Verdict.NONE, f"An effect is detectable ({size}), but within the tolerance of {tolerance:g}."
-    if all(math.isnan(p) for p in adjusted):
-        return Verdict.INCONCLUSIVE, "No protected column could be tested; see the notes."
-    bound = f"the correlation is at most {upper:.3f} with {confidence} confidence (n = {certificate.n})"
+        titles = "; ".join(dict.fromkeys(m.evaluation.title for m in rejected))
+        return Verdict.LEAK, f"{numbers}{differs} Test: {titles}."
+    text = (
+        f"It is small: {numbers[0].lower()}{numbers[1:-1]}, below the limits of {limits.correlation:g} for "
+        f"correlations and {limits.difference:g} standard deviations for differences between groups."
+        f"{_too_few(unknown)}"
+    )
+    return Verdict.TRACE, text
+
+
+def _large_groups(certificate: Certificate, limit: float, alpha: float) -> tuple[list[ColumnBound], list[ColumnBound]]:
+    """Groups that certainly differ and may do so by more than the limit; and those that are too small to say."""
+    groups = [c for c in certificate.columns if c.difference_upper is not None and c.difference_upper > limit]
+    z = -float(special.ndtri(alpha / (2.0 * max(len(certificate.columns), 1))))
+    large = [c for c in groups if c.correlation > z * c.error]
+    large.sort(key=lambda c: -(c.difference or 0.0))
+    return large, [c for c in groups if c not in large]
+
+
+def _nothing_found(smallest: str, certificate: Certificate, limit: float) -> tuple[Verdict, str]:
+    upper, confidence = certificate.correlation_upper, _percent(certificate.level)
     if upper <= limit:
-        return Verdict.NONE, f"No effect was detected ({_smallest(adjusted)}), and {bound}.{_rare(certificate)}"
+        unknown = [c for c in certificate.columns if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
+        return Verdict.NONE, (
+            f"No dependence on the protected columns was found ({smallest}). The correlation is at most {upper:.3f} "
+            f"with {confidence} confidence (n = {certificate.n}).{_too_few(unknown)}"
+        )
     more = ""
     if certificate.correlation <= 0.7 * limit:
         needed = _round_up(certificate.n * (upper / limit) ** 2)
-        more = f"; about {needed} would be needed to rule out {limit:g}"
-    return (
-        Verdict.INCONCLUSIVE,
-        f"No effect was detected ({_smallest(adjusted)}), but a correlation of up to {upper:.3f} cannot be ruled out "
-        f"with {certificate.n} rows{more}.",
+        more = f"; ruling out {limit:g} takes about {needed} rows"
+    return Verdict.INCONCLUSIVE, (
+        f"No dependence on the protected columns was found ({smallest}), but a correlation of up to {upper:.3f} cannot "
+        f"be ruled out with {certificate.n} rows{more}."
     )
 
 
-def _where(evaluation: Evaluation, alpha: float) -> str:
-    tests = [test for test in evaluation.by_source if not math.isnan(test.p_value)]
-    adjusted = holm([test.p_value for test in tests])
-    names = [test.name for test, p in zip(tests, adjusted, strict=True) if p <= alpha]
-    return f" ({', '.join(names)})" if names else ""
-
-
-def _rare(certificate: Certificate) -> str:
+def _too_few(groups: Sequence[ColumnBound]) -> str:
     """Name groups that are too small to be sure of."""
-    groups = [c for c in certificate.columns if c.n_group is not None and c.n_group < 30]
     if not groups:
         return ""
-    listed = ", ".join(f"{c.term} ({c.n_group} rows)" for c in groups[:4])
+    ordered = sorted(groups, key=lambda c: -(c.difference_upper or 0.0))
+    listed = ", ".join(f"{c.term} (up to {c.difference_upper:.2f}, {c.n_group} rows)" for c in ordered[:4])
     more = f" and {len(groups) - 4} more" if len(groups) > 4 else ""
-    return f" Of small groups little can be said: {listed}{more}."
+    return (
+        " Some groups are too small to be sure of; the difference from all other rows, in standard deviations of the "
+        f"predictions, may be larger: {listed}{more}."
+    )
 
 
-def _smallest(adjusted: Array) -> str:
-    return _p(min(float(p) for p in adjusted if not math.isnan(p)))
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names or ["the protected columns"]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _percent(level: float) -> str:
+    return f"{100.0 * level:g} %"
 
 
 def _p(p: float) -> str:
-    return "p < 1e-300" if p < 1e-300 else f"p = {p:.3g}" if p >= 1e-4 else f"p = {p:.1e}"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}" if p < 0.01 else f"p = {p:.2f}"
 
 
 def _round_up(n: float) -> int:

@@ -214,7 +214,7 @@ def _audit(
         **options.audit,
     )
     before, after = found.sides
-    audited = widen_for_fit(after.audit, growth, options.tolerance)
+    audited = widen_for_fit(after.audit, growth)
     note = "Rows with a level that the other folds do not have count as the reference level in the audit."
     audited = replace(audited, notes=(*notes, *audited.notes, *([note] if pooled else [])))
     return replace(found, sides=(before, replace(after, audit=audited))), held_out

@@ -38,7 +38,7 @@ def audit_layer(
     missing: str = "error",
     cluster: Any = None,
     level: float = 0.95,
-    tolerance: float = 0.0,
+    tolerance: float = 0.05,
     n_permutations: int = 499,
     max_rows: int | None = None,
     max_values: int = 100_000_000,
@@ -134,7 +134,10 @@ def audit_layer(
     evaluations, verdict, reason = found.evaluations, found.verdict, found.reason
     if len(names) > 1 and evaluations:
         evaluations += _beyond_linear(units, tuple(names)[1:], components, random_state, judged)
-        verdict, reason = judge(evaluations, found.certificate, level=level, tolerance=tolerance)
+    if evaluations:
+        what = f"Units of layer {layer!r}"
+        decision = judge(evaluations, found.certificate, level=level, limits=found.limits, what=what)
+        verdict, reason = decision.verdict, decision.reason
     notes = list(found.notes)
     if tap.n_calls > 1:
         notes.append(f"The network runs this layer {tap.n_calls} times in a pass; {tap.name}#2 is the second.")
@@ -147,7 +150,7 @@ def audit_layer(
     return replace(
         found,
         verdict=verdict,
-        reason=reason.replace("The predictions follow", f"Units of layer {layer!r} follow"),
+        reason=reason,
         evaluations=evaluations,
         notes=tuple(notes),
     )
