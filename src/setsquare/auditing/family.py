@@ -64,7 +64,7 @@ def adjust(evaluations: Sequence[Evaluation]) -> tuple[Member, ...]:
     adjusted = graphical(p, np.asarray(weights) / max(sum(weights), 1e-300), _handing_on(members, groups))
     for group in groups:
         if group and members[group[0]][0].name != "shape":  # all together have an effect if one of them has
-            adjusted[group[0]] = adjusted[group].min()
+            adjusted[group[0]] = max(adjusted[group].min(), p[group[0]])
     return tuple(Member(*member, float(value)) for member, value in zip(members, adjusted, strict=True))
 
 

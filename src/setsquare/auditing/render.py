@@ -14,6 +14,7 @@ from setsquare.auditing.records import Effect, Evaluation, Test
 
 if TYPE_CHECKING:
     from setsquare.auditing.comparison import Comparison
+    from setsquare.auditing.family import Member
     from setsquare.auditing.performance import Interval
     from setsquare.auditing.result import AuditResult
 
@@ -65,11 +66,23 @@ def effect_rows(effects: Sequence[Effect]) -> list[list[str]]:
     return [[row[j] for j in used] for row in [head, *rows]]
 
 
-def test_rows(evaluation: Evaluation) -> list[list[str]]:
+def test_rows(evaluation: Evaluation, members: Sequence[Member]) -> list[list[str]]:
     """A row a test, the head first."""
-    tests: tuple[Test, ...] = (evaluation.joint, *evaluation.by_source, *evaluation.further)
-    rows = [[t.name, number(t.statistic), "-" if math.isnan(t.df) else f"{t.df:g}", p_value(t.p_value)] for t in tests]
-    return [["test", "statistic", "df", "p"], *rows]
+    joint = () if evaluation.name == "shape" else (evaluation.joint,)  # its parts say it all
+    tests: tuple[Test, ...] = (*joint, *evaluation.by_source, *evaluation.further)
+    adjusted = {(m.evaluation.name, m.test.name): m.adjusted for m in members}
+    rows = [
+        [
+            t.name,
+            number(t.statistic),
+            "-" if math.isnan(t.df) else f"{t.df:g}",
+            p_value(t.p_value),
+            p_value(adjusted.get((evaluation.name, t.name), math.nan)),
+        ]
+        for t in tests
+    ]
+    used = 5 if any(row[4] != "-" for row in rows) else 4
+    return [row[:used] for row in [["test", "statistic", "df", "p", "p adjusted"], *rows]]
 
 
 def bound_rows(result: AuditResult) -> list[list[str]]:
@@ -87,7 +100,7 @@ def text(result: AuditResult) -> str:
         parts.append(_headline(evaluation.title))
         if evaluation.effects:
             parts.append(grid(effect_rows(evaluation.effects)))
-        parts.append(grid(test_rows(evaluation)))
+        parts.append(grid(test_rows(evaluation, result.members)))
     if result.certificate.columns:
         c = result.certificate
         parts.append(_headline(f"Upper bounds on what is left, with {100 * c.level:g} % confidence"))
@@ -154,7 +167,7 @@ def fragment(result: AuditResult) -> str:
         parts.append(f"<h3>{escape(evaluation.title[0].upper() + evaluation.title[1:])}</h3>")
         if evaluation.effects:
             parts.append(_html_table(effect_rows(evaluation.effects)))
-        parts.append(_html_table(test_rows(evaluation)))
+        parts.append(_html_table(test_rows(evaluation, result.members)))
     if result.certificate.columns:
         parts.append(f"<h3>Upper bounds on what is left, with {100 * result.certificate.level:g} % confidence</h3>")
         parts.append(_html_table(bound_rows(result)))

@@ -19,8 +19,10 @@ class Options:
     """Refuse missing values, leave out their rows, or make them a group of their own."""
     level: float = 0.95
     """Confidence of intervals and bounds."""
-    tolerance: float = 0.0
-    """Correlation that is tolerated: an effect whose upper bound is below it is no leak."""
+    tolerance: float = 0.05
+    """Largest correlation that counts as a trace instead of a leak; 0 makes everything that is detected a leak."""
+    group_tolerance: float = 0.1
+    """The same for differences between groups, in standard deviations of the predictions."""
     html: Path | None = None
     """Write a report as one page that needs no network."""
     json: Path | None = None
@@ -38,6 +40,7 @@ class Options:
             "missing": "level" if self.missing == "level" else "error",
             "level": self.level,
             "tolerance": self.tolerance,
+            "group_tolerance": self.group_tolerance,
         }
 
     @property

@@ -114,7 +114,7 @@ def show_audit(screen: Screen, result: AuditResult) -> None:
         screen.title(evaluation.title[0].upper() + evaluation.title[1:])
         if evaluation.effects:
             screen.grid(render.effect_rows(evaluation.effects))
-        screen.grid(render.test_rows(evaluation))
+        screen.grid(render.test_rows(evaluation, result.members))
     if result.certificate.columns:
         level = f"{100 * result.certificate.level:g} %"
         screen.grid(render.bound_rows(result), f"Upper bounds on what is left, with {level} confidence")

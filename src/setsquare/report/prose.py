@@ -44,6 +44,11 @@ def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, 
             f"The predictions go with {names} more closely than chance explains: among predictions that ignore these "
             f"columns, at most about {alarm} audits would say so."
         ),
+        Verdict.TRACE: (
+            f"The predictions depend on {names}, but only slightly. It is as certain that the dependence is below the "
+            f"limits: {audit.limits.correlation:g} for correlations, {audit.limits.difference:g} standard deviations for "
+            "differences between groups."
+        ),
         Verdict.NONE: (
             f"No dependence on {names} was found, and what was overlooked is small: the bounds below say how small. "
             "This is not proof that there is none."
@@ -58,8 +63,8 @@ def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, 
         notes.append("The model was fitted on the rows that it is audited on. On new rows it can follow the columns.")
     if all(evaluation.name in LINEAR for evaluation in audit.evaluations):
         notes.append(
-            "It looks at mean predictions. A dependence that leaves the means alone, such as a larger spread in one "
-            "group, or a curve along a continuous column, is not seen; audit with forest or independence for those."
+            "It looks at mean predictions only. A larger spread in one group, or a curve along a numeric column, was "
+            "not tested: audit with shape, forest or independence for those."
         )
     notes += [
         "A dependence is no proof of a cause, and an explanation can be harmless or not: that is for people to judge.",
@@ -77,8 +82,9 @@ def method(audits: Mapping[str, AuditResult], sentences: Sequence[str]) -> Secti
     last = list(audits.values())[-1]
     about = [
         f"The predictions ({last.family}, {last.n:,} rows, {last.setting}) are explained by the {last.n_protected} "
-        "coded protected columns with an evaluation model; a joint test of all its effects decides. With several "
-        "evaluation models their p-values are adjusted by Holm's rule.",
+        "coded protected columns with an evaluation model. The joint test of all its effects decides, together with "
+        "tests of each column and of curvature, combinations of groups and spread; p-values are adjusted for all of "
+        "these.",
         "It is assumed that rows are independent, or rows of different clusters where errors are cluster-robust, and "
         "that the protected columns are recorded without error.",
     ]

@@ -33,7 +33,7 @@ class Report:
     title : str
         The question.
     verdict : str
-        "leak", "no leak found" or "inconclusive: n too small".
+        "leak", "trace", "no leak found" or "inconclusive: n too small".
     sentence : str
         The answer, with the numbers.
     sections : tuple of dict

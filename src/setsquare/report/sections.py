@@ -94,16 +94,14 @@ def _effect_table(title: str, kind: str, models: Mapping[str, Evaluation]) -> di
 def _test_table(audits: Audits) -> dict[str, Any]:
     rows = []
     for side, audit in audits.items():
+        adjusted = {(m.evaluation.name, m.test.name): m.adjusted for m in audit.members}
         for evaluation in audit.evaluations:
-            for tests in ((evaluation.joint,), evaluation.by_source, evaluation.further):
-                adjusted = holm([test.p_value for test in tests])
-                for test, p in zip(tests, adjusted, strict=True):
-                    rows.append(
-                        [test.name, side, evaluation.name, test.statistic, test.df, test.p_value, float(p), test.method]
-                    )
+            for test in (evaluation.joint, *evaluation.by_source, *evaluation.further):
+                p = adjusted.get((evaluation.name, test.name), math.nan)
+                rows.append([test.name, side, evaluation.name, test.statistic, test.df, test.p_value, p, test.method])
     columns: list[tuple[str, Kind]] = [("no effect of", "text"), ("model", "text"), ("evaluation", "text")]
-    columns += [("statistic", "number"), ("df", "plain"), ("p", "p"), ("p (Holm)", "p"), ("method", "text")]
-    return table("Tests. Joint tests decide the verdict", columns, rows)
+    columns += [("statistic", "number"), ("df", "plain"), ("p", "p"), ("p (adjusted)", "p"), ("method", "text")]
+    return table("Tests. Adjusted p-values decide the verdict", columns, rows)
 
 
 def _forest(title: str, kind: str, models: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
