@@ -264,3 +264,16 @@ def test_a_new_process_predicts_the_same_and_bears_a_reader_that_leaves(call, ta
         assert (process.wait(100), process.stderr.read()) == (141, b"")
     found, expected = pd.read_csv(io.BytesIO(head)), pd.read_parquet("p.parquet")
     np.testing.assert_allclose(found["probability[yes]"], expected["probability[yes]"], rtol=1e-12, atol=0.0)
+
+
+def test_a_column_that_is_numeric_but_for_a_point_is_refused_unless_it_is_declared(call, table):
+    table.assign(age=np.where(table.index == 3, ".", table["age"].astype(str))).to_csv("table.csv", index=False)
+    code, out, err = call(*audited())
+    assert code == 2 and "Column 'age' holds numbers but for '.' (1 row)" in err and "--categorical" in err
+    correcting = ("correct", "table.csv", "--target", "y", "--protected", "sex", "--features", "x0,age", "--quiet")
+    code, out, err = call(*correcting, "--output", "m.setsquare")
+    assert code == 2 and "Column 'age' holds numbers but for '.'" in err and not Path("m.setsquare").exists()
+    code, out, _ = call(*audited("table.csv", "--categorical", "age"))
+    assert code == 0 and "age[23]" in out
+    assert call(*correcting, "--output", "m.setsquare", "--categorical", "age", "--unseen", "pool")[0] == 0
+    assert call("apply", "m.setsquare", "table.csv", "--quiet")[1].count("\n") == N + 1

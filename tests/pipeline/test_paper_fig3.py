@@ -136,7 +136,7 @@ def test_a_run_goes_on_where_it_was(record: Record, cells: Cells, monkeypatch: p
 
 
 class DropFeatures(LinearComparator):
-    """The comparator of docs/extend.md in short: a GLM on the features that hardly correlate with the protected ones."""
+    """The comparator of docs/extend.md in short: a GLM on features that hardly correlate with the protected ones."""
 
     needs_protected = False
 

@@ -53,6 +53,9 @@ def read_roles(
     roles = resolve(source, asked)
     groups = resolve(source, {"categorical": options.categorical})["categorical"]
     table = source.read([name for names in roles.values() for name in names], groups)
+    for name in (name for name in groups if name in table.column_names):
+        j = table.schema.get_field_index(name)
+        table = table.set_column(j, name, _as_category(table.column(j)))
     if table.num_rows == 1:
         raise InputError(f"{source.name} has a single row, of which nothing can be said: give more rows.")
     table, notes = _prepare_groups(table, roles["protected"], options)
@@ -62,6 +65,17 @@ def read_roles(
     count = table.num_rows - kept.num_rows
     left_out = f"{count} of {table.num_rows} rows have a missing value and were left out."
     return kept, roles, (*notes, left_out) if count else notes
+
+
+def _as_category(column: Any) -> Any:
+    """Texts as categories, in the order of the alphabet: their type then says that they are groups."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    levels = pa.array(sorted(level for level in pc.unique(text).to_pylist() if level is not None), pa.string())
+    codes = pc.index_in(text, value_set=levels)
+    return pa.DictionaryArray.from_arrays(codes, levels)
 
 
 def _prepare_groups(table: pa.Table, protected: Sequence[str], options: Options) -> tuple[pa.Table, tuple[str, ...]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from setsquare.design.strays import AS_GROUPS
+
 
 def as_options(text: str) -> str:
     """Name options as the command line has them where a message speaks of Python.
@@ -13,7 +15,7 @@ def as_options(text: str) -> str:
     >>> as_options("pass missing='drop', or family= if it is another; add a small ridge (l2=1e-4)")
     'pass --missing drop, or --family if it is another; add a small ridge (--l2 1e-4)'
     """
-    text = text.replace("coding='cells'", "--group-cells")
+    text = text.replace("coding='cells'", "--group-cells").replace(AS_GROUPS, "pass --categorical with its name")
     found = re.compile(r"""\b(family|missing|unseen|method|l2|cluster|level|tolerance)=["']?([\w.+-]*\w)?["']?""")
     return found.sub(lambda m: f"--{m[1]}" + (f" {m[2]}" if m[2] else ""), text)
 
