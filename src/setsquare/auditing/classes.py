@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from setsquare.auditing.subject import MANY_CLASSES, Raw, read_predictions
+from setsquare.auditing.subject import Raw, read_predictions
+from setsquare.design.outcome import MANY_CLASSES, class_name, positive_class, refuse_text
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.typing import Array
@@ -17,11 +18,37 @@ def is_text(raw: Raw) -> bool:
     return raw.array.dtype.kind in "OUSb"
 
 
-def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[str, ...]:
-    """Names of the classes, in the order of the columns of probabilities; none for a number."""
+def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family, positive: object = None) -> tuple[str, ...]:
+    """Names of the classes; of two, the positive one last. None for a number.
+
+    Parameters
+    ----------
+    outcome : Raw
+    given : mapping of name to Raw
+        Predictions; see :func:`align`.
+    glm : Family
+    positive : object, optional
+        Which of two classes is positive; see :func:`setsquare.design.outcome.positive_class`.
+    """
+    classes = _ordered_classes(outcome, given, glm)
+    if len(classes) != 2 or glm.is_vector:
+        if positive is not None:
+            raise InputError(
+                f"positive={class_name(positive)!r} belongs to two classes: leave it out for other outcomes."
+            )
+        return classes
+    single = {name: raw for name, raw in given.items() if raw.array.ndim == 1}
+    columns = [name for key, raw in single.items() if not is_text(raw) for name in (key, *raw.names)]
+    # As in scikit-learn, the second of two columns is the positive class.
+    one = positive_class(classes, positive, columns, otherwise=None if single else classes[1])
+    return next(name for name in classes if name != one), one
+
+
+def _ordered_classes(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[str, ...]:
+    """Names of the classes in the order that columns of probabilities without names have; none for a number."""
     if glm.name not in ("binomial", "multinomial"):
         if is_text(outcome):
-            raise InputError(f"The outcome is text, which the {glm.name} family cannot have: leave family= out.")
+            refuse_text(glm)
         return ()
     seen = _levels(outcome)
     if glm.name == "binomial" and not is_text(outcome) and len(seen) > 2:
@@ -36,7 +63,7 @@ def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[st
     width = widths.pop() if widths else None
     named = [raw.names for raw in given.values() if raw.names and set(seen) <= set(raw.names)]
     if named:
-        return tuple(sorted(named[0]))
+        return tuple(named[0]) if len(named[0]) == 2 else tuple(sorted(named[0]))
     numbers = not is_text(outcome) and all(float(c).is_integer() and float(c) >= 0 for c in seen)
     if numbers and (width is None or float(seen[-1]) < width):
         top = max(int(float(c)) for c in seen) if width is None else width - 1
@@ -59,6 +86,14 @@ def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[st
     return union
 
 
+def _in_order(classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Two classes in the order of ``predict_proba``: numbers by size, others by the alphabet."""
+    try:
+        return tuple(sorted(classes, key=float))
+    except ValueError:
+        return tuple(sorted(classes))
+
+
 def _levels(raw: Raw) -> tuple[str, ...]:
     array = raw.array
     if array.dtype.kind in "fiu":
@@ -78,6 +113,14 @@ def _codes(raw: Raw, classes: tuple[str, ...]) -> Array:
     return np.array([classes.index(name) for name in names], dtype=np.float64)[places]
 
 
+def _are_classes(raw: Raw, classes: tuple[str, ...]) -> bool:
+    """Whether numbers are the numbers of classes, rather than probabilities."""
+    try:
+        return bool(np.isin(raw.array, [float(name) for name in classes]).all())
+    except ValueError:
+        return False
+
+
 def code_outcome(outcome: Raw, classes: tuple[str, ...]) -> Array:
     """The outcome as a number, or as the number of its class."""
     return _codes(outcome, classes) if classes else outcome.array.astype(np.float64)
@@ -88,13 +131,12 @@ def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple
     raw.check_complete()
     if raw.array.ndim > 2:
         raise InputError("Tensors and embeddings have no outcome to be compared with: use audit.")
-    if raw.array.ndim == 2 and classes and raw.names and set(raw.names) == set(classes):
-        raw = Raw(raw.array[:, [raw.names.index(name) for name in classes]], classes, raw.missing)
-    labels = (
-        raw.array.ndim == 1
-        and bool(classes)
-        and (is_text(raw) or glm.is_vector or bool(np.isin(raw.array, (0, 1)).all()))
-    )
+    names = raw.names
+    if raw.array.shape[1:] == (2,) and len(classes) == 2 and set(names) != set(classes):
+        names = _in_order(classes)
+    if raw.array.ndim == 2 and classes and names and set(names) == set(classes):
+        raw = Raw(raw.array[:, [names.index(name) for name in classes]], classes, raw.missing)
+    labels = raw.array.ndim == 1 and bool(classes) and (is_text(raw) or glm.is_vector or _are_classes(raw, classes))
     if labels:
         codes = _codes(raw, classes)
         note = ("The predictions are class labels: give probabilities where you have them.",)
