@@ -82,7 +82,6 @@ def test_what_counts_as_positive(classes: tuple, columns: tuple, wanted: str) ->
     [
         (("approved", "denied"), ("score",)),
         (("approved", "denied"), ("not approved",)),
-        (("approved", "denied"), ("approved", "denied")),
         (("1", "2"), ()),
         (("a", "b"), ("p",)),
     ],
@@ -90,6 +89,11 @@ def test_what_counts_as_positive(classes: tuple, columns: tuple, wanted: str) ->
 def test_what_says_nothing_is_refused(classes: tuple, columns: tuple) -> None:
     with pytest.raises(InputError, match="Nothing tells which of the classes"):
         positive_class(classes, None, columns)
+
+
+def test_predictions_of_both_classes_are_not_compared() -> None:
+    with pytest.raises(InputError, match="some after 'denied': give the probability of one class in all"):
+        sq.compare({"approved": P, "denied": 1 - P}, DECISION, GROUP)
 
 
 def auc(comparison: sq.Comparison) -> float:
@@ -162,3 +166,23 @@ def test_a_report_on_several_models_names_each_verdict() -> None:
         assert "leaky: leak" in head.lower() and f"clean: {report.verdicts[1].verdict}" in head.lower()
     assert report.section("meaning")["text"][0].startswith("leaky: The predictions go with")
     assert sq.report.Report.from_dict(report.to_dict()) == report
+
+
+def test_columns_of_probabilities_are_taken_by_the_classes_that_they_are_named_after() -> None:
+    turned = pd.DataFrame({"probability[denied]": 1 - P, "probability[approved]": P})  # as `setsquare apply` names them
+    assert auc(sq.compare({"model": turned}, DECISION, GROUP)) > 0.8
+    assert sq.compare({"model": turned}, DECISION, GROUP).positive == "approved"
+    numbers = pd.DataFrame({"p1": P, "p0": 1 - P})
+    assert auc(sq.compare({"model": numbers}, GOOD.astype(int), GROUP)) > 0.8
+    three = np.where(P > 0.9, "high", DECISION)
+    shares = {f"p_{name}": (three == name) * 0.8 + 0.2 / 3 for name in ("denied", "high", "approved")}
+    found = sq.compare({"model": pd.DataFrame(shares)}, three, GROUP)
+    assert found.table()["accuracy"][0] == pytest.approx(1.0) and found.positive == ""
+
+
+def test_columns_that_name_no_class_are_refused() -> None:
+    table = pd.DataFrame({"first": 1 - P, "second": P})
+    with pytest.raises(InputError, match="columns first, second do not say which of the classes"):
+        sq.compare({"model": table}, DECISION, GROUP)
+    bare = pd.DataFrame(np.column_stack([P, 1 - P]))  # numbered by pandas: the order of predict_proba
+    assert auc(sq.compare({"model": bare}, DECISION, GROUP)) > 0.8

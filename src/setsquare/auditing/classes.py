@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from setsquare.auditing.subject import Raw, read_predictions
-from setsquare.design.outcome import MANY_CLASSES, class_name, positive_class, refuse_text
+from setsquare.design.outcome import MANY_CLASSES, bears, class_name, positive_class, refuse_text
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.typing import Array
@@ -61,7 +61,8 @@ def _ordered_classes(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tup
             f"The predictions have {sorted(widths)} columns: give probabilities of the same classes in all."
         )
     width = widths.pop() if widths else None
-    named = [raw.names for raw in given.values() if raw.names and set(seen) <= set(raw.names)]
+    columns = [_named_after(raw.names, seen) for raw in given.values() if raw.names and raw.array.ndim == 2]
+    named = [names for names in columns if set(seen) <= set(names)]
     if named:
         return tuple(named[0]) if len(named[0]) == 2 else tuple(sorted(named[0]))
     numbers = not is_text(outcome) and all(float(c).is_integer() and float(c) >= 0 for c in seen)
@@ -86,8 +87,27 @@ def _ordered_classes(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tup
     return union
 
 
-def _in_order(classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Two classes in the order of ``predict_proba``: numbers by size, others by the alphabet."""
+def _named_after(columns: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Columns by the class that each is named after, or by their own names."""
+    found = []
+    for column in columns:
+        after = [name for name in classes if bears(column, name)]
+        found.append(column if column in classes or len(after) != 1 else after[0])
+    return tuple(found)
+
+
+def _column_classes(columns: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """The class of each column of probabilities; columns without names have the order of ``predict_proba``."""
+    names = _named_after(columns, classes)
+    if sorted(names) == sorted(classes):
+        return names
+    if columns and columns != tuple(str(j) for j in range(len(columns))):
+        raise InputError(
+            f"The columns {', '.join(columns)} do not say which of the classes {', '.join(classes)} they belong to: "
+            "name them after the classes."
+        )
+    if len(classes) > 2:
+        return classes
     try:
         return tuple(sorted(classes, key=float))
     except ValueError:
@@ -97,14 +117,14 @@ def _in_order(classes: tuple[str, ...]) -> tuple[str, ...]:
 def _levels(raw: Raw) -> tuple[str, ...]:
     array = raw.array
     if array.dtype.kind in "fiu":
-        return tuple(f"{value:g}" for value in np.unique(array))
+        return tuple(map(class_name, np.unique(array)))
     return tuple(sorted(set(array.astype(str).tolist())))
 
 
 def _codes(raw: Raw, classes: tuple[str, ...]) -> Array:
     number = raw.array.dtype.kind in "fiu"
     values, places = np.unique(raw.array if number else raw.array.astype(str), return_inverse=True)
-    names = [f"{value:g}" if number else str(value) for value in values]
+    names = list(map(class_name, values))
     if strange := sorted(set(names) - set(classes)):
         raise InputError(
             f"The label(s) {', '.join(strange[:5])} are not among the classes {', '.join(classes)}: use one set of "
@@ -131,10 +151,8 @@ def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple
     raw.check_complete()
     if raw.array.ndim > 2:
         raise InputError("Tensors and embeddings have no outcome to be compared with: use audit.")
-    names = raw.names
-    if raw.array.shape[1:] == (2,) and len(classes) == 2 and set(names) != set(classes):
-        names = _in_order(classes)
-    if raw.array.ndim == 2 and classes and names and set(names) == set(classes):
+    if raw.array.ndim == 2 and raw.array.shape[1] == len(classes):
+        names = _column_classes(raw.names, classes)
         raw = Raw(raw.array[:, [names.index(name) for name in classes]], classes, raw.missing)
     labels = raw.array.ndim == 1 and bool(classes) and (is_text(raw) or glm.is_vector or _are_classes(raw, classes))
     if labels:

@@ -188,15 +188,21 @@ def positive_class(
     affirmed = [name for j, name in enumerate(classes) if _affirms(name, classes[1 - j])]
     if len(affirmed) == 1:
         return affirmed[0]
-    borne = {name for name in classes for column in columns if _bears(column, name)}
+    borne = {name for name in classes for column in columns if bears(column, name)}
     if len(borne) == 1:
         return borne.pop()
     if otherwise is not None and not borne:
         return otherwise
-    first, second = classes
+    first, second = map(repr, classes)
+    if borne:
+        raise InputError(
+            f"Some predictions are named after {first} and some after {second}: give the probability of one class "
+            "in all."
+        )
+    numbers = ", or family='gaussian' if these are numbers" if all(map(_is_number, classes)) else ""
     raise InputError(
-        f"Nothing tells which of the classes {first!r} and {second!r} is the positive one, whose probability the "
-        f"predictions give: pass positive={first!r} or positive={second!r}."
+        f"Nothing tells which of the classes {first} and {second} is the positive one, whose probability the "
+        f"predictions give: pass positive={first} or positive={second}{numbers}."
     )
 
 
@@ -215,7 +221,7 @@ def class_name(value: object) -> str:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
-    return f"{value:g}" if is_number else str(value)
+    return f"{value:.15g}" if is_number else str(value)
 
 
 def _number(name: str) -> object:
@@ -225,14 +231,25 @@ def _number(name: str) -> object:
         return name
 
 
+def _is_number(name: str) -> bool:
+    return isinstance(_number(name), float)
+
+
 def _affirms(name: str, other: str) -> bool:
     """Whether a class says yes; of the codes 1 and 2 neither does."""
     if name.strip().casefold() in ("yes", "true"):
         return True
-    return _number(name) == 1.0 and (isinstance(_number(other), str) or _number(other) in (0.0, -1.0))
+    return _number(name) == 1.0 and (not _is_number(other) or _number(other) in (0.0, -1.0))
 
 
-def _bears(column: str, name: str) -> bool:
-    words, own = (Counter(re.findall(r"[^\W_]+", text.casefold())) for text in (column, name))
+def bears(column: str, name: str) -> bool:
+    """Whether a column is named after a class: ``approved``, ``p_approved``, ``probability[approved]``, ``p1``.
+
+    Examples
+    --------
+    >>> bears("P(approved)", "approved"), bears("not approved", "approved")
+    (True, False)
+    """
+    words, own = (Counter(re.findall(r"[^\W\d_]+|\d+", text.casefold())) for text in (column, name))
     plain = Counter({word: count for word, count in words.items() if word not in _BESIDE})
     return bool(own) and own in (words, plain)
