@@ -8,7 +8,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 import setsquare as sq
-from setsquare.design.outcome import Values, guess_family, positive_class, read_family
+from setsquare.design.outcome import Values, guess_family, read_family
+from setsquare.design.positive import positive_class
 from setsquare.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -186,3 +187,15 @@ def test_columns_that_name_no_class_are_refused() -> None:
         sq.compare({"model": table}, DECISION, GROUP)
     bare = pd.DataFrame(np.column_stack([P, 1 - P]))  # numbered by pandas: the order of predict_proba
     assert auc(sq.compare({"model": bare}, DECISION, GROUP)) > 0.8
+
+
+def test_a_report_on_labels_takes_the_positive_class_of_the_audit() -> None:
+    labels = np.where(P > 0.5, "approved", "denied")
+    for positive in ("approved", "denied"):
+        audit = sq.audit(labels, GROUP, positive=positive)
+        report = sq.report.build(audit, predictions=labels, protected=GROUP)
+        mean = report.section("levels")["tables"][0]["rows"][0][2]
+        assert mean == pytest.approx(np.mean(labels[GROUP == "f"] == positive))
+    two = np.column_stack([P, 1 - P])
+    assert sq.report.build(sq.audit(two, GROUP), predictions=two, protected=GROUP).section("levels")
+    assert sq.report.build(sq.audit(two, GROUP), predictions=two, protected=GROUP, outcome=DECISION).section("levels")

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from setsquare.auditing.subject import Raw, read_predictions
-from setsquare.design.outcome import MANY_CLASSES, bears, class_name, positive_class, refuse_text
+from setsquare.design.outcome import MANY_CLASSES, refuse_text
+from setsquare.design.positive import bears, class_name, positive_class
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.typing import Array
@@ -28,7 +29,7 @@ def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family, positive: o
         Predictions; see :func:`align`.
     glm : Family
     positive : object, optional
-        Which of two classes is positive; see :func:`setsquare.design.outcome.positive_class`.
+        Which of two classes is positive; see :func:`setsquare.design.positive.positive_class`.
     """
     classes = _ordered_classes(outcome, given, glm)
     if len(classes) != 2 or glm.is_vector:

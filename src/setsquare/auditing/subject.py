@@ -10,8 +10,9 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from setsquare.design.outcome import MANY_CLASSES, Values, class_name, positive_class
+from setsquare.design.outcome import MANY_CLASSES, Values
 from setsquare.design.outcome import guess_family as guess
+from setsquare.design.positive import class_name, positive_class
 from setsquare.design.strays import refuse_strays
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, family
@@ -158,7 +159,7 @@ def read_predictions(
         Guessed by default: probabilities and labels are binomial (multinomial for three classes or more), other
         numbers gaussian.
     positive : object, optional
-        Which of two classes is audited; see :func:`setsquare.design.outcome.positive_class`.
+        Which of two classes is audited; see :func:`setsquare.design.positive.positive_class`.
 
     Examples
     --------

@@ -21,7 +21,8 @@ from setsquare.commands.results import check_outputs, render_results
 from setsquare.commands.roles import guess_outcome, read_roles, resolve, values
 from setsquare.commands.screen import Screen, cleaned, collected_warnings, show_comparison, working
 from setsquare.commands.sources import Source, open_source
-from setsquare.design.outcome import Guess, class_name, positive_class
+from setsquare.design.outcome import Guess
+from setsquare.design.positive import class_name, positive_class
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.estimators import OrthogonalGLMClassifier, OrthogonalGLMRegressor, PredictionOrthogonalizer
 from setsquare.estimators.plain import PlainGLMClassifier, PlainGLMRegressor

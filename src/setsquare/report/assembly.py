@@ -49,7 +49,7 @@ def build(
     sample_weight, cluster : array of n values, optional
         As in the audit.
     positive : class of the outcome, optional
-        As in the comparison, whose own it is by default.
+        As in the audit or the comparison.
     title : str, optional
         By default a question that names the protected columns.
     method : sequence of str
@@ -72,8 +72,8 @@ def build(
     """
     named, scores = _named(audits)
     last = list(named.values())[-1]
-    if isinstance(audits, Comparison) and positive is None:
-        positive = audits.positive or None
+    if positive is None and (outcome is None or isinstance(audits, Comparison)):
+        positive = last.positive or None
     if predictions is not None:
         _check_same_rows(named.values(), sample_weight, cluster)
     material = _material(named, last, predictions, protected, outcome, sample_weight, cluster, positive)
