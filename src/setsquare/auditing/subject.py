@@ -253,7 +253,6 @@ def _labels(raw: Raw, asked: Family | None, positive: object) -> Subject | None:
         return None
     as_text = array.astype(str) if array.dtype.kind == "O" else array
     levels, codes, counts = np.unique(as_text, return_inverse=True, return_counts=True)
-    names = tuple(map(class_name, levels))
     if not text and not vector and len(levels) != 2:
         return None  # counts or other numbers
     if text and not raw.is_category:
@@ -262,6 +261,7 @@ def _labels(raw: Raw, asked: Family | None, positive: object) -> Subject | None:
         raise InputError(
             f"The predictions are text with {len(levels)} different values: give numbers, or class labels."
         )
+    names = tuple(map(class_name, levels))
     kind, _ = guess(Values(n_levels=len(levels), is_text=True), "predictions")
     if kind == "binomial" and not vector:
         one = _positive_label(names, positive)
@@ -270,7 +270,8 @@ def _labels(raw: Raw, asked: Family | None, positive: object) -> Subject | None:
             "them."
         )
         glm = family(kind) if asked is None else asked
-        return Subject((np.asarray(names)[codes] == one).astype(np.float64), glm, notes=(note,), positive=one)
+        coded = np.array([float(name == one) for name in names])[codes]
+        return Subject(coded, glm, notes=(note,), positive=one)
     if asked is not None and not asked.is_vector:
         raise InputError(f"{len(levels)} labels are more than the binomial family takes: leave family= out.")
     note = (
