@@ -41,6 +41,7 @@ def audit(
     cluster: str | None = None,
     weight: str | None = None,
     family: Family | None = None,
+    positive: str | None = None,
     options: Shared = DEFAULTS,
 ) -> int:
     """Audit predictions: do they follow protected columns, how closely, and how sure is that.
@@ -61,10 +62,13 @@ def audit(
         Column of weights.
     family
         Of the predictions; guessed by default.
+    positive
+        The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that the
+        column of predictions is named after.
     """
     from setsquare.commands import auditing
 
-    request = auditing.Request(predictions, protected, outcome, cluster, weight, family)
+    request = auditing.Request(predictions, protected, outcome, cluster, weight, family, positive)
     return auditing.audit(file, request, options)
 
 
@@ -79,6 +83,7 @@ def compare(
     cluster: str | None = None,
     weight: str | None = None,
     family: Family | None = None,
+    positive: str | None = None,
     options: Shared = DEFAULTS,
 ) -> int:
     """Put predictions of the same outcome side by side: what they leak, and how good they are.
@@ -99,10 +104,13 @@ def compare(
         Column of weights.
     family
         Of outcome and predictions; guessed from the outcome by default.
+    positive
+        The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that a column
+        of predictions is named after.
     """
     from setsquare.commands import auditing
 
-    request = auditing.Request(predictions, protected, outcome, cluster, weight, family)
+    request = auditing.Request(predictions, protected, outcome, cluster, weight, family, positive)
     return auditing.compare(file, request, options)
 
 
@@ -124,6 +132,7 @@ def correct(
     unseen: Literal["error", "pool"] = "error",
     folds: int = 5,
     seed: int = 0,
+    positive: str | None = None,
     options: Shared = DEFAULTS,
 ) -> int:
     """Fit a model whose predictions ignore protected columns; certify it, audit it held out, save it.
@@ -159,10 +168,14 @@ def correct(
         Folds of the audit.
     seed
         Of the folds.
+    positive
+        The class, of two, that results are about; by default the second one of the model.
     """
     from setsquare.commands import correcting
 
-    fitting = correcting.Fitting(target, protected, features, family, method, cluster, l2, unseen, folds, seed)
+    fitting = correcting.Fitting(
+        target, protected, features, family, method, cluster, l2, unseen, folds, seed, positive
+    )
     return correcting.correct(file, fitting, output, apply_to, predictions, options)
 
 

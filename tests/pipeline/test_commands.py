@@ -129,7 +129,7 @@ def test_a_comparison_puts_predictions_side_by_side(call):
     command = ("compare", "table.csv", "--predictions", "leaky,clean", "--protected", "sex", "--outcome", "y")
     code, out, _ = call(*command)
     assert code == 0 and out.startswith("leaky: LEAK. ") and "clean: NO LEAK FOUND. " in out and "Side by side" in out
-    assert "the family is binomial (1 is 'yes')" in out
+    assert "the family is binomial" in out and "positive class: yes" in out.split("Side by side")[0]
     assert call(*command, "--fail-on-leak", "--quiet")[0] == 1
 
 
@@ -264,3 +264,118 @@ def test_a_new_process_predicts_the_same_and_bears_a_reader_that_leaves(call, ta
         assert (process.wait(100), process.stderr.read()) == (141, b"")
     found, expected = pd.read_csv(io.BytesIO(head)), pd.read_parquet("p.parquet")
     np.testing.assert_allclose(found["probability[yes]"], expected["probability[yes]"], rtol=1e-12, atol=0.0)
+
+
+def test_a_column_that_is_numeric_but_for_a_point_is_refused_unless_it_is_declared(call, table):
+    table.assign(age=np.where(table.index == 3, ".", table["age"].astype(str))).to_csv("table.csv", index=False)
+    code, out, err = call(*audited())
+    assert code == 2 and "Column 'age' holds numbers but for '.' (1 row)" in err and "--categorical" in err
+    correcting = ("correct", "table.csv", "--target", "y", "--protected", "sex", "--features", "x0,age", "--quiet")
+    code, out, err = call(*correcting, "--output", "m.setsquare")
+    assert code == 2 and "Column 'age' holds numbers but for '.'" in err and not Path("m.setsquare").exists()
+    code, out, _ = call(*audited("table.csv", "--categorical", "age"))
+    assert code == 0 and "age[23]" in out
+    assert call(*correcting, "--output", "m.setsquare", "--categorical", "age", "--unseen", "pool")[0] == 0
+    assert call("apply", "m.setsquare", "table.csv", "--quiet")[1].count("\n") == N + 1
+
+
+@pytest.fixture
+def clustered(table: pd.DataFrame) -> pd.DataFrame:
+    """Forty patients of twenty rows each that share most of outcome and prediction."""
+    rng = np.random.default_rng(7)
+    patient = np.repeat(np.arange(40), N // 40)
+    shared = rng.normal(size=40)[patient]
+    score = 1 / (1 + np.exp(-1.5 * shared - 0.2 * rng.normal(size=N)))
+    ill = np.where(rng.random(N) < 1 / (1 + np.exp(-2.0 * shared)), "yes", "no")
+    return table.assign(patient=patient, score=score, other=score**2, ill=ill, visits=rng.poisson(np.exp(shared)))
+
+
+@pytest.mark.parametrize("command", ["audit", "compare", "correct"])
+def test_the_page_shows_the_cluster_robust_intervals_of_terminal_and_json(call, clustered, command):
+    clustered.to_csv("table.csv", index=False)
+    columns = {
+        "audit": ("--predictions", "score", "--outcome", "ill"),
+        "compare": ("--predictions", "score,other", "--outcome", "ill"),
+        "correct": ("--target", "ill", "--features", "score,x0,x1", "--output", "m.setsquare"),
+    }[command]
+    common = (command, "table.csv", *columns, "--protected", "sex", "--cluster", "patient")
+    code, out, err = call(*common, "--html", "page.html", "--json", "out.json")
+    assert (code, err) == (0, "")
+    page, found = Path("page.html").read_text(encoding="utf-8"), json.loads(Path("out.json").read_text())
+    for model in found["models"]:
+        for score in model["scores"]:
+            low, high = score["value"]["ci_low"], score["value"]["ci_high"]
+            assert f'data-value="{low}"' in page and f'data-value="{high}"' in page
+            assert f"{low:.3f}" in out
+    accuracy = next(s for s in found["models"][-1]["scores"] if s["metric"] == "accuracy")["value"]
+    independent = np.sqrt(accuracy["estimate"] * (1 - accuracy["estimate"]) / N)
+    assert accuracy["std_error"] > 1.3 * independent
+
+
+def test_means_by_group_on_the_page_are_cluster_robust_too(call, clustered):
+    clustered.to_csv("table.csv", index=False)
+    common = ("audit", "table.csv", "--predictions", "score", "--protected", "sex", "--html", "page.html", "--quiet")
+    assert call(*common, "--cluster", "patient")[0] == 0
+    rows = clustered[["score", "sex", "patient"]]
+    audit = sq.audit(rows["score"], rows["sex"], cluster=rows["patient"])
+    same = {"predictions": rows["score"], "protected": rows[["sex"]]}
+    wanted = sq.report.build(audit, cluster=rows["patient"], **same).section("levels")["tables"][0]["rows"][0]
+    assert f'data-value="{wanted[3]}"' in Path("page.html").read_text(encoding="utf-8")
+    with pytest.raises(sq.errors.InputError, match="pass cluster="):
+        sq.report.build(audit, **same)
+
+
+def test_counts_have_one_family_at_every_door(call, clustered):
+    clustered.to_csv("table.csv", index=False)
+    common = ("compare", "table.csv", "--predictions", "score", "--protected", "sex", "--outcome", "visits")
+    assert call(*common, "--json", "out.json", "--quiet")[0] == 0
+    compared = sq.compare({"score": clustered["score"]}, clustered["visits"], clustered["sex"])
+    assert json.loads(Path("out.json").read_text())["family"] == compared.family == "poisson"
+    assert "The outcome 'visits' is a count (whole numbers from 0), so the family is poisson" in compared.notes[0]
+    assert "so the family is poisson" in str(compared)
+    # A count has no negative mean: predictions of a linear model are compared as numbers, at both doors.
+    clustered.assign(score=clustered["score"] - 0.5).to_csv("table.csv", index=False)
+    assert call(*common, "--json", "out.json", "--quiet")[0] == 0
+    compared = sq.compare({"score": clustered["score"] - 0.5}, clustered["visits"], clustered["sex"])
+    assert json.loads(Path("out.json").read_text())["family"] == compared.family == "gaussian"
+
+
+@pytest.fixture
+def decided(table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(decision=np.where(table["y"] == "yes", "approved", "denied"), p_approved=table["leaky"])
+
+
+@pytest.mark.parametrize("command", ["audit", "compare"])
+def test_the_positive_class_is_named_or_asked_for_and_never_alphabetical(call, decided, command):
+    decided.to_csv("table.csv", index=False)
+    common = (command, "table.csv", "--protected", "sex", "--outcome", "decision", "--json", "out.json")
+    code, out, err = call(*common, "--predictions", "leaky")
+    assert code == 2 and "which of the classes 'approved' and 'denied' is the positive one" in err
+    assert "--positive approved or --positive denied" in err
+
+    def auc() -> float:
+        found = json.loads(Path("out.json").read_text())
+        return next(s for s in found["models"][0]["scores"] if s["metric"] == "auc")["value"]["estimate"]
+
+    code, out, _ = call(*common, "--predictions", "leaky", "--positive", "approved")
+    assert code == 0 and "positive class: approved" in " ".join(out.split("\n")[:6]) and auc() > 0.7
+    code, out, _ = call(*common, "--predictions", "p_approved", "--html", "page.html")
+    assert code == 0 and "positive class: approved" in " ".join(out.split("\n")[:6]) and auc() > 0.7
+    assert json.loads(Path("out.json").read_text())["positive"] == "approved"
+    assert "positive class: approved" in Path("page.html").read_text(encoding="utf-8")
+    assert call(*common, "--predictions", "leaky", "--positive", "denied")[0] == 0 and auc() < 0.3
+    code, _, err = call(*common, "--predictions", "leaky", "--positive", "maybe")
+    assert code == 2 and "--positive maybe is not one of the classes" in err
+
+
+def test_a_corrected_model_says_which_class_is_positive(call, decided):
+    decided.to_csv("table.csv", index=False)
+    common = ("correct", "table.csv", "--target", "decision", "--protected", "sex", "--features", "x0,x1,x2")
+    code, out, err = call(*common, "--output", "m.setsquare")
+    assert (code, err) == (0, "") and "positive class: denied" in out.split("Held out")[0]  # its classes_ decide
+    code, out, _ = call(*common, "--output", "m.setsquare", "--positive", "approved", "--html", "page.html")
+    assert code == 0 and "positive class: approved" in out.split("Held out")[0]
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert ">as trained: leak</strong>" in page and ">corrected: " in page
+    code, _, err = call(*common, "--output", "m.setsquare", "--positive", "maybe")
+    assert code == 2 and "--positive maybe" in err

@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sklearn
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import brier_score_loss, make_scorer, roc_auc_score
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import setsquare as sq
+from setsquare.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +85,110 @@ def test_the_wrapper_takes_its_protected_columns_from_the_table_in_cross_validat
     plain = cross_val_predict(LogisticRegression(), Z, y, cv=4, method="predict_proba")[:, 1]
     assert correlation(X, plain) > 0.3
     assert correlation(X, p) < 0.15
+
+
+def wrapper(**options):
+    return sq.PredictionOrthogonalizer(LogisticRegression(), **options)
+
+
+def asking(model):
+    """A model that asks for the protected columns wherever it can."""
+    requests = ("fit", "score", "predict", "predict_proba", "transform")
+    for method in requests:
+        if hasattr(model, f"set_{method}_request") and hasattr(type(model), method):
+            getattr(model, f"set_{method}_request")(protected=True)
+    return model
+
+
+GRID = {"estimator__C": [1e-4, 1.0]}
+SCORINGS = [
+    "roc_auc",
+    "accuracy",
+    ["roc_auc", "neg_log_loss"],
+    make_scorer(brier_score_loss, response_method="predict"),
+]
+
+
+@pytest.mark.parametrize("scoring", SCORINGS, ids=["auc", "accuracy", "several", "own metric"])
+def test_a_search_whose_scorer_cannot_hand_protected_columns_on_is_refused_at_once(data, scoring):
+    # scikit-learn would swallow the error of predict_proba: all scores NaN, and the first candidate wins.
+    Z, X, y = data
+    search = GridSearchCV(asking(wrapper()), GRID, scoring=scoring, refit=False, cv=3)
+    with pytest.raises(ValueError, match=r"does not hand protected= on to predictions[^.]*into the feature table"):
+        search.fit(Z, y, protected=X)
+
+
+def test_cross_validation_without_routing_is_refused_too(data):
+    Z, X, y = data
+    with sklearn.config_context(enable_metadata_routing=False), pytest.raises(ValueError, match="feature table"):
+        cross_val_score(wrapper(), Z, y, scoring="roc_auc", params={"protected": X})
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_models_in_pipelines_and_around_are_refused_too(data, steps):
+    Z, X, y = data
+    corrector = make_pipeline(asking(sq.LinearOrthogonalizer()), LogisticRegression())
+    model = corrector if steps == 1 else make_pipeline(StandardScaler(), asking(wrapper()))
+    with pytest.raises(ValueError, match="feature table"):
+        cross_val_score(model, Z, y, scoring="roc_auc", params={"protected": X})
+    around = CalibratedClassifierCV(asking(wrapper()))
+    with pytest.raises(ValueError, match="feature table"):
+        cross_val_score(around, Z, y, scoring="roc_auc", params={"protected": X})
+
+
+def test_held_out_predictions_are_refused_before_the_fit(data):
+    Z, X, y = data
+    with pytest.raises(InputError, match=r"cross_val_predict does not hand protected= on .*protected=\['age'\]"):
+        cross_val_predict(asking(wrapper()), Z, y, method="predict_proba", params={"protected": X})
+
+
+def test_the_models_own_score_gets_them(data):
+    Z, X, y = data
+    search = GridSearchCV(asking(wrapper()), GRID, cv=3).fit(Z, y, protected=X)
+    scores = search.cv_results_["mean_test_score"]
+    assert np.isfinite(scores).all() and search.best_params_["estimator__C"] == 1.0
+    pipeline = make_pipeline(asking(sq.LinearOrthogonalizer()), LogisticRegression())
+    assert np.isfinite(cross_val_score(pipeline, Z, y, params={"protected": X})).all()
+
+
+@pytest.mark.parametrize("scoring", SCORINGS[:3], ids=["auc", "accuracy", "several"])
+def test_columns_inside_the_table_work_with_every_scorer(data, scoring):
+    Z, X, y = data
+    refit = "roc_auc" if isinstance(scoring, list) else True
+    search = GridSearchCV(wrapper(protected=[0, 1]), GRID, scoring=scoring, refit=refit, cv=3)
+    search.fit(np.column_stack([X, Z]), y)
+    scores = search.cv_results_["mean_test_roc_auc" if isinstance(scoring, list) else "mean_test_score"]
+    assert np.isfinite(scores).all() and search.best_params_["estimator__C"] == 1.0
+
+
+class Splitter(ClassifierMixin, BaseEstimator):
+    """A user's model that takes the protected columns out of its table and hands them on itself."""
+
+    def fit(self, Z, y):
+        self.classes_ = np.unique(y)
+        self.inner_ = wrapper().fit(Z[:, 2:], y, protected=Z[:, :2])
+        return self
+
+    def predict_proba(self, Z):
+        return self.inner_.predict_proba(Z[:, 2:], protected=Z[:, :2])
+
+    def predict(self, Z):
+        return self.classes_[self.predict_proba(Z).argmax(axis=1)]
+
+
+def test_a_model_that_hands_them_on_itself_is_left_alone(data):
+    Z, X, y = data
+    table = np.column_stack([X, Z])
+    assert np.isfinite(cross_val_score(Splitter(), table, y, scoring="roc_auc")).all()
+    assert cross_val_predict(Splitter(), table, y, method="predict_proba").shape == (len(y), 2)
+
+
+def test_a_scorer_of_a_user_may_know_the_columns(data):
+    Z, X, y = data
+    place = {row.tobytes(): i for i, row in enumerate(Z)}
+
+    def auc(model, features, outcome):
+        rows = [place[row.tobytes()] for row in features]
+        return roc_auc_score(outcome, model.predict_proba(features, protected=X[rows])[:, 1])
+
+    assert np.isfinite(cross_val_score(asking(wrapper()), Z, y, scoring=auc, params={"protected": X})).all()

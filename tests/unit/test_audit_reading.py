@@ -103,7 +103,8 @@ LABELS = {
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_labels_of_every_kind_are_audited_as_0_and_1_with_a_note(kind: str) -> None:
-    found = sq.audit(LABELS[kind], GROUP)
+    named = {"1 and 2": 2, "categories, one unused": "y"}.get(kind)
+    found = sq.audit(LABELS[kind], GROUP, positive=named)
     assert found.family == "binomial"
     assert found.p_value == pytest.approx(sq.audit(LABEL.astype(float), GROUP, "binomial").p_value, rel=1e-12)
     assert any("class labels" in note for note in found.notes)
@@ -111,12 +112,45 @@ def test_labels_of_every_kind_are_audited_as_0_and_1_with_a_note(kind: str) -> N
 
 def test_labels_as_floats_are_labels_like_integers() -> None:
     """A classifier whose classes are 1.0 and 2.0 predicts floats."""
-    assert sq.audit(LABEL + 1.0, GROUP, "binomial").family == "binomial"
+    assert sq.audit(LABEL + 1.0, GROUP, "binomial", positive=2.0).family == "binomial"
 
 
 def test_the_note_says_which_label_is_1() -> None:
     note = next(note for note in sq.audit(np.where(LABEL, "yes", "no"), GROUP).notes if "labels" in note)
     assert "1 is 'yes'" in note
+
+
+@pytest.mark.parametrize(("labels", "wanted"), [(("a", "b"), "'a' and 'b'"), ((1, 2), "'1' and '2'")])
+def test_of_two_labels_that_say_nothing_the_positive_one_must_be_named(labels: tuple, wanted: str) -> None:
+    """The alphabet does not decide: effects of the one label are those of the other with the other sign."""
+    label = np.where(LABEL, *labels[::-1])
+    with pytest.raises(InputError, match=f"which of the classes {wanted} is the positive one.*positive="):
+        sq.audit(label, GROUP)
+    effects = {}
+    for one in labels:
+        found = sq.audit(label, GROUP, positive=one)
+        assert found.positive == str(one) and f"positive class: {one}" in str(found).split("Evaluation model")[0]
+        effects[one] = [effect.estimate for effect in found.evaluations[0].effects]
+    first, second = effects.values()
+    np.testing.assert_allclose(first, -np.array(second), rtol=1e-8)
+    with pytest.raises(InputError, match=r"positive='z' is not one of the classes"):
+        sq.audit(label, GROUP, positive="z")
+
+
+def test_of_two_columns_the_second_is_positive_unless_another_is_named() -> None:
+    table = pd.DataFrame({"denied": 1.0 - P, "approved": P})
+    assert sq.audit(table, GROUP).positive == "approved"
+    other = sq.audit(table, GROUP, positive="denied")
+    assert other.positive == "denied"
+    assert other.table()["estimate"][0] == pytest.approx(-sq.audit(P, GROUP).table()["estimate"][0])
+    with pytest.raises(InputError, match=r"positive='approved' belongs to two classes"):
+        sq.audit(P3, GROUP, positive="approved")
+
+
+def test_predictions_that_are_numeric_but_for_a_few_values_are_no_classes() -> None:
+    given = np.array([".", *np.round(P[1:], 2).astype(str)], dtype=object)
+    with pytest.raises(InputError, match=r"predictions holds numbers but for '\.' \(1 row\)"):
+        sq.audit(given, GROUP)
 
 
 def test_labels_of_several_classes_are_audited_as_indicators() -> None:
@@ -608,7 +642,8 @@ def test_a_row_without_weight_needs_no_prediction() -> None:
 def test_a_class_of_rows_without_weight(kind: str) -> None:
     label = np.where(FIRST, 2, LABEL.astype(int))
     given = np.array(["x", "y", "z"])[label] if kind == "labels" else np.eye(3)[label]
-    assert sq.audit(given, GROUP, sample_weight=np.where(FIRST, 0.0, 1.0)).n == N - 6
+    positive = "y" if kind == "labels" else None
+    assert sq.audit(given, GROUP, sample_weight=np.where(FIRST, 0.0, 1.0), positive=positive).n == N - 6
 
 
 def test_rows_that_were_left_out_are_not_counted_as_outside() -> None:

@@ -207,7 +207,7 @@ def test_names_and_levels_are_escaped() -> None:
     tags = read_html(page)
     assert tags.seen.isdisjoint({"script", "i"}) and "<b>bold" not in page
     assert NAME in " ".join(tags.words)
-    labels = sq.audit(np.where(P > 0.5, NAME, "x"), GROUP)
+    labels = sq.audit(np.where(P > 0.5, NAME, "x"), GROUP, positive=NAME)
     assert "script" not in read_html(labels._repr_html_()).seen
     compared = sq.compare({NAME: P, "other": P**2}, P > 0.5, table)
     assert "script" not in read_html(compared._repr_html_()).seen

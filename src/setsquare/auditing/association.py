@@ -86,7 +86,7 @@ def association(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(1000, 2))
     >>> together, (first, second) = association(X[:, 0] + rng.normal(size=1000), X)
-    >>> 0.7 < first.estimate <= together.estimate < together.upper < 0.8
+    >>> 0.7 < first.sample <= together.sample < together.upper < 0.8
     True
     >>> second.upper < 0.12
     True

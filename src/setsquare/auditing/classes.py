@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from setsquare.auditing.subject import MANY_CLASSES, Raw, read_predictions
+from setsquare.auditing.subject import Raw, read_predictions
+from setsquare.design.outcome import MANY_CLASSES, refuse_text
+from setsquare.design.positive import bears, class_name, positive_class
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.typing import Array
@@ -17,11 +19,37 @@ def is_text(raw: Raw) -> bool:
     return raw.array.dtype.kind in "OUSb"
 
 
-def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[str, ...]:
-    """Names of the classes, in the order of the columns of probabilities; none for a number."""
+def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family, positive: object = None) -> tuple[str, ...]:
+    """Names of the classes; of two, the positive one last. None for a number.
+
+    Parameters
+    ----------
+    outcome : Raw
+    given : mapping of name to Raw
+        Predictions; see :func:`align`.
+    glm : Family
+    positive : object, optional
+        Which of two classes is positive; see :func:`setsquare.design.positive.positive_class`.
+    """
+    classes = _ordered_classes(outcome, given, glm)
+    if len(classes) != 2 or glm.is_vector:
+        if positive is not None:
+            raise InputError(
+                f"positive={class_name(positive)!r} belongs to two classes: leave it out for other outcomes."
+            )
+        return classes
+    single = {name: raw for name, raw in given.items() if raw.array.ndim == 1}
+    columns = [name for key, raw in single.items() if not is_text(raw) for name in (key, *raw.names)]
+    # As in scikit-learn, the second of two columns is the positive class.
+    one = positive_class(classes, positive, columns, otherwise=None if single else classes[1])
+    return next(name for name in classes if name != one), one
+
+
+def _ordered_classes(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[str, ...]:
+    """Names of the classes in the order that columns of probabilities without names have; none for a number."""
     if glm.name not in ("binomial", "multinomial"):
         if is_text(outcome):
-            raise InputError(f"The outcome is text, which the {glm.name} family cannot have: leave family= out.")
+            refuse_text(glm)
         return ()
     seen = _levels(outcome)
     if glm.name == "binomial" and not is_text(outcome) and len(seen) > 2:
@@ -34,9 +62,10 @@ def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[st
             f"The predictions have {sorted(widths)} columns: give probabilities of the same classes in all."
         )
     width = widths.pop() if widths else None
-    named = [raw.names for raw in given.values() if raw.names and set(seen) <= set(raw.names)]
+    columns = [_named_after(raw.names, seen) for raw in given.values() if raw.names and raw.array.ndim == 2]
+    named = [names for names in columns if set(seen) <= set(names)]
     if named:
-        return tuple(sorted(named[0]))
+        return tuple(named[0]) if len(named[0]) == 2 else tuple(sorted(named[0]))
     numbers = not is_text(outcome) and all(float(c).is_integer() and float(c) >= 0 for c in seen)
     if numbers and (width is None or float(seen[-1]) < width):
         top = max(int(float(c)) for c in seen) if width is None else width - 1
@@ -59,23 +88,58 @@ def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[st
     return union
 
 
+def _named_after(columns: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Columns by the class that each is named after, or by their own names."""
+    found = []
+    for column in columns:
+        after = [name for name in classes if bears(column, name)]
+        found.append(column if column in classes or len(after) != 1 else after[0])
+    return tuple(found)
+
+
+def _column_classes(columns: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """The class of each column of probabilities; columns without names have the order of ``predict_proba``."""
+    names = _named_after(columns, classes)
+    if sorted(names) == sorted(classes):
+        return names
+    if columns and columns != tuple(str(j) for j in range(len(columns))):
+        raise InputError(
+            f"The columns {', '.join(columns)} do not say which of the classes {', '.join(classes)} they belong to: "
+            "name them after the classes."
+        )
+    if len(classes) > 2:
+        return classes
+    try:
+        return tuple(sorted(classes, key=float))
+    except ValueError:
+        return tuple(sorted(classes))
+
+
 def _levels(raw: Raw) -> tuple[str, ...]:
     array = raw.array
     if array.dtype.kind in "fiu":
-        return tuple(f"{value:g}" for value in np.unique(array))
+        return tuple(map(class_name, np.unique(array)))
     return tuple(sorted(set(array.astype(str).tolist())))
 
 
 def _codes(raw: Raw, classes: tuple[str, ...]) -> Array:
     number = raw.array.dtype.kind in "fiu"
     values, places = np.unique(raw.array if number else raw.array.astype(str), return_inverse=True)
-    names = [f"{value:g}" if number else str(value) for value in values]
+    names = list(map(class_name, values))
     if strange := sorted(set(names) - set(classes)):
         raise InputError(
             f"The label(s) {', '.join(strange[:5])} are not among the classes {', '.join(classes)}: use one set of "
             "labels."
         )
     return np.array([classes.index(name) for name in names], dtype=np.float64)[places]
+
+
+def _are_classes(raw: Raw, classes: tuple[str, ...]) -> bool:
+    """Whether numbers are the numbers of classes, rather than probabilities."""
+    try:
+        return bool(np.isin(raw.array, [float(name) for name in classes]).all())
+    except ValueError:
+        return False
 
 
 def code_outcome(outcome: Raw, classes: tuple[str, ...]) -> Array:
@@ -88,13 +152,10 @@ def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple
     raw.check_complete()
     if raw.array.ndim > 2:
         raise InputError("Tensors and embeddings have no outcome to be compared with: use audit.")
-    if raw.array.ndim == 2 and classes and raw.names and set(raw.names) == set(classes):
-        raw = Raw(raw.array[:, [raw.names.index(name) for name in classes]], classes, raw.missing)
-    labels = (
-        raw.array.ndim == 1
-        and bool(classes)
-        and (is_text(raw) or glm.is_vector or bool(np.isin(raw.array, (0, 1)).all()))
-    )
+    if raw.array.ndim == 2 and raw.array.shape[1] == len(classes):
+        names = _column_classes(raw.names, classes)
+        raw = Raw(raw.array[:, [names.index(name) for name in classes]], classes, raw.missing)
+    labels = raw.array.ndim == 1 and bool(classes) and (is_text(raw) or glm.is_vector or _are_classes(raw, classes))
     if labels:
         codes = _codes(raw, classes)
         note = ("The predictions are class labels: give probabilities where you have them.",)

@@ -12,12 +12,13 @@ import numpy as np
 from setsquare import design
 from setsquare.auditing import render
 from setsquare.auditing.calibration import Calibration, calibration
-from setsquare.auditing.classes import align, class_names, code_outcome, is_text
+from setsquare.auditing.classes import align, class_names, code_outcome
 from setsquare.auditing.frames import backend_of, to_frame
 from setsquare.auditing.performance import Interval, difference, interval, performance
 from setsquare.auditing.predictions import audit
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.subject import Raw, open_predictions
+from setsquare.design.outcome import read_family
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.reading import check_alignment, validate_weight
 from setsquare.families import Family
@@ -71,6 +72,10 @@ class Comparison:
     level : float
     backend : str
         Dataframe library of the tables.
+    positive : str
+        The class, of two, whose probability is predicted; empty for other outcomes.
+    notes : tuple of str
+        What a reader must know of the outcome.
 
     Examples
     --------
@@ -93,6 +98,8 @@ class Comparison:
     n: int
     level: float
     backend: str = "pandas"
+    positive: str = ""
+    notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Side:
         for side in self.sides:
@@ -139,8 +146,10 @@ class Comparison:
         """Plain values, ready for JSON."""
         return {
             "family": self.family,
+            "positive": self.positive or None,
             "n": self.n,
             "level": self.level,
+            "notes": list(self.notes),
             "models": [
                 {
                     "name": side.name,
@@ -178,6 +187,7 @@ def compare(
     cluster: Any = None,
     sample_weight: Any = None,
     level: float = 0.95,
+    positive: object = None,
     **options: Any,
 ) -> Comparison:
     """Put several predictions of one outcome side by side.
@@ -190,10 +200,13 @@ def compare(
         The outcome: numbers, or two or more class labels.
     protected : dataframe, series or array of n rows
     family : str or Family, optional
-        Of outcome and predictions; guessed from the outcome by default (two values: binomial, text: classes, other
-        numbers: gaussian).
+        Of outcome and predictions; guessed from the outcome by default (two values: binomial, text: classes, whole
+        numbers from 0: poisson, other numbers: gaussian).
     link, parameter, cluster, sample_weight, level
         As for :func:`audit`.
+    positive : class of the outcome, optional
+        Which of two classes the predictions give the probability of. By default 1, True or "yes", or else the class
+        that a set of predictions is named after; of two columns of probabilities, the second class, as in scikit-learn.
     **options
         Everything else goes to :func:`audit`.
 
@@ -216,8 +229,9 @@ def compare(
         cluster, weight = (None if v is None else np.asarray(v)[keep] for v in (cluster, weight))
     if outcome.missing.any():
         raise MissingValuesError(f"The outcome has {int(outcome.missing.sum())} missing value(s): remove those rows.")
-    glm = _guess(outcome, given, family, link, parameter)
-    classes = class_names(outcome, given, glm)
+    glm, why = _family(outcome, given, family, link, parameter)
+    classes = class_names(outcome, given, glm, positive)
+    one = classes[1] if len(classes) == 2 and not glm.is_vector else ""
     target = code_outcome(outcome, classes)
     sides: list[Side] = []
     first: tuple[Any, ...] = ()
@@ -225,7 +239,7 @@ def compare(
         try:
             values, notes = align(raw, glm, classes)
             found = audit(values, protected, glm, cluster=cluster, sample_weight=weight, level=level, **options)
-            found = replace(found, notes=(*notes, *(n for n in found.notes if "class labels" not in n)))
+            found = replace(found, notes=(*notes, *(n for n in found.notes if "class labels" not in n)), positive=one)
             metrics = performance(target, values, glm, weight)
             calibrated = calibration(target, values, glm, weight, level=level, cluster=cluster)
         except InputError as error:
@@ -237,7 +251,8 @@ def compare(
         )
         large, slope = (interval(m, level, cluster) for m in (calibrated.in_the_large, calibrated.slope))
         sides.append(Side(name, found, scores, calibrated, large, slope))
-    return Comparison(tuple(sides), str(glm), outcome.n_rows, level, backend_of(protected, *predictions.values()))
+    backend = backend_of(protected, *predictions.values())
+    return Comparison(tuple(sides), str(glm), outcome.n_rows, level, backend, one, why)
 
 
 def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], given: Mapping[str, Raw], y: Any) -> None:
@@ -252,14 +267,19 @@ def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], gi
         check_alignment(y, predictions[name], f"{name}, a set of predictions,")
 
 
-def _guess(outcome: Raw, given: Mapping[str, Raw], family: Any, link: str | None, parameter: float | None) -> Family:
+def _family(
+    outcome: Raw, given: Mapping[str, Raw], family: Any, link: str | None, parameter: float | None
+) -> tuple[Family, tuple[str, ...]]:
+    """The family that was asked for, or a guess with a sentence that says why."""
     if family is not None:
-        return make_family(family, link, parameter)
-    if len(np.unique(outcome.array.astype(str))) < 2:
-        raise InputError(f"The outcome is {outcome.array[0]} in every row: there is nothing to compare.")
-    n_columns = max((raw.array.shape[1] for raw in given.values() if raw.array.ndim == 2), default=1)
-    values = np.unique(outcome.array.astype(str) if is_text(outcome) else outcome.array)
-    whole = is_text(outcome) or bool((outcome.array == np.floor(outcome.array)).all())
-    if (n_columns > 2 and whole) or (is_text(outcome) and len(values) > 2):
-        return make_family("multinomial")
-    return make_family("binomial" if is_text(outcome) or len(values) == 2 else "gaussian")
+        return make_family(family, link, parameter), ()
+    columns = [raw.array for raw in given.values()]
+    numbers = [array for array in columns if array.dtype.kind in "fiu" and array.ndim == 1]
+    guess = read_family(
+        outcome.array,
+        name=outcome.names[0] if outcome.names else "",
+        n_columns=max((array.shape[1] for array in columns if array.ndim == 2), default=1),
+        lowest_prediction=min((float(np.nanmin(array)) for array in numbers), default=np.inf),
+        is_category=outcome.is_category,
+    )
+    return guess.family, (guess.reason,)

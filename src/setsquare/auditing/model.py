@@ -106,6 +106,8 @@ def audit_model(
         setting = f"held out ({len(folds)} folds)"
     if predictions.ndim == 2 and classes is not None:
         options = {"classes": classes} | options
+    elif classes is not None and len(known := np.unique(classes if prefit else np.asarray(y))) == 2:
+        options = {"positive": known[1]} | options  # of labels, too, the second class is positive, as in scikit-learn
     result = audit(predictions, table, sample_weight=sample_weight, random_state=random_state, **options)
     if cv is None:
         note = "This audit is in-sample: what a model does on the rows that it was fitted on says little of new ones."

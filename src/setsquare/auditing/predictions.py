@@ -71,6 +71,7 @@ def audit(
     n_permutations: int = 499,
     max_rows: int | None = None,
     random_state: int = 0,
+    positive: object = None,
 ) -> AuditResult:
     """Audit predictions for what they still say of protected columns.
 
@@ -118,6 +119,9 @@ def audit(
     n_permutations, max_rows, random_state : int
         Of the permutation tests (relu, forest, independence, units), which work on a random part of many rows. More
         permutations allow smaller p-values: none is below ``1 / (1 + n_permutations)``.
+    positive : class, optional
+        Which of two classes is audited where the predictions are labels or two columns of probabilities. By default 1,
+        True or "yes" among labels, and the second of two columns.
 
     Returns
     -------
@@ -152,7 +156,7 @@ def audit(
         check_alignment(protected, values, what)
     rows = Rows(validate_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
     raw, columns, notes = _complete(raw, protected, rows, coding, reference, missing)
-    subject = read_predictions(raw, family, link, parameter)
+    subject = read_predictions(raw, family, link, parameter, positive)
     names = _check_subject(subject, names)
     result = _audit(subject, columns, names, settings)
     return replace(
@@ -160,6 +164,9 @@ def audit(
         setting=setting,
         notes=(*notes, *subject.notes, *result.notes),
         backend=backend_of(protected, predictions),
+        positive=subject.positive,
+        is_clustered=cluster is not None,
+        is_weighted=sample_weight is not None,
     )
 
 

@@ -95,7 +95,7 @@ def bound_rows(result: AuditResult) -> list[list[str]]:
 
 def text(result: AuditResult) -> str:
     """The whole result in plain text."""
-    parts = [_wrap(f"{str(result.verdict).upper()}. {result.reason}"), _wrap(_summary(result))]
+    parts = [_wrap(f"{str(result.verdict).upper()}. {result.reason}"), _wrap(summary(result))]
     for evaluation in result.evaluations:
         parts.append(_headline(evaluation.title))
         if evaluation.effects:
@@ -116,10 +116,11 @@ def notes_of(result: AuditResult) -> list[str]:
     return list(dict.fromkeys([*result.notes, *(note for e in result.evaluations for note in e.notes)]))
 
 
-def _summary(result: AuditResult) -> str:
+def summary(result: AuditResult) -> str:
+    """What was audited, in one sentence."""
     return (
-        f"{result.n} predictions ({result.family}), {result.n_protected} protected column(s); {result.setting}; "
-        f"confidence {100 * result.level:g} %."
+        f"{result.n} predictions ({result.family}{positive(result)}), {result.n_protected} protected column(s); "
+        f"{result.setting}; confidence {100 * result.level:g} %."
     )
 
 
@@ -161,7 +162,7 @@ def fragment(result: AuditResult) -> str:
     parts = [
         f"<div class='sq'><style>{STYLE}</style>",
         f"<div class='verdict {kind}'><b>{escape(str(result.verdict))}</b><br>{escape(result.reason)}</div>",
-        f"<div class='sum'>{escape(_summary(result))}</div>",
+        f"<div class='sum'>{escape(summary(result))}</div>",
     ]
     for evaluation in result.evaluations:
         parts.append(f"<h3>{escape(evaluation.title[0].upper() + evaluation.title[1:])}</h3>")
@@ -231,34 +232,41 @@ def _between(value: Interval) -> str:
     return f"{value.estimate:+.4f} [{value.ci_low:+.4f}, {value.ci_high:+.4f}]"
 
 
-def _comparison_summary(comparison: Comparison) -> str:
+def positive(result: AuditResult | Comparison) -> str:
+    """Which of two classes the probabilities are of, where that is known."""
+    return f", positive class: {result.positive}" if result.positive else ""
+
+
+def comparison_summary(comparison: Comparison) -> str:
+    """What was compared, and how to read it."""
     return (
-        f"{comparison.n} rows, {comparison.family}; intervals and bounds of {100 * comparison.level:g} % confidence. "
-        "The correlation is the multiple one with all protected columns. Calibration in the large should be 0, the "
-        "slope 1."
+        f"{comparison.n} rows ({comparison.family}{positive(comparison)}); intervals and bounds of "
+        f"{100 * comparison.level:g} % confidence. The correlation is the multiple one with all protected columns. "
+        "Calibration in the large should be 0, the slope 1."
     )
 
 
 def comparison_text(comparison: Comparison) -> str:
     """The comparison in plain text."""
-    parts = [grid(comparison_rows(comparison))]
+    parts = [_wrap(comparison_summary(comparison)), "", grid(comparison_rows(comparison))]
     if len(comparison.sides) > 1:
         parts += [_headline(f"Differences to {comparison.sides[0].name}"), grid(difference_rows(comparison))]
     notes = [
         textwrap.fill(n, WIDTH, initial_indent="* ", subsequent_indent="  ") for n in _comparison_notes(comparison)
     ]
-    return "\n".join([*parts, "", _wrap(_comparison_summary(comparison)), *notes])
+    return "\n".join([*parts, *([""] if notes else []), *notes])
 
 
 def _comparison_notes(comparison: Comparison) -> list[str]:
-    return [f"{side.name}: {note}" for side in comparison.sides for note in notes_of(side.audit)]
+    own = [f"{side.name}: {note}" for side in comparison.sides for note in notes_of(side.audit)]
+    return [*comparison.notes, *own]
 
 
 def comparison_fragment(comparison: Comparison) -> str:
     """The comparison as a piece of html."""
-    parts = [f"<div class='sq'><style>{STYLE}</style>", _html_table(comparison_rows(comparison))]
+    parts = [f"<div class='sq'><style>{STYLE}</style><div class='sum'>{escape(comparison_summary(comparison))}</div>"]
+    parts.append(_html_table(comparison_rows(comparison)))
     if len(comparison.sides) > 1:
         parts.append(f"<h3>Differences to {escape(comparison.sides[0].name)}</h3>")
         parts.append(_html_table(difference_rows(comparison)))
-    parts.append(f"<div class='sum'>{escape(_comparison_summary(comparison))}</div>")
     return "".join([*parts, _html_list(_comparison_notes(comparison)), "</div>"])

@@ -51,6 +51,10 @@ class AuditResult:
         Effects unit by unit, of a tensor.
     backend : str
         Dataframe library of the tables.
+    positive : str
+        The class, of two, whose probability was audited; empty where nothing names it.
+    is_clustered, is_weighted : bool
+        Whether the rows had clusters, and weights.
 
     Examples
     --------
@@ -82,6 +86,9 @@ class AuditResult:
     notes: tuple[str, ...] = ()
     effect_map: EffectMap | None = field(default=None, repr=False)
     backend: str = "pandas"
+    positive: str = ""
+    is_clustered: bool = False
+    is_weighted: bool = False
 
     @property
     def p_value(self) -> float:
@@ -136,6 +143,7 @@ class AuditResult:
             "reason": self.reason,
             "setting": self.setting,
             "family": self.family,
+            "positive": self.positive or None,
             "n": self.n,
             "n_protected": self.n_protected,
             "level": self.level,

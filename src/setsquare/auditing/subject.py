@@ -10,6 +10,10 @@ from typing import Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
+from setsquare.design.outcome import MANY_CLASSES, Values
+from setsquare.design.outcome import guess_family as guess
+from setsquare.design.positive import class_name, positive_class
+from setsquare.design.strays import refuse_strays
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, family
 from setsquare.typing import Array, BoolArray
@@ -18,8 +22,6 @@ from setsquare.typing import Array, BoolArray
 SUM = 1e-6
 #: Rounded ones up to this, times the number of classes.
 ROUNDED = 0.005
-#: More labels than this are an identifier.
-MANY_CLASSES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Subject:
     n_outside : int
         Predictions that the family's mean cannot reach.
     notes : tuple of str
+    positive : str
+        The class, of two, whose probability the values are; empty where nothing names it.
     """
 
     values: Array
@@ -46,6 +50,7 @@ class Subject:
     shape: tuple[int, ...] = ()
     n_outside: int = 0
     notes: tuple[str, ...] = ()
+    positive: str = ""
 
     @property
     def n_rows(self) -> int:
@@ -69,14 +74,17 @@ class Raw:
     array : ndarray of shape (n, ...)
         Numbers, or objects with None for what is missing.
     names : tuple of str
-        Columns of a dataframe.
+        Columns of a dataframe, or the name of a series.
     missing : boolean ndarray of shape (n,)
         Rows with a missing or infinite value.
+    is_category : bool
+        Whether the type of a series says that it holds groups.
     """
 
     array: np.ndarray[Any, Any]
     names: tuple[str, ...]
     missing: BoolArray
+    is_category: bool = False
 
     @property
     def n_rows(self) -> int:
@@ -85,7 +93,7 @@ class Raw:
 
     def take(self, keep: BoolArray) -> Raw:
         """Return some of the rows."""
-        return Raw(self.array[keep], self.names, self.missing[keep])
+        return replace(self, array=self.array[keep], missing=self.missing[keep])
 
     def check_complete(self) -> None:
         """Refuse missing values."""
@@ -127,11 +135,20 @@ def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> 
             raise InputError(
                 f"There are {len(names)} classes for predictions of shape {array.shape}: name each column."
             )
-    return Raw(array, names, missing)
+    return Raw(array, names, missing, _is_category(predictions))
+
+
+def _is_category(predictions: Any) -> bool:
+    series = nw.from_native(predictions, eager_only=True, allow_series=True, pass_through=True)
+    return isinstance(series, nw.Series) and isinstance(series.dtype, nw.Categorical | nw.Enum)
 
 
 def read_predictions(
-    predictions: Any, glm: str | Family | None = None, link: str | None = None, parameter: float | None = None
+    predictions: Any,
+    glm: str | Family | None = None,
+    link: str | None = None,
+    parameter: float | None = None,
+    positive: object = None,
 ) -> Subject:
     """Find out what complete predictions are, and say so in notes where it had to be guessed.
 
@@ -141,6 +158,8 @@ def read_predictions(
     glm : str or Family, optional
         Guessed by default: probabilities and labels are binomial (multinomial for three classes or more), other
         numbers gaussian.
+    positive : object, optional
+        Which of two classes is audited; see :func:`setsquare.design.positive.positive_class`.
 
     Examples
     --------
@@ -155,12 +174,23 @@ def read_predictions(
     asked = None if glm is None else family(glm, link, parameter)
     raw = predictions if isinstance(predictions, Raw) else open_predictions(predictions)
     raw.check_complete()
-    labels = _labels(raw.array, asked) if raw.array.ndim == 1 else None
+    found = _interpret(raw, asked, positive)
+    if positive is None or found.positive:
+        return found
+    if found.shape or found.family.name != "binomial":
+        raise InputError(
+            f"positive={class_name(positive)!r} belongs to two classes: leave it out for other predictions."
+        )
+    return replace(found, positive=class_name(positive))
+
+
+def _interpret(raw: Raw, asked: Family | None, positive: object) -> Subject:
+    labels = _labels(raw, asked, positive) if raw.array.ndim == 1 else None
     if labels is not None:
         return labels
     values = _numbers(raw.array)
     if values.ndim == 2 and (sums := _sums_to_one(values, asked)):
-        return _classes(values, raw.names, asked, rounded=sums == "rounded")
+        return _classes(values, raw.names, asked, positive, rounded=sums == "rounded")
     if values.ndim > 1:
         return _units(values, asked)
     if asked is not None and asked.is_vector:
@@ -172,7 +202,7 @@ def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
     try:
         native = nw.from_native(predictions, eager_only=True, allow_series=True, pass_through=True)
         if isinstance(native, nw.Series):
-            return native.to_numpy(), ()
+            return native.to_numpy(), (str(native.name),) if native.name else ()
         if isinstance(native, nw.DataFrame):
             return native.to_numpy(), tuple(str(name) for name in native.columns)
         if hasattr(predictions, "collect"):
@@ -211,8 +241,9 @@ def _numbers(array: np.ndarray[Any, Any]) -> Array:
         ) from None
 
 
-def _labels(array: np.ndarray[Any, Any], asked: Family | None) -> Subject | None:
+def _labels(raw: Raw, asked: Family | None, positive: object) -> Subject | None:
     """Class labels as 0 and 1, or as indicators of three classes or more; None if these are numbers."""
+    array = raw.array
     text, vector = array.dtype.kind in "OUSb", asked is not None and asked.is_vector
     if not text and not vector and (asked is not None and asked.name != "binomial"):
         return None
@@ -220,21 +251,27 @@ def _labels(array: np.ndarray[Any, Any], asked: Family | None) -> Subject | None
         raise InputError(f"Class labels cannot be audited by the {asked.name} family: leave family= out.")
     if array.dtype.kind == "f" and not (array == np.floor(array)).all():
         return None
-    levels, codes = np.unique(array.astype(str) if array.dtype.kind == "O" else array, return_inverse=True)
-    names = tuple(str(level) for level in levels)
+    as_text = array.astype(str) if array.dtype.kind == "O" else array
+    levels, codes, counts = np.unique(as_text, return_inverse=True, return_counts=True)
     if not text and not vector and len(levels) != 2:
         return None  # counts or other numbers
+    if text and not raw.is_category:
+        refuse_strays("The column of predictions", dict(zip(levels.tolist(), counts.tolist(), strict=True)))
     if len(levels) > MANY_CLASSES:
         raise InputError(
             f"The predictions are text with {len(levels)} different values: give numbers, or class labels."
         )
-    if len(levels) <= 2 and not vector:
-        coded = codes.astype(np.float64)
+    names = tuple(map(class_name, levels))
+    kind, _ = guess(Values(n_levels=len(levels), is_text=True), "predictions")
+    if kind == "binomial" and not vector:
+        one = _positive_label(names, positive)
         note = (
-            f"The predictions are class labels, audited as 0 and 1 (1 is {names[-1]!r}): give probabilities where you "
-            "have them."
+            f"The predictions are class labels, audited as 0 and 1 (1 is {one!r}): give probabilities where you have "
+            "them."
         )
-        return Subject(coded, family("binomial") if asked is None else asked, notes=(note,))
+        glm = family(kind) if asked is None else asked
+        coded = np.array([float(name == one) for name in names])[codes]
+        return Subject(coded, glm, notes=(note,), positive=one)
     if asked is not None and not asked.is_vector:
         raise InputError(f"{len(levels)} labels are more than the binomial family takes: leave family= out.")
     note = (
@@ -242,6 +279,13 @@ def _labels(array: np.ndarray[Any, Any], asked: Family | None) -> Subject | None
         "have them."
     )
     return Subject(np.eye(len(levels))[codes], family("multinomial"), classes=names, notes=(note,))
+
+
+def _positive_label(names: Sequence[str], positive: object) -> str:
+    """The positive one of the labels that were predicted; a single one needs no choice."""
+    if len(names) == 1:
+        return names[0] if positive is None else class_name(positive)
+    return positive_class(names, positive)
 
 
 def _sums_to_one(values: Array, asked: Family | None) -> str:
@@ -261,14 +305,17 @@ def _sums_to_one(values: Array, asked: Family | None) -> str:
     return ""
 
 
-def _classes(values: Array, names: Sequence[str], asked: Family | None, *, rounded: bool) -> Subject:
+def _classes(values: Array, names: Sequence[str], asked: Family | None, positive: object, *, rounded: bool) -> Subject:
     notes = []
     if rounded:
         values = values / values.sum(axis=1, keepdims=True)
         notes.append("The rows of probabilities sum to 1 only roughly, and were scaled to do so.")
     if values.shape[1] == 2 and (asked is None or not asked.is_vector):
-        found = _means(values[:, 1], asked or family("binomial"))
-        return replace(found, notes=(*notes, *found.notes))
+        # As in scikit-learn, the second of two columns is the positive class.
+        shown = tuple(names) or ("first column", "second column")
+        one = shown[1] if positive is None else positive_class(shown, positive)
+        found = _means(values[:, shown.index(one)], asked or family("binomial"))
+        return replace(found, notes=(*notes, *found.notes), positive=one)
     if asked is not None and not asked.is_vector:
         raise InputError(
             f"Probabilities of {values.shape[1]} classes are audited by the multinomial family, not by the "
@@ -309,10 +356,10 @@ def guess_family(low: float, high: float, asked: Family | None) -> tuple[Family,
     """Return the family that was asked for, or that of numbers in this range with a note that says so."""
     if asked is not None:
         return asked, ()
-    shares = low >= 0.0 and high <= 1.0
-    kind = "probabilities (binomial)" if shares else "numbers on the whole line (gaussian)"
+    name, _ = guess(Values(low, high), "predictions")
+    kind = "probabilities (binomial)" if name == "binomial" else "numbers on the whole line (gaussian)"
     note = f"The predictions were taken for {kind}: pass family= if they are something else."
-    return family("binomial" if shares else "gaussian"), (note,)
+    return family(name), (note,)
 
 
 def outside_note(count: int, n: int, name: str) -> tuple[str, ...]:

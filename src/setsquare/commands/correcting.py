@@ -18,9 +18,11 @@ from setsquare.auditing.render import notes_of
 from setsquare.commands.applying import predict_table, render_table
 from setsquare.commands.options import Options
 from setsquare.commands.results import check_outputs, render_results
-from setsquare.commands.roles import Guess, guess_family, read_roles, resolve, values
+from setsquare.commands.roles import guess_outcome, read_roles, resolve, values
 from setsquare.commands.screen import Screen, cleaned, collected_warnings, show_comparison, working
 from setsquare.commands.sources import Source, open_source
+from setsquare.design.outcome import Guess
+from setsquare.design.positive import class_name, positive_class
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.estimators import OrthogonalGLMClassifier, OrthogonalGLMRegressor, PredictionOrthogonalizer
 from setsquare.estimators.plain import PlainGLMClassifier, PlainGLMRegressor
@@ -55,6 +57,7 @@ class Fitting:
     unseen: Literal["error", "pool"] = "error"
     folds: int = 5
     seed: int = 0
+    positive: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +85,14 @@ def correct(
     with working(f"Reading {file}", quiet=options.quiet) as say:
         source = open_source(file)
         rows = _read(source, fitting, options)
+        positive = _positive(rows, fitting.positive)
         say("Fitting")
         plain, model = _models(rows, fitting, options)
         with collected_warnings() as noted:
             model.fit(rows.table.select(rows.features + rows.protected), rows.outcome)
         certificate = model.solution_.certificate if hasattr(model, "solution_") else None
         left = _largest_correlation(model, rows)
-        comparison, held_out = _audit(plain, model, rows, fitting, options, [*rows.notes, *noted], say)
+        comparison, held_out = _audit(plain, model, rows, fitting, options, positive, [*rows.notes, *noted], say)
         contents = {output: dump(model)}
         if apply is not None and predictions is not None:
             say(f"Predicting {apply}")
@@ -110,7 +114,9 @@ def correct(
             more,
             predictions=held_out,
             protected=rows.table.select(rows.protected),
-            outcome=_codes(rows),
+            outcome=rows.outcome,
+            cluster=rows.cluster,
+            positive=positive,
             certificate=certificate,
             method=[METHODS[fitting.method]],
         )
@@ -136,7 +142,7 @@ def _read(source: Source, fitting: Fitting, options: Options) -> Training:
     if not roles["features"]:
         raise InputError(f"{source.name} has no columns but the target and the protected ones: features are needed.")
     outcome = values(table.column(roles["target"][0]))
-    guess = guess_family(outcome, roles["target"][0], fitting.family)
+    guess = guess_outcome(table, roles["target"][0], fitting.family)
     if guess.reason:
         notes = (guess.reason, *notes)
     cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
@@ -147,14 +153,14 @@ def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, An
     """The model as it would be, and corrected."""
     reading = {"missing": options.audit["missing"], "unseen": fitting.unseen}
     shared = {"protected": rows.protected, "coding": options.audit["coding"], **reading}
-    family = rows.guess.family
+    family = rows.guess.family.name
     fitted = {"l2": fitting.l2, **reading}
-    plain = PlainGLMClassifier(**fitted) if rows.guess.classes else PlainGLMRegressor(family, **fitted)
+    plain = PlainGLMClassifier(**fitted) if rows.guess.is_classes else PlainGLMRegressor(family, **fitted)
     if fitting.method == "constrained":
-        if rows.guess.classes:
+        if rows.guess.is_classes:
             return plain, OrthogonalGLMClassifier(l2=fitting.l2, **shared)
         return plain, OrthogonalGLMRegressor(family, l2=fitting.l2, **shared)
-    activation = None if rows.guess.classes else families.family(family).activation.name
+    activation = None if rows.guess.is_classes else families.family(family).activation.name
     return plain, PredictionOrthogonalizer(plain, fitting.method, activation=activation, **shared)
 
 
@@ -178,13 +184,25 @@ def _largest_correlation(model: Any, rows: Training) -> float:
     return left
 
 
-def _codes(rows: Training) -> Any:
-    """Classes as their numbers, in the order of the columns of probabilities."""
-    return np.unique(rows.outcome, return_inverse=True)[1] if rows.guess.classes else rows.outcome
+def _positive(rows: Training, asked: str | None) -> str | None:
+    """The positive class: the second of the model's two, as in scikit-learn, unless another is asked for."""
+    classes = [class_name(value) for value in np.unique(rows.outcome)] if rows.guess.is_classes else []
+    if len(classes) != 2:
+        if asked is not None:
+            raise InputError(f"positive={asked!r} belongs to two classes: leave it out for this target.")
+        return None
+    return classes[1] if asked is None else positive_class(classes, asked)
 
 
 def _audit(
-    plain: Any, model: Any, rows: Training, fitting: Fitting, options: Options, notes: Sequence[str], say: Any
+    plain: Any,
+    model: Any,
+    rows: Training,
+    fitting: Fitting,
+    options: Options,
+    positive: str | None,
+    notes: Sequence[str],
+    say: Any,
 ) -> tuple[Comparison, dict[str, Array]]:
     """Both models on rows that they were not fitted on, side by side, and their predictions."""
     held_out: dict[str, Array] = {}
@@ -206,9 +224,10 @@ def _audit(
         pooled |= any("unseen in training" in note for note in of_folds)
     found = compare(
         held_out,
-        _codes(rows),
+        rows.outcome,
         rows.table.select(rows.protected),
         rows.guess.family,
+        positive=positive,
         cluster=rows.cluster,
         setting=f"held out ({fitting.folds} folds)",
         **options.audit,

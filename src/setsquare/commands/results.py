@@ -54,7 +54,7 @@ def render_results(
         page = report.build(found, command=command_line(), data=data, **material).to_html()
         contents[options.html] = page.encode()
     if options.json is not None:
-        tree = {"command": command_line(), "data": data, **(more or {}), **found.to_dict()}
+        tree = {"command": command_line(), "data": data, **found.to_dict(), **(more or {})}
         text = json.dumps(report.record.plain(tree), ensure_ascii=False, indent=2, allow_nan=False)
         contents[options.json] = f"{text}\n".encode()
     return contents

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from setsquare.auditing.subject import MANY_CLASSES
+from setsquare import families
 from setsquare.commands.options import Options
 from setsquare.commands.sources import Source
+from setsquare.design.outcome import Guess, read_family
 from setsquare.design.seen import FEW_VALUES
 from setsquare.errors import InputError
 
@@ -53,6 +53,9 @@ def read_roles(
     roles = resolve(source, asked)
     groups = resolve(source, {"categorical": options.categorical})["categorical"]
     table = source.read([name for names in roles.values() for name in names], groups)
+    for name in (name for name in groups if name in table.column_names):
+        j = table.schema.get_field_index(name)
+        table = table.set_column(j, name, _as_category(table.column(j)))
     if table.num_rows == 1:
         raise InputError(f"{source.name} has a single row, of which nothing can be said: give more rows.")
     table, notes = _prepare_groups(table, roles["protected"], options)
@@ -62,6 +65,17 @@ def read_roles(
     count = table.num_rows - kept.num_rows
     left_out = f"{count} of {table.num_rows} rows have a missing value and were left out."
     return kept, roles, (*notes, left_out) if count else notes
+
+
+def _as_category(column: Any) -> Any:
+    """Texts as categories, in the order of the alphabet: their type then says that they are groups."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    text = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    levels = pa.array(sorted(level for level in pc.unique(text).to_pylist() if level is not None), pa.string())
+    codes = pc.index_in(text, value_set=levels)
+    return pa.DictionaryArray.from_arrays(codes, levels)
 
 
 def _prepare_groups(table: pa.Table, protected: Sequence[str], options: Options) -> tuple[pa.Table, tuple[str, ...]]:
@@ -123,53 +137,37 @@ def values(column: Any) -> Any:
     return decoded(column).to_numpy()
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """The family of an outcome, whether it is one of classes, and a sentence on why."""
+def guess_outcome(
+    table: pa.Table, name: str, asked: str | None, n_columns: int = 1, predictions: Sequence[str] = ()
+) -> Guess:
+    """Tell the family of an outcome; two classes are binomial, whatever was asked for.
 
-    family: str
-    classes: bool
-    reason: str
-
-
-def guess_family(outcome: Any, name: str, asked: str | None = None) -> Guess:
-    """Tell the family of an outcome by its values.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> guess_family(np.array(["no", "yes"]), "income").reason
-    "The outcome 'income' has two values, so the family is binomial (1 is 'yes'): pass --family if it is another."
-    >>> guess_family(np.array([0, 3, 1]), "visits").family, guess_family(np.array([1.5, 0.2, 7.1]), "cost").family
-    ('poisson', 'gaussian')
+    Parameters
+    ----------
+    table : pyarrow.Table
+    name : str
+        Column of the outcome.
+    asked : str, optional
+        Name of a family.
+    n_columns : int
+        Columns of class probabilities.
+    predictions : sequence of str
+        Columns of predictions.
     """
-    if outcome.dtype.kind not in "OUSbiuf":
-        raise InputError(f"The outcome {name!r} is of type {outcome.dtype}: give numbers or groups.")
-    text = outcome.dtype.kind in "OUSb"
-    missing = np.array([value is None for value in outcome]) if outcome.dtype.kind == "O" else outcome != outcome
-    if missing.any():
-        raise InputError(f"The outcome {name!r} has {int(missing.sum())} missing value(s): pass --missing drop.")
-    levels = np.unique(outcome.astype(str) if outcome.dtype.kind == "O" else outcome)
-    if len(levels) < 2:
-        raise InputError(f"The outcome {name!r} is {levels[0]} in every row: there is nothing to predict.")
-    if text and len(levels) > MANY_CLASSES:
-        raise InputError(f"The outcome {name!r} is text with {len(levels)} different values: give numbers or groups.")
-    if asked is not None:
-        if text and asked not in ("binomial", "multinomial"):
-            raise InputError(f"The outcome {name!r} is text, which the {asked} family cannot have: leave out --family.")
-        if text and asked == "binomial" and len(levels) > 2:
-            raise InputError(f"The outcome {name!r} has {len(levels)} groups: the binomial family takes two.")
-        classes = asked == "multinomial" or (asked == "binomial" and len(levels) == 2)
-        return Guess("binomial" if classes and len(levels) == 2 else asked, classes, "")
-    whole = not text and bool((outcome == np.floor(outcome)).all() and outcome.min() >= 0)
-    if len(levels) == 2:
-        family, why = "binomial", "has two values"
-    elif text:
-        family, why = "multinomial", f"has {len(levels)} groups"
-    elif whole and outcome.min() == 0:
-        family, why = "poisson", "is a count (whole numbers from 0)"
-    else:
-        family, why = "gaussian", "is a number"
-    one = f" (1 is {str(levels[1])!r})" if family == "binomial" and text else ""
-    reason = f"The outcome {name!r} {why}, so the family is {family}{one}: pass --family if it is another."
-    return Guess(family, family in ("binomial", "multinomial"), reason)
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = (table.column(each) for each in predictions)
+    numbers = (each for each in columns if pa.types.is_floating(each.type) or pa.types.is_integer(each.type))
+    lowest = (pc.min(each).as_py() for each in numbers)
+    guess = read_family(
+        values(table.column(name)),
+        None if asked is None else families.family(asked),
+        name=name,
+        n_columns=n_columns,
+        lowest_prediction=min((low for low in lowest if low is not None), default=np.inf),
+        is_category=pa.types.is_dictionary(table.schema.field(name).type),
+    )
+    if guess.family.is_vector and pc.count_distinct(decoded(table.column(name))).as_py() == 2 and n_columns <= 2:
+        return Guess(families.family("binomial"), True, guess.reason)
+    return guess

@@ -106,10 +106,7 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
 def show_audit(screen: Screen, result: AuditResult) -> None:
     """Print what the verdict of an audit rests on."""
     result = cleaned(result)
-    screen.say(
-        f"{result.n} predictions ({result.family}), {result.n_protected} protected column(s); {result.setting}; "
-        f"confidence {100 * result.level:g} %."
-    )
+    screen.say(render.summary(result))
     for evaluation in result.evaluations:
         screen.title(evaluation.title[0].upper() + evaluation.title[1:])
         if evaluation.effects:
@@ -123,16 +120,12 @@ def show_audit(screen: Screen, result: AuditResult) -> None:
 def show_comparison(screen: Screen, comparison: Comparison, caption: str) -> None:
     """Print predictions side by side."""
     comparison = cleaned(comparison)
+    screen.say(render.comparison_summary(comparison))
     rows = render.comparison_rows(comparison)
     # Of a single side the verdict has been told.
     screen.grid(rows if len(comparison.sides) > 1 else [rows[0], *rows[5:]], caption)
     if len(comparison.sides) > 1:
         screen.grid(render.difference_rows(comparison), f"Differences to {comparison.sides[0].name}")
-    screen.say(
-        f"{comparison.n} rows, {comparison.family}; intervals and bounds of {100 * comparison.level:g} % confidence. "
-        "The correlation is the multiple one with all protected columns. Calibration in the large should be 0, the "
-        "slope 1."
-    )
 
 
 def cleaned(value: T) -> T:

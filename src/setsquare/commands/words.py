@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
+
+from setsquare.design.strays import AS_GROUPS
 
 
 def as_options(text: str) -> str:
@@ -13,7 +16,8 @@ def as_options(text: str) -> str:
     >>> as_options("pass missing='drop', or family= if it is another; add a small ridge (l2=1e-4)")
     'pass --missing drop, or --family if it is another; add a small ridge (--l2 1e-4)'
     """
-    text = text.replace("coding='cells'", "--group-cells")
+    text = text.replace("coding='cells'", "--group-cells").replace(AS_GROUPS, "pass --categorical with its name")
+    text = re.sub(r"\bpositive=('[^']*'|\"[^\"]*\")", lambda m: f"--positive {shlex.quote(m[1][1:-1])}", text)
     found = re.compile(r"""\b(family|missing|unseen|method|l2|cluster|level|tolerance)=["']?([\w.+-]*\w)?["']?""")
     return found.sub(lambda m: f"--{m[1]}" + (f" {m[2]}" if m[2] else ""), text)
 

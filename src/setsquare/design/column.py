@@ -14,6 +14,7 @@ import numpy as np
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.typing import Array, BoolArray, IntArray, Table
 
+from .strays import stray_values
 from .table import Frame, is_sparse, open_table
 
 #: A level as plain data, fit for JSON; None stands for "missing" where that is a level of its own.
@@ -41,12 +42,14 @@ class Numbers:
 class Levels:
     """A categorical column: `codes` (n,) into `levels` (declared or sorted order), -1 where missing.
 
-    `declared` has all levels that the column's type names, in its order; empty for text.
+    `declared` has all levels that the column's type names, in its order; empty for text. `is_category` says whether the
+    type of the column, and not only the text in it, makes it categorical.
     """
 
     codes: IntArray
     levels: tuple[Level, ...]
     declared: tuple[Level, ...] = ()
+    is_category: bool = False
 
     @property
     def missing(self) -> BoolArray:
@@ -55,7 +58,7 @@ class Levels:
 
     def take(self, keep: BoolArray) -> Levels:
         """Keep some rows; levels that no longer occur stay in `levels`."""
-        return Levels(self.codes[keep], self.levels, self.declared)
+        return Levels(self.codes[keep], self.levels, self.declared, self.is_category)
 
 
 Column: TypeAlias = Numbers | Levels
@@ -98,8 +101,10 @@ class Rows:
         if isinstance(column, Numbers):
             return column.values
         if column.levels:
+            strays = ", ".join(map(repr, stray_values(column.levels)[:5]))
             raise InputError(
-                f"Column {name!r} was numeric in training and now holds text or categories; convert it to numbers."
+                f"Column {name!r} was numeric in training and now holds "
+                f"{f'other values too ({strays})' if strays else 'text or categories'}; convert it to numbers."
             )
         return np.full(self.n, np.nan)
 
@@ -215,7 +220,8 @@ def _from_levels(series: nw.Series[Any]) -> Levels:
         recode = np.full(len(found) + 1, -1)
         recode[sequence] = np.arange(len(found))
         codes = recode[codes]
-    return Levels(codes, tuple(_plain(found[i]) for i in sequence), tuple(map(_plain, declared)))
+    is_category = isinstance(series.dtype, nw.Categorical | nw.Enum)
+    return Levels(codes, tuple(_plain(found[i]) for i in sequence), tuple(map(_plain, declared)), is_category)
 
 
 def _factorize(series: nw.Series[Any]) -> tuple[IntArray, list[Any]]:
@@ -265,8 +271,11 @@ def _from_objects(values: np.ndarray[Any, Any], name: str) -> Column:
     if not any(isinstance(value, Real | Decimal) for value in present):
         kinds.discard("number")
     if not kinds <= {"text"} and not kinds <= {"boolean"} and not kinds <= {"number"}:
+        texts = [repr(value) for value in present if isinstance(value, str)][:5]
+        such = f", such as {', '.join(texts)}" if "number" in kinds and texts else ""
         raise InputError(
-            f"Column {name!r} mixes types ({', '.join(sorted(map(str, kinds)))}); convert it to numbers or to text."
+            f"Column {name!r} mixes types ({', '.join(sorted(map(str, kinds)))}{such}); convert it to numbers or to "
+            "text."
         )
     position = {value: i for i, value in enumerate(distinct)}
     codes = np.fromiter(map(position.__getitem__, items), dtype=np.int64, count=len(items))

@@ -14,6 +14,7 @@ from setsquare.typing import IntArray, Table
 
 from .coders import Categorical, Numeric, order_levels
 from .column import Column, Level, Levels, Missing, Numbers, complete_rows, plain_columns, read, read_column
+from .strays import refuse_strays
 from .table import filter_rows, n_rows, open_table
 
 #: A text column with more levels than this, and than half the rows, is taken for an identifier.
@@ -37,6 +38,8 @@ class Seen:
         The order that the column declares, if any.
     values : frozenset of float or None
         Distinct numbers, where they were asked for and are few.
+    is_category : bool
+        Whether the type of the column, and not only the text in it, makes it categorical.
     """
 
     n: int
@@ -45,6 +48,7 @@ class Seen:
     counts: Mapping[Level, int] | None = None
     declared: tuple[Level, ...] = ()
     values: frozenset[float] | None = None
+    is_category: bool = False
 
     @property
     def is_blank(self) -> bool:
@@ -61,7 +65,9 @@ class Seen:
         n, n_missing = self.n + other.n, self.n_missing + other.n_missing
         if numeric == {False} or (self.counts is not None and other.counts is not None):
             counts = Counter(self.counts or {}) + Counter(other.counts or {})
-            return Seen(n, n_missing, counts=counts, declared=tuple(dict.fromkeys(self.declared + other.declared)))
+            declared = tuple(dict.fromkeys(self.declared + other.declared))
+            is_category = self.is_category or other.is_category
+            return Seen(n, n_missing, counts=counts, declared=declared, is_category=is_category)
         known = [seen.values for seen in (self, other) if not seen.is_blank]
         values = None if None in known else _few(frozenset().union(*(v for v in known if v is not None)))
         return Seen(n, n_missing, self.total + other.total, values=values)
@@ -81,7 +87,13 @@ def see(column: Column, *, distinct: bool = False) -> Seen:
     if isinstance(column, Levels):
         counts = np.bincount(column.codes + 1, minlength=len(column.levels) + 1)
         present = {level: int(count) for level, count in zip(column.levels, counts[1:], strict=True) if count}
-        return Seen(len(column.codes), int(counts[0]), counts=present, declared=column.declared)
+        return Seen(
+            len(column.codes),
+            int(counts[0]),
+            counts=present,
+            declared=column.declared,
+            is_category=column.is_category,
+        )
     there = column.values[~column.missing]
     values = _few(frozenset(np.unique(there).tolist())) if distinct else None
     return Seen(len(column.values), len(column.values) - len(there), float(there.sum()), values=values)
@@ -92,6 +104,8 @@ def code_column(name: str, seen: Seen, reference: Mapping[str, Level], missing: 
     if seen.is_blank:
         raise MissingValuesError(f"Column {name!r} has missing values only; leave it out.")
     if seen.counts is not None:
+        if not seen.is_category and name not in reference:  # naming a reference declares groups, too
+            refuse_strays(f"Column {name!r}", {level: count for level, count in seen.counts.items() if count})
         levels = order_levels(seen.levels, name, reference.get(name))
         if len(levels) > max(MANY_LEVELS, seen.n // 2):
             raise InputError(

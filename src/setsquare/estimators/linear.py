@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from setsquare.errors import InputError
 from setsquare.estimators.gathering import MomentFitting
 from setsquare.estimators.reading import Columns, dense, learn_reader, validate_features, validate_weight
+from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.warn import warn_dropped, warn_erased, warn_pooled
 from setsquare.projection import Eraser, Projector, protected_basis
 from setsquare.sources import as_stream
@@ -120,6 +121,8 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
             raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
         if self.using not in ("protected", "features"):
             raise InputError(f"using={self.using!r} is not one of 'protected', 'features'.")
+        if protected is not None and self.using == "protected":
+            refuse_blind_scorers("LinearOrthogonalizer(protected=['age'])")
         table = validate_features(self, X, reset=True)
         self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns(), as_stored=True)
         Z = Z if isinstance(Z, np.ndarray) else dense(Z)

@@ -24,6 +24,7 @@ from setsquare.estimators.reading import (
     validate_outcome,
     validate_weight,
 )
+from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.warn import warn_boundary, warn_dropped, warn_outside, warn_pooled, warn_unweighted
 from setsquare.families import Activation
 from setsquare.problem import check_finite
@@ -58,6 +59,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     method : {"generalized", "linear"}
     protected : str, int, sequence of either, optional
         Columns inside the feature table, or a formula over them. By default they are given to ``fit`` and ``predict``.
+        Name them here in cross-validation and searches: scikit-learn's scorers pass only features to ``predict``.
     activation : str, optional
         Activation whose range the predictions keep: by default that of the probabilities for a classifier and the
         identity for a regressor; "exp" for positive predictions (counts, costs).
@@ -147,6 +149,8 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
             raise InputError(f'Unknown method {self.method!r}: choose "generalized" or "linear".')
         if self.missing == "drop":
             raise InputError('Predictions are made for every row, so none can be dropped: use missing="level".')
+        if protected is not None:
+            refuse_blind_scorers("PredictionOrthogonalizer(..., protected=['age'])")
         table = validate_features(self, X, reset=True)
         columns = Columns(self.protected, self.use_protected, self.coding, self.reference, self.missing, self.unseen)
         self.reader_, (_, P, _) = learn_reader(table, protected, columns, code_features=False)

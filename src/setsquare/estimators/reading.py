@@ -101,7 +101,10 @@ class Reader:
                 "Protected columns are given twice: they are inside the feature table, so leave out protected=."
             )
         if not self.inside and protected is None:
-            raise InputError("This method needs the protected columns of the rows that it corrects: pass protected=.")
+            raise InputError(
+                "This method needs the protected columns of the rows that it corrects: pass protected=, or fit it with "
+                "columns of the feature table, which it then finds there."
+            )
         if not self.inside:
             check_alignment(table, protected, "protected")
         encoded = replace(self.protected, missing=_strict(self.protected)).apply(table if self.inside else protected)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from setsquare.design.outcome import Values, guess_family
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
 from setsquare.families import Family, family
 from setsquare.nn.functional import read_protected
@@ -166,7 +167,9 @@ def _family(given: str | Family | None, y: NDArray[Any], n_outputs: int) -> Fami
     if not np.isfinite(y).all():
         raise MissingValuesError("The outcome has missing or infinite values: remove or fill them.")
     if given is None:
-        given = "multinomial" if n_outputs > 1 else "binomial" if np.isin(y, (0, 1)).all() else "gaussian"
+        seen = Values(n_levels=2 if np.isin(y, (0, 1)).all() else None)
+        # Several outputs are a softmax's; one is not on a log scale unless that is said, so that no counts are guessed.
+        given = "multinomial" if n_outputs > 1 else guess_family(seen, counts=False)[0]
     glm = family(given)
     if glm.is_vector != (n_outputs > 1):
         raise InputError(

@@ -6,7 +6,7 @@ import csv
 from functools import cache
 from typing import Any
 
-from setsquare.comparators import COMPARATORS
+from setsquare.comparators import COMPARATORS, available
 from setsquare.datasets.files import find, locate
 from setsquare.datasets.registry import DataFile
 from setsquare.paper import benchmark_sets
@@ -55,6 +55,15 @@ METHODS: dict[str, Method] = {
     "Zafar": comparator("zafar"),
     "Ours": benchmark_sets.corrected,
 }
+#: Comparators that the figures of the benchmark leave out, as the paper does: table 7 and table 2 have them.
+_ELSEWHERE = ("xu", "linear", "correlation-remover", "leace")
+_IN_THE_PAPER = ("komiyama-sp", "komiyama-eo", "berk-if", "zafar")
+
+
+def methods_for(family: str) -> dict[str, Method]:
+    """The paper's methods, and behind them the comparators that were added and are defined for a family."""
+    added = (name for name in available(family) if name not in (*_IN_THE_PAPER, *_ELSEWHERE))
+    return METHODS | {name: comparator(name) for name in added}
 
 
 @cache

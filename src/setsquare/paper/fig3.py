@@ -18,7 +18,7 @@ from setsquare.paper import benchmark_sets, figures
 from setsquare.paper.benchmark_sets import BenchmarkSet, Method
 from setsquare.paper.catalogue import targets
 from setsquare.paper.cells import Cells
-from setsquare.paper.fairness_methods import CAUSES, METHODS, SAVED, comparator, saved
+from setsquare.paper.fairness_methods import CAUSES, METHODS, SAVED, comparator, methods_for, saved
 from setsquare.paper.record import Cell, Record, Table
 from setsquare.typing import Array
 
@@ -30,10 +30,11 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
     """Fit every method to each set; a quick run takes compas."""
     names = ["compas"] if quick else list(benchmark_sets.names())
     load = cache(benchmark_sets.load)
-    task = progress.add_task("fig3", total=len(names) * len(METHODS) * len(SETTINGS))
+    methods = {name: list(methods_for(load(name).family)) for name in names}
+    task = progress.add_task("fig3", total=sum(map(len, methods.values())) * len(SETTINGS))
     found: dict[str, dict[str, Any]] = {name: {"n": len(load(name).y), "methods": {}} for name in names}
     for name in names:
-        for method in METHODS:
+        for method in methods[name]:
             progress.update(task, description=f"fig3: {method} on {name}")
             each = found[name]["methods"][method] = {}
             for setting in SETTINGS:
@@ -55,15 +56,16 @@ def measure(data: BenchmarkSet, method: str, setting: str) -> dict[str, Any]:
     on rows that were not, with HC3 errors. Effects are those of all folds together; a p-value is twice the median of
     the folds, which holds however they depend on each other, and however the effects of a constrained model cancel.
     """
+    known = methods_for(data.family)
     if setting == "as published":
-        predict = comparator("zafar", search="published") if method == "Zafar" else METHODS[method]
+        predict = comparator("zafar", search="published") if method == "Zafar" else known[method]
         predictions = predict(data, data)
         model, robust = (audit(predictions, data.X, data.family, vcov) for vcov in ("model", "HC3"))
         pairs = zip(data.protected, model.evaluation().effects, robust.evaluation().effects, strict=True)
         effects = {name: {"estimate": m.estimate, "p_value": m.p_value, "p_hc3": r.p_value} for name, m, r in pairs}
         return {"effects": effects, "leak": {"correlation": model.certificate.correlation}}
     failures: list[str] = []
-    predictions, fold = benchmark_sets.held_out(_or_none(METHODS[method], failures), data, folds=FOLDS, seed=SEED)
+    predictions, fold = benchmark_sets.held_out(_or_none(known[method], failures), data, folds=FOLDS, seed=SEED)
     rows = np.flatnonzero(np.isfinite(predictions))
     data, predictions, fold = data.take(rows), predictions[rows], fold[rows]
     parts = [fold == k for k in np.unique(fold)]
@@ -160,7 +162,7 @@ def _agreement(found: Mapping[str, Any]) -> Table:
             for key in ("estimate", "p_value"):
                 pairs = zip(v["saved"][key], v["here"][key], strict=True)
                 gaps.append(_largest([None if a is None or b is None else a - b for a, b in pairs]))
-            if method != "without":
+            if method in METHODS and method != "without":
                 rows.append((name, method, *gaps, _cause(name, method, gaps[0])))
     columns = ("data", "method", "effects", "p-values", "why")
     return Table("Largest difference to the saved results, on the rows that were fitted", columns, rows)
@@ -211,7 +213,7 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
     counts = {"model-based": 0, "HC3": 0}
     for about in found.values():
         for method, each in about["methods"].items():
-            if method not in ("without", "Ours"):
+            if method in METHODS and method not in ("without", "Ours"):
                 here = _versions(each)["here"]
                 counts["model-based"] += _significant(here["p_value"]) or 0
                 counts["HC3"] += _significant(here["p_hc3"]) or 0
@@ -259,6 +261,7 @@ def draw(record: Record, path: Path) -> Path:
     found = record.data
     width = figures.PAGE if len(found) > 1 else figures.COLUMN
     figure, axes = figures.subplots(2, len(found), width, 5.2, sharey=True)
+    methods = list(dict.fromkeys(method for about in found.values() for method in about["methods"]))
     blue, red = figures.COLOURS[:2]
     marks: dict[str, tuple[float, dict[str, Any]]] = {
         "saved": (-0.25, {"marker": "x", "color": "black", "label": "saved by the authors"}),
@@ -266,7 +269,8 @@ def draw(record: Record, path: Path) -> Path:
         "held out": (0.25, {"marker": "D", "color": red, "mfc": "none", "label": "here, held out (p: HC3)"}),
     }
     for column, (name, about) in zip(axes.T, found.items(), strict=True):
-        for place, each in enumerate(about["methods"].values()):
+        for method, each in about["methods"].items():
+            place = methods.index(method)
             for label, values in _versions(each).items():
                 shift, style = marks[label]
                 for axis, key in zip(column, ("estimate", "p_value"), strict=True):
@@ -281,9 +285,9 @@ def draw(record: Record, path: Path) -> Path:
         column[1].minorticks_off()
         column[1].axvline(LEVEL, color="black", lw=0.6, ls="--", zorder=0)
     for axis in axes.flat:
-        axis.set_ylim(len(METHODS) - 0.5, -0.5)
-        axis.set_yticks(range(len(METHODS)), METHODS)
-        axis.set_yticks(np.arange(len(METHODS) - 1) + 0.5, minor=True)
+        axis.set_ylim(len(methods) - 0.5, -0.5)
+        axis.set_yticks(range(len(methods)), methods)
+        axis.set_yticks(np.arange(len(methods) - 1) + 0.5, minor=True)
         axis.grid(axis="y", which="minor")
         axis.tick_params(axis="y", which="both", length=0)
         axis.set_axisbelow(True)

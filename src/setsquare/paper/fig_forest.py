@@ -50,6 +50,11 @@ def splines(train: BenchmarkSet, new: BenchmarkSet) -> Array:
 METHODS: dict[str, Method] = {**fairness_methods.METHODS, SPLINES: splines}
 
 
+def _known(family: str) -> dict[str, Method]:
+    """The methods above, and comparators that were added."""
+    return METHODS | fairness_methods.methods_for(family)
+
+
 def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
     """Fit and test every method on each set; a quick run takes two methods on compas and small forests."""
     names = ["compas"] if quick else list(benchmark_sets.names())
@@ -76,9 +81,10 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
 
 def _methods(data: BenchmarkSet, quick: bool) -> list[str]:
     """All methods on the paper's sets; of all rows of Adult, of which the paper has nothing, only the two ends."""
+    known = _known(data.family)
     if quick or data.name == "adult":
-        return ["without", "Ours"]
-    return [method for method in METHODS if method != SPLINES or _numeric(data).any()]
+        return ["without", "Ours", *(method for method in known if method not in METHODS)]
+    return [method for method in known if method != SPLINES or _numeric(data).any()]
 
 
 def measure(
@@ -88,7 +94,7 @@ def measure(
 
     Held out, R² is the mean over folds and its p-value twice their median; importances are those of the first fold.
     """
-    predict = METHODS[method]
+    predict = _known(data.family)[method]
     if setting == SETTINGS[0]:
         predictions, fold = predict(data, data), np.zeros(len(data.y), dtype=np.int64)
     else:
@@ -111,14 +117,14 @@ def half(data: BenchmarkSet, method: str) -> dict[str, float]:
     """R² on one random half of the rows, of a model that was fitted to the other: more rows than a fold has."""
     rng = np.random.default_rng(SEED)
     train, new = (data.take(rows) for rows in np.array_split(rng.permutation(len(data.y)), 2))
-    test = forest_r2(METHODS[method](train, new), new.X, rng=rng, n_permutations=PERMUTATIONS_R2)
+    test = forest_r2(_known(data.family)[method](train, new), new.X, rng=rng, n_permutations=PERMUTATIONS_R2)
     return {"r2": test.statistic, "r2_p": test.p_value}
 
 
 def says(name: str, method: str) -> str | None:
     """What the paper says of its forests; it prints no figures, and missing boxes are runs that failed."""
     failed = (name, method) in {("health", "Zafar"), *(("bank", m) for m in ("Komiyama1", "Komiyama2", "Berk"))}
-    if name == "adult" or failed or method in ("without", SPLINES):
+    if name == "adult" or failed or method not in fairness_methods.METHODS or method == "without":
         return None
     return "significant" if method != "Ours" or name == "bank" else "not significant"
 
@@ -196,7 +202,8 @@ def _reasons(found: Mapping[str, Any], size: Mapping[str, int]) -> tuple[str, ..
 def draw(record: Record, path: Path) -> Path:
     """Importances above, p-values below; a column of panels for each set, a line for each method."""
     found = record.data
-    methods = [m for m in METHODS if any(m in about["methods"] for about in found.values())]
+    there = dict.fromkeys(method for about in found.values() for method in about["methods"])
+    methods = [*(m for m in METHODS if m in there), *(m for m in there if m not in METHODS)]
     width = figures.PAGE if len(found) > 1 else figures.COLUMN
     figure, axes = figures.subplots(2, len(found), width, 5.2, sharey=True)
     marks = dict(zip(SETTINGS, ((-0.17, "o", figures.COLOURS[0]), (0.17, "D", figures.COLOURS[1])), strict=True))

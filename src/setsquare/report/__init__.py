@@ -4,13 +4,14 @@ One function makes a report of one audit, of before and after, or of a compariso
 
     report = build(
         audits,               # an AuditResult, a mapping of names to them ({"as trained": a, "corrected": b}), or a
-                              # Comparison; the first is "before", the last is what the verdict is about
+                              # Comparison; the first is "before", and each has its verdict at the head, by name
         predictions=None,     # what was audited: an array, or a mapping with the same names; gives the distributions
         protected=None,       # the protected columns of the same rows
         outcome=None,         # gives performance and calibration; needs predictions
         certificate=None,     # of a corrected model: model.solution_.certificate
         sample_weight=None,   # of the rows, as in the audit
         cluster=None,         # rows that belong together, as in the audit
+        positive=None,        # the positive class of the outcome; a comparison knows it
         title=None,
         method=(),            # sentences on how the model was made
         command=None,         # to reproduce it
@@ -24,6 +25,6 @@ A report holds aggregates, never rows. The page needs the extra ``report`` (jinj
 from __future__ import annotations
 
 from setsquare.report.assembly import build
-from setsquare.report.record import Report
+from setsquare.report.record import Headline, Report
 
-__all__ = ["Report", "build"]
+__all__ = ["Headline", "Report", "build"]

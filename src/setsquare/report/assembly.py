@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from setsquare.auditing import AuditResult, Comparison
 from setsquare.errors import InputError
 from setsquare.report import by_level, prose, sections
 from setsquare.report.material import Material, read_material
-from setsquare.report.record import Report
+from setsquare.report.record import Headline, Report
 from setsquare.solvers import Certificate
 
 _CONTENT = ("text", "notes", "tables", "figures")
@@ -24,6 +24,7 @@ def build(
     certificate: Certificate | None = None,
     sample_weight: Any = None,
     cluster: Any = None,
+    positive: object = None,
     title: str | None = None,
     method: Sequence[str] = (),
     command: str | None = None,
@@ -36,17 +37,19 @@ def build(
     Parameters
     ----------
     audits : AuditResult, mapping of name to AuditResult, or Comparison
-        The first is what the others are compared with; the last is what the verdict is about.
+        The first is what the others are compared with. Each has its verdict at the head of the report, by name.
     predictions : array of n rows, or mapping of name to arrays, optional
         What was audited, under the same names; an array belongs to the last audit. Gives distributions by level.
     protected : dataframe or array of n rows, optional
         The protected columns as they were audited.
     outcome : array of n values, optional
-        Gives performance and calibration of `predictions`.
+        Gives performance and calibration of `predictions`. The scores of a comparison are shown as they are.
     certificate : solvers.Certificate, optional
         Of the corrected model, ``model.solution_.certificate``.
     sample_weight, cluster : array of n values, optional
         As in the audit.
+    positive : class of the outcome, optional
+        As in the audit or the comparison.
     title : str, optional
         By default a question that names the protected columns.
     method : sequence of str
@@ -64,13 +67,17 @@ def build(
     >>> age, signal = rng.normal(50, 10, 2000), rng.normal(size=2000)
     >>> before, after = signal + 0.02 * age, signal - np.polyval(np.polyfit(age, signal, 1), age)
     >>> report = build({"before": sq.audit(before, age), "after": sq.audit(after, age)})
-    >>> print(report.title, "|", report.verdict)
-    Do the predictions follow x0? | no leak found
+    >>> print(report.title, [(each.model, each.verdict) for each in report.verdicts])
+    Do the predictions follow x0? [('before', 'leak'), ('after', 'no leak found')]
     """
     named, scores = _named(audits)
     last = list(named.values())[-1]
-    material = _material(named, last, predictions, protected, outcome, sample_weight, cluster)
-    if outcome is not None and material is not None:
+    if positive is None and (outcome is None or isinstance(audits, Comparison)):
+        positive = last.positive or None
+    if predictions is not None:
+        _check_same_rows(named.values(), sample_weight, cluster)
+    material = _material(named, last, predictions, protected, outcome, sample_weight, cluster, positive)
+    if not scores and material is not None:  # a comparison has them: numbers are computed once
         scores = material.scores()
     parts = (
         sections.summary(named, scores),
@@ -81,14 +88,13 @@ def build(
         by_level.calibration(material),
         sections.performance(named, scores),
         sections.certificate(certificate),
-        prose.method(named, method),
+        prose.method(named, [*(audits.notes if isinstance(audits, Comparison) else ()), *method]),
         prose.reproduce(command, data or {}),
     )
     names = prose.joined(prose.sources(last)) or "the protected columns"
     return Report(
         title or f"Do the predictions follow {names}?",
-        str(last.verdict),
-        last.reason,
+        tuple(Headline(name, str(audit.verdict), audit.reason) for name, audit in named.items()),
         tuple(part for part in parts if part is not None and any(part[key] for key in _CONTENT)),
     )
 
@@ -103,6 +109,15 @@ def _named(audits: Any) -> tuple[dict[str, AuditResult], dict[str, Any]]:
     return {str(name): audit for name, audit in named.items()}, {}
 
 
+def _check_same_rows(audits: Iterable[AuditResult], sample_weight: Any, cluster: Any) -> None:
+    """Refuse to show numbers of rows without the clusters or weights that the audit had."""
+    for audit in audits:
+        if audit.is_clustered and cluster is None:
+            raise InputError("The audit had clusters, which intervals by group need as well: pass cluster=.")
+        if audit.is_weighted and sample_weight is None:
+            raise InputError("The audit had weights, which means by group need as well: pass sample_weight=.")
+
+
 def _material(
     named: Mapping[str, AuditResult],
     last: AuditResult,
@@ -111,6 +126,7 @@ def _material(
     outcome: Any,
     sample_weight: Any,
     cluster: Any,
+    positive: object,
 ) -> Material | None:
     if predictions is None:
         if outcome is not None:
@@ -131,4 +147,5 @@ def _material(
         level=last.level,
         sample_weight=sample_weight,
         cluster=cluster,
+        positive=positive,
     )

@@ -89,6 +89,7 @@ def read_material(
     level: float,
     sample_weight: Any = None,
     cluster: Any = None,
+    positive: object = None,
 ) -> Material:
     """Read predictions, and leave out rows in which one, the outcome or the weight is missing, with a count."""
     given = {name: open_predictions(values) for name, values in predictions.items()}
@@ -122,11 +123,11 @@ def read_material(
     values: dict[str, Array] = {}
     y: Array | None = None
     if target is not None:
-        classes = class_names(target, given, glm)
+        classes = class_names(target, given, glm, positive)
         values = {name: _means(raw, glm, classes) for name, raw in given.items()}
         y = _outcome(target, classes)
     else:
-        subjects = {name: read_predictions(raw, glm) for name, raw in given.items()}
+        subjects = {name: read_predictions(raw, glm, positive=positive) for name, raw in given.items()}
         if not any(subject.shape for subject in subjects.values()):
             values = {name: subject.values for name, subject in subjects.items()}
             classes = next(iter(subjects.values())).classes
@@ -136,7 +137,7 @@ def read_material(
 
 def _means(raw: Raw, glm: Family, classes: tuple[str, ...]) -> Array:
     """Predictions as means or shares; numbers need no look at each as a label."""
-    plain = raw.array.ndim == 1 and raw.array.dtype.kind == "f" and not glm.is_vector
+    plain = raw.array.ndim == 1 and raw.array.dtype.kind == "f" and not (glm.is_vector or classes)
     return read_predictions(raw, glm).values if plain else align(raw, glm, classes)[0]
 
 

@@ -30,7 +30,7 @@ def render(report: Mapping[str, Any]) -> str:
     environment.globals["colour"] = figures.colour
     page = environment.from_string(template).render(
         report=report,
-        kind=_KINDS.get(report["verdict"], "unsure"),
+        kinds=[_KINDS.get(each["verdict"], "unsure") for each in report["verdicts"]],
         folded=FOLDED,
         style=Markup(style),
         script=Markup(script),

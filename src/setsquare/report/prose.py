@@ -34,12 +34,10 @@ def joined(names: Sequence[str], most: int = 4) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
 
 
-def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, *, with_outcome: bool) -> Section:
-    """What this does and does not show."""
-    audit = list(audits.values())[-1]
-    names = joined(sources(audit)) or "the protected columns"
+def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
+    """What each verdict means."""
     alarm = f"{100 * (1 - audit.level):g} in 100"
-    said = {
+    return {
         Verdict.LEAK: (
             f"The predictions go with {names} more closely than chance explains: among predictions that ignore these "
             f"columns, at most about {alarm} audits would say so."
@@ -57,7 +55,18 @@ def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, 
             f"No dependence on {names} was found, but there are too few rows to rule out one that matters. Do not read "
             "this as an all-clear."
         ),
-    }[audit.verdict]
+    }
+
+
+def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, *, with_outcome: bool) -> Section:
+    """What this does and does not show."""
+    audit = list(audits.values())[-1]
+    names = joined(sources(audit)) or "the protected columns"
+    said = _said(audit, names)
+    verdicts: dict[Verdict, list[str]] = {}
+    for name, each in audits.items():
+        verdicts.setdefault(each.verdict, []).append(name)
+    text = [f"{joined(by)}: {said[each]}" if len(audits) > 1 else said[each] for each, by in verdicts.items()]
     notes = ["It is about these rows and rows like them. Other people, places or times need an audit of their own."]
     if "in-sample" in audit.setting:
         notes.append("The model was fitted on the rows that it is audited on. On new rows it can follow the columns.")
@@ -74,7 +83,7 @@ def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, 
     ]
     if certificate is not None:
         notes.append("The certificate is exact on the training rows. On other rows the audit, not it, is the evidence.")
-    return section("meaning", "What this does and does not show", text=[said], notes=notes)
+    return section("meaning", "What this does and does not show", text=text, notes=notes)
 
 
 def method(audits: Mapping[str, AuditResult], sentences: Sequence[str]) -> Section:

@@ -1,4 +1,4 @@
-"""What a report is: a verdict, and sections of plain values that every format is written from.
+"""What a report is: verdicts, and sections of plain values that every format is written from.
 
 A section is a dictionary with ``id``, ``title``, ``text`` (paragraphs), ``notes`` (a list), ``tables`` and ``figures``.
 A table has a ``caption``, ``columns`` with a name and a kind, and ``rows`` of raw values; a figure has a ``kind``, a
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -25,17 +25,34 @@ Kind: TypeAlias = Literal["text", "number", "signed", "p", "count", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
+class Headline:
+    """The verdict on one model.
+
+    Attributes
+    ----------
+    model : str
+        Its name; empty where there is a single one.
+    verdict : str
+        "leak", "trace", "no leak found" or "inconclusive: n too small".
+    sentence : str
+        The answer, with the numbers.
+    """
+
+    model: str
+    verdict: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """A verdict, and everything that a reader needs to judge it, in plain values; made by :func:`build`.
+    """Verdicts, and everything that a reader needs to judge them, in plain values; made by :func:`build`.
 
     Attributes
     ----------
     title : str
         The question.
-    verdict : str
-        "leak", "trace", "no leak found" or "inconclusive: n too small".
-    sentence : str
-        The answer, with the numbers.
+    verdicts : tuple of Headline
+        The answer for each model, by name.
     sections : tuple of dict
         What there are data for; see this module's docstring.
 
@@ -55,9 +72,18 @@ class Report:
     """
 
     title: str
-    verdict: str
-    sentence: str
+    verdicts: tuple[Headline, ...]
     sections: tuple[Section, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the last model, such as the corrected one."""
+        return self.verdicts[-1].verdict
+
+    @property
+    def sentence(self) -> str:
+        """The answer for the last model, with the numbers."""
+        return self.verdicts[-1].sentence
 
     def section(self, name: str) -> Section:
         """One of the sections, by its id."""
@@ -70,15 +96,15 @@ class Report:
         """Plain values, ready for JSON; unknown numbers are None and infinite ones "Infinity"."""
         return {
             "title": self.title,
-            "verdict": self.verdict,
-            "sentence": self.sentence,
+            "verdicts": [asdict(each) for each in self.verdicts],
             "sections": list(self.sections),
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Report:
         """Read what :meth:`to_dict` wrote."""
-        return cls(values["title"], values["verdict"], values["sentence"], tuple(values["sections"]))
+        verdicts = tuple(Headline(**each) for each in values["verdicts"])
+        return cls(values["title"], verdicts, tuple(values["sections"]))
 
     def to_json(self, path: str | Path | None = None) -> str:
         """JSON; also written to `path` where one is given, as in all methods below."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from setsquare.auditing import AuditResult, Effect, Evaluation, holm
 from setsquare.auditing.comparison import Score
 from setsquare.auditing.performance import Interval
-from setsquare.auditing.render import number, p_value
+from setsquare.auditing.render import number, p_value, positive
 from setsquare.report.record import Kind, Section, section, table
 from setsquare.solvers import Certificate
 from setsquare.solvers.solution import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE
@@ -36,8 +36,8 @@ def summary(audits: Audits, scores: Scores) -> Section:
         rows.append([metric_name(score.metric), *map(number, known)])
     last = list(audits.values())[-1]
     about = (
-        f"{last.n:,} rows; {last.setting}; intervals and bounds hold with {100 * last.level:g} % confidence. The "
-        "correlation is the multiple one with all protected columns together."
+        f"{last.n:,} rows{positive(last)}; {last.setting}; intervals and bounds hold with {100 * last.level:g} % "
+        "confidence. The correlation is the multiple one with all protected columns together."
     )
     columns: list[tuple[str, Kind]] = [("", "text"), *((name, "text") for name in audits)]
     return section("summary", "In short", text=[about], tables=[table("The main numbers", columns, rows)])

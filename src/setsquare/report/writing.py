@@ -69,7 +69,8 @@ def text(report: Mapping[str, Any]) -> str:
 
 def _text_lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield visible(report["title"])
-    yield textwrap.fill(visible(f"{report['verdict'].upper()}. {report['sentence']}"), WIDTH)
+    for each in report["verdicts"]:
+        yield textwrap.fill(visible(f"{_lead(each)}{each['verdict'].upper()}. {each['sentence']}"), WIDTH)
     for section in report["sections"]:
         title = visible(section["title"])
         yield f"\n{title}\n{'-' * len(title)}"
@@ -83,7 +84,9 @@ def _text_lines(report: Mapping[str, Any]) -> Iterator[str]:
 def markdown(report: Mapping[str, Any]) -> str:
     """The report as Markdown."""
     parts = [f"# {escape_markdown(report['title'])}"]
-    parts.append(f"**{escape_markdown(_capital(report['verdict']))}.** {escape_markdown(report['sentence'])}")
+    for each in report["verdicts"]:
+        verdict = escape_markdown(_lead(each) + each["verdict"] if each["model"] else _capital(each["verdict"]))
+        parts.append(f"**{verdict}.** {escape_markdown(each['sentence'])}")
     for section in report["sections"]:
         parts.append(f"## {escape_markdown(section['title'])}")
         parts += map(escape_markdown, section["text"])
@@ -130,6 +133,11 @@ def escape_latex(words: object) -> str:
     50\% \& \textbackslash{}input\{x\}
     """
     return "".join(_LATEX.get(sign, sign) for sign in visible(words))
+
+
+def _lead(headline: Mapping[str, Any]) -> str:
+    """Name of the model before its verdict."""
+    return f"{headline['model']}: " if headline["model"] else ""
 
 
 def _capital(words: str) -> str:
