@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -78,36 +79,37 @@ def draw_null(score: str, groups: str, n: int, seed: int) -> tuple[bool, bool]:
     return found.is_leak, "effects" in found.found
 
 
-def draw_leaking(score: str, rng: Rng, group: np.ndarray) -> np.ndarray:
+def draw_leaking(score: str, leak: float, rng: Rng, group: np.ndarray) -> np.ndarray:
     """Predictions that are larger in a group."""
-    n = len(group)
+    n, shift = len(group), leak * group
     if score == "zero-inflated":
-        return np.where(rng.random(n) < 0.8 - 0.1 * group, 0.0, rng.exponential(size=n))
+        return np.where(rng.random(n) < 0.8 - 0.3 * shift, 0.0, rng.exponential(size=n))
     if score == "lognormal":
-        return np.exp(rng.normal(size=n) + 0.3 * group)
+        return np.exp(rng.normal(size=n) + shift)
     if score == "rare probabilities":
-        return 1.0 / (1.0 + np.exp(4.0 - rng.normal(size=n) - 0.3 * group))
+        return 1.0 / (1.0 + np.exp(4.0 - rng.normal(size=n) - shift))
     if score == "exponential":
-        return rng.exponential(size=n) * (1.0 + 0.3 * group)
+        return rng.exponential(size=n) * (1.0 + shift)
     if score == "0/1":
-        return (rng.random(n) < 0.12 + 0.06 * group).astype(float)
-    return rng.normal(size=n) + 0.3 * group
+        return (rng.random(n) < 0.12 + 0.2 * shift).astype(float)
+    return rng.normal(size=n) + shift
 
 
 COVERED = ("normal", "zero-inflated", "lognormal", "rare probabilities", "exponential", "0/1")
 LEVELS = ((100, 20_800, 0.03), (60, 5000, 0.05), (30, 4908, 0.05), (14, 2000, 0.05))
 
 
-def true_correlation(score: str) -> float:
+@cache
+def true_correlation(score: str, leak: float) -> float:
     rng = np.random.default_rng(0)
     group = (rng.random(4_000_000) < 0.1).astype(float)
-    return float(np.corrcoef(group, draw_leaking(score, rng, group))[0, 1])
+    return float(np.corrcoef(group, draw_leaking(score, leak, rng, group))[0, 1])
 
 
-def covers_group(score: str, n: int, truth: float, seed: int) -> tuple[bool, bool]:
+def covers_group(score: str, leak: float, n: int, truth: float, seed: int) -> tuple[bool, bool]:
     rng = np.random.default_rng([seed, n, *map(ord, score)])
     group = (rng.random(n) < 0.1).astype(float)
-    found = sq.audit(draw_leaking(score, rng, group), group, evaluation="glm").certificate
+    found = sq.audit(draw_leaking(score, leak, rng, group), group, evaluation="glm").certificate
     return found.correlation_upper >= abs(truth), found.correlation_upper >= found.correlation
 
 
@@ -154,7 +156,9 @@ def cells(samples: int) -> list[Cell]:
             for score in (*SCORES, *FURTHER):
                 slow = n == SIZES[-1] and (score == "7 classes" or groups == "mix")
                 found.append(("size", draw_null, (score, groups, n), samples // 4 if slow else samples))
-        found += [("coverage", covers_group, (score, n, true_correlation(score)), samples) for score in COVERED]
+        for score in COVERED:
+            for leak in (0.3, 1.0):
+                found.append(("coverage", covers_group, (score, leak, n, true_correlation(score, leak)), samples))
     found += [("levels", covers_levels, case, samples // 4) for case in LEVELS]
     found += [
         ("power", draw_shaped, (kind, n), samples // 4)
@@ -167,7 +171,7 @@ def cells(samples: int) -> list[Cell]:
 def simulate(samples: int, workers: int, done: dict[str, Any], write: bool, only: str) -> dict[str, Any]:
     run = Parallel(n_jobs=workers, batch_size=10)
     for part, function, arguments, count in track([c for c in cells(samples) if only in c[0]], "cells"):
-        name = f"{part}: {', '.join(map(str, arguments[:3] if part in ('size', 'levels') else arguments[:2]))}"
+        name = f"{part}: {', '.join(map(str, arguments[:3]))}"
         if done.get(name, {}).get("samples", 0) >= count:
             continue
         found = run(delayed(function)(*arguments, seed) for seed in range(count))

@@ -265,4 +265,4 @@ def test_confidence_is_never_printed_as_certainty() -> None:
 def test_the_reason_has_the_adjusted_p_value() -> None:
     found = sq.audit(P[:150], TABLE[:150], evaluation=["glm", "linear"])
     smallest = min(member.adjusted for member in found.members)
-    assert smallest > found.p_value and f"(p = {smallest:.2g})" in found.reason or "(p < 0.001)" in found.reason
+    assert (smallest > found.p_value and f"(p = {smallest:.2g})" in found.reason) or "(p < 0.001)" in found.reason
