@@ -43,9 +43,9 @@ def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
             f"columns, at most about {alarm} audits would say so."
         ),
         Verdict.TRACE: (
-            f"The predictions depend on {names}, but only slightly. It is as certain that the dependence is below the "
-            f"limits: {audit.limits.correlation:g} for correlations, {audit.limits.difference:g} standard deviations for "
-            "differences between groups."
+            f"The predictions depend on {names}, but only slightly: with the same confidence the correlation is below "
+            f"{audit.limits.correlation:g}, and differences between groups are below {audit.limits.difference:g} "
+            "standard deviations of the predictions."
         ),
         Verdict.NONE: (
             f"No dependence on {names} was found, and what was overlooked is small: the bounds below say how small. "
