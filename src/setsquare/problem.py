@@ -90,6 +90,11 @@ class Problem:
             return 1
         return int(self.outcome.max()) if self.outcome.ndim == 1 else self.outcome.shape[1] - 1
 
+    @property
+    def has_offset(self) -> bool:
+        """Whether the linear predictor has an offset."""
+        return self.offset is not None
+
     def mean_weight(self) -> Array:
         """Weights that sum to one."""
         return mean_weight(self.n_rows, self.weight)
@@ -103,7 +108,8 @@ class Problem:
 
     def outcome_spread(self) -> float:
         """Standard deviation of the outcome, over all its columns."""
-        return float(np.sqrt(np.var(self.coded_outcome(), axis=0).sum()))
+        y, w = self.coded_outcome(), self.mean_weight()
+        return float(np.sqrt(np.sum(w @ (y - w @ y) ** 2)))
 
     def mean_outcome(self) -> Array:
         """Weighted mean of the outcome, (1,), or share of each class, (K,)."""

@@ -65,6 +65,13 @@ class Family:
         """Whether a row has several linear predictors (softmax)."""
         return self.name == "multinomial"
 
+    @property
+    def is_convex(self) -> bool:
+        """Whether the loss is convex in ``eta``; otherwise a fit can have several optima even without a constraint."""
+        if self.link == "canonical":
+            return True
+        return self.name != "gaussian" and not (self.name == "tweedie" and (self.parameter or 0.0) > 2.0)
+
     def row_losses(self, y: Array, eta: Array) -> Three:
         """Negative log-likelihood of each row without constants, with two derivatives in ``eta``."""
         if self.own_loss is not None:

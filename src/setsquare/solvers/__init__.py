@@ -8,15 +8,16 @@ from functools import partial
 import numpy as np
 
 from setsquare.errors import InputError
-from setsquare.preparation import prepare
+from setsquare.objective import Objective
+from setsquare.preparation import Prepared, prepare
 from setsquare.problem import Problem
 from setsquare.rows import single_threaded_blas
-from setsquare.solvers.certify import certify, class_coefficients, measure
+from setsquare.solvers.certify import associate, certify, class_coefficients, is_met, measure
 from setsquare.solvers.choice import choose
 from setsquare.solvers.large import Krylov, measure_large, solve_large
 from setsquare.solvers.mdmm import solve_mdmm
 from setsquare.solvers.newton import Iterate, Settings
-from setsquare.solvers.solution import Certificate, Solution, Status, Step
+from setsquare.solvers.solution import Certificate, Solution, Status, Step, rests_on_few
 from setsquare.solvers.sqp import solve_sqp
 from setsquare.solvers.wide import WideObjective, prepare_wide
 from setsquare.streamed_preparation import prepare_streamed
@@ -25,6 +26,8 @@ from setsquare.typing import Array
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
 _ITERATIONS = {"sqp": 100, "large": 100, "mdmm": 10_000}
+#: Runs from random points that look for a solution where an offset may leave none.
+SEARCHES = 5
 
 
 def solve(
@@ -120,18 +123,41 @@ def _solve(
     if theta is not None and ends[0].status not in (Status.CONVERGED, Status.FLAT):
         ends.append(run(None))  # a start that leads nowhere is given up for the one that always works
     for _ in range(n_restarts):
-        generator = rng or np.random.default_rng()
-        draw = generator.normal(size=objective.n_parameters) / objective.n_parameters**0.5
-        while not np.isfinite(objective.values(objective.start.theta + draw).loss):
-            draw *= 0.5  # back into the domain of the link, in which the start is
-        ends.append(run(objective.start.theta + draw))
-    best = min(ends, key=lambda end: _rank(end, settings))
+        ends.append(run(_draw(objective, rng or np.random.default_rng())))
+    if problem.has_offset and name != "mdmm":  # only then can the constraint have no solution
+        ends += _search(prepared, ends, run)
+    best = ends[0] if len(ends) == 1 else min(ends, key=lambda end: _rank(prepared, end))
     return certify(prepared, best, name, measured(best))
 
 
-def _rank(end: Iterate, settings: Settings) -> tuple[bool, float]:
-    gap = float(np.abs(end.model.c).max(initial=0.0))
-    return gap > 100.0 * settings.correlation * max(end.model.spread, 1e-300), end.model.loss
+def _draw(objective: Objective, rng: np.random.Generator) -> Array:
+    """A random point in the domain of the link, in which the start is."""
+    draw = rng.normal(size=objective.n_parameters) / objective.n_parameters**0.5
+    while not np.isfinite(objective.values(objective.start.theta + draw).loss):
+        draw *= 0.5
+    return np.asarray(objective.start.theta + draw)
+
+
+def _search(prepared: Prepared, ends: list[Iterate], run: Callable[[Array | None], Iterate]) -> list[Iterate]:
+    """A run that meets the constraint, where none has and there is one: a start can lead past the solutions."""
+    if not all(_rank(prepared, end)[0] for end in ends):
+        return []
+    rng = np.random.default_rng(0)
+    for _ in range(SEARCHES):
+        found = run(_draw(prepared.objective, rng))
+        if not _rank(prepared, found)[0]:
+            return [found]
+    return []
+
+
+def _rank(prepared: Prepared, end: Iterate) -> tuple[bool, bool, float]:
+    """What makes one end worse than another: a constraint that is not met, one met through few rows, a higher loss."""
+    left = associate(prepared, end)
+    return (
+        not is_met(prepared, end, left),
+        rests_on_few(left.correlation_without, prepared.problem.n_rows),
+        end.model.loss,
+    )
 
 
 __all__ = ["Certificate", "Problem", "Settings", "Solution", "Status", "Step", "solve"]

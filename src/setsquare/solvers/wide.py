@@ -142,13 +142,14 @@ class WidePrepared(Prepared):
 
 def prepare_wide(problem: Problem) -> WidePrepared:
     """Standardise the features implicitly, take a basis of the protected columns, set the objective up."""
-    y, Q, w, offset, basis = read_rows(problem)
+    parts = read_rows(problem)
+    y, Q, w, offset, basis = parts
     q = problem.features.shape[1]
     check_freedom(problem, basis, q)
     rows = WideRows(problem.features, y, Q, w, offset, problem.protected)
     mean, scale = _spread(rows)
     varies = scale > 0.0
-    start = null_model(problem, y, w, 1 + q)
+    start = null_model(problem, parts, 1 + q)
     # With a ridge, coordinates in which loss and ridge together have about the same curvature in every direction.
     divisor = np.where(varies, np.sqrt(scale**2 + problem.l2 / start.curvature), np.inf)
     nothing = np.zeros((0, 0))
