@@ -34,6 +34,8 @@ from setsquare.typing import Array, Matrix
 
 #: A feature of which less than this share of the variance lies outside the span of those before it is aliased.
 ALIASED = 1e-10
+#: Mean square under which float64 has lost digits of it.
+SMALLEST = 1e-290
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ def set_up(
     whiten: bool = True,
 ) -> Prepared:
     """Set the objective up, given rows with features less ``mean``, their second moments, and the start."""
+    check_squares(problem, np.diag(second)[1:])
     gram, scale = _correlations(second, mean)
     ridge = problem.l2 / scale**2
     kept = _independent(gram)
@@ -131,6 +134,27 @@ def set_up(
     names = np.asarray(problem.feature_names, dtype=object)
     aliased = tuple(np.delete(names, kept))
     return Prepared(problem, objective, basis, mean, scale, gram, aliased, share)
+
+
+def check_squares(problem: Problem | StreamedProblem, squares: Array) -> None:
+    """Refuse features whose mean squares (q,) leave float64, at either end, and name them."""
+    names = np.asarray(problem.feature_names, dtype=object)
+    large = ~np.isfinite(squares)
+    if large.any():
+        raise InputError(
+            f"Feature(s) {', '.join(names[large][:5])} have values so large that their squares exceed float64: rescale "
+            "or repair them."
+        )
+    small = np.flatnonzero(squares < SMALLEST)
+    if isinstance(problem, Problem) and len(small):
+        columns = problem.features[:, small]
+        span = columns.max(axis=0) - columns.min(axis=0)
+        tiny = np.asarray(span.todense() if is_sparse(span) else span).ravel() > 0.0
+        if tiny.any():
+            raise InputError(
+                f"Feature(s) {', '.join(names[small[tiny]][:5])} have values so small that their squares vanish in "
+                "float64: rescale them."
+            )
 
 
 class RowParts(NamedTuple):

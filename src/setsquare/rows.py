@@ -272,7 +272,13 @@ def is_sparse(A: Matrix) -> bool:
 
 def mean_weight(n_rows: int, weight: Array | None) -> Array:
     """Weights that sum to one."""
-    return np.full(n_rows, 1.0 / n_rows) if weight is None else weight / weight.sum()
+    if weight is None:
+        return np.full(n_rows, 1.0 / n_rows)
+    with np.errstate(over="ignore"):
+        total = weight.sum()
+    if not np.isfinite(total):  # weights near the largest float64
+        return mean_weight(n_rows, weight / weight.max())
+    return np.asarray(weight / total)
 
 
 def as_double(A: Matrix) -> Matrix:

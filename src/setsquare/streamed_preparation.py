@@ -12,7 +12,7 @@ from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.intercept import Point, first_intercept, fit_intercept, intercept_sums, link_of, point_of
 from setsquare.objective import Start
-from setsquare.preparation import Prepared, null_sums, set_up, start_of
+from setsquare.preparation import Prepared, check_squares, null_sums, set_up, start_of
 from setsquare.projection.basis import Basis, check_rows, cholesky_factor, settle_basis, stack_factors
 from setsquare.rows import Block, Sums, quietly, weighted_gram
 from setsquare.sources import Parts
@@ -69,8 +69,12 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
     kernel = partial(_gather, first, problem.family, None if null else intercept)
     gram, *rest = problem.blocks.reduce(partial(quietly, kernel), add_sums)
     null = null or point_of(tuple(rest))
+    check_squares(problem, np.diag(gram)[1 : 1 + q])
     if not np.isfinite(gram).all():
-        raise InputError("The rows have missing or infinite values, which the first pass did not find: read them anew.")
+        raise InputError(
+            "Protected columns or outcomes have missing or infinite values, or values whose squares exceed float64: "
+            "rescale or repair them."
+        )
     # Of the columns 1, Z, X, y less the means of the first block; from here on less the means of all rows.
     means = gram[0, 1:]
     scatter = gram[1:, 1:] - np.outer(means, means)

@@ -105,6 +105,8 @@ class StreamedProblem:
     def __post_init__(self) -> None:
         if not self.outcomes.weight > 0.0:
             raise InputError("All sample weights are zero: give at least two rows a positive weight.")
+        if not np.isfinite(self.outcomes.weight):
+            raise InputError("The sample weights add up to more than float64 holds: divide them by the largest.")
         if not (np.isfinite(self.l2) and self.l2 >= 0.0):
             raise InputError(f"l2 must be a number of 0 or more, not {self.l2}.")
         if self.family.is_vector and not (self.outcomes.first > 0.0).all():

@@ -108,6 +108,7 @@ def _solve(
     if isinstance(problem, StreamedProblem):
         prepared = prepare_streamed(problem)
     else:
+        problem = problem.counted()
         prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
     run: Callable[[Array | None], Iterate]

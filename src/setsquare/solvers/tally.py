@@ -77,7 +77,7 @@ class Tally:
 
     @classmethod
     def of(cls, gap: Array, x: Array, w: Array, outcome: Array) -> Tally:
-        """Tally rows: predictions (b, K), protected columns (b, p), weights, outcomes (b, k); all but weights centred."""
+        """Tally rows of centred predictions (b, K), protected columns (b, p) and outcomes (b, k), with weights (b,)."""
         distance = np.einsum("nk,nk->n", gap, gap)
         influence = w * distance
         top = _largest(influence)
