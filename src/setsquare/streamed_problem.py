@@ -51,11 +51,14 @@ class Outcomes:
         if offset is not None and not np.isfinite(offset).all():
             raise InputError("The offset has missing or infinite values; note that an exposure of 0 has no logarithm.")
         counted = y[w > 0.0]
+        with np.errstate(over="ignore"):
+            total = float(w.sum())  # refused once all rows are read, should it be infinite
+            first, second = np.atleast_1d(w @ y), np.atleast_1d(w @ y**2)
         return cls(
             len(y),
-            float(w.sum()),
-            np.atleast_1d(w @ y),
-            np.atleast_1d(w @ y**2),
+            total,
+            first,
+            second,
             float(counted.min(initial=np.inf)),
             float(counted.max(initial=-np.inf)),
             None if offset is None else float(w @ offset),

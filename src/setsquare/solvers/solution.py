@@ -13,8 +13,8 @@ MAX_CORRELATION, MAX_KKT, MIN_CURVATURE = 1e-8, 1e-6, -1e-8
 
 
 #: Correlation that may appear when a few rows are left out: this, or that many over the number of rows. Of 2064
-#: ordinary fits (six families, 40 to 5000 rows) 13 had a larger one, all of them with 300 rows or fewer.
-FEW_CORRELATION, FEW_ROWS = 0.1, 10.0
+#: ordinary fits (six families, 40 to 5000 rows) 2 had a larger one.
+FEW_CORRELATION, FEW_ROWS = 0.1, 20.0
 #: Distance of a prediction from the mean, in units of the farthest outcome, that is out of all proportion.
 FAR = 5.0
 
@@ -134,7 +134,7 @@ class Certificate:
     def rests_on_few_rows(self) -> bool:
         """Whether predictions are uncorrelated with the protected columns only through a few rows, or run out of range.
 
-        Without those rows a correlation of more than 0.1 appears (of more than 10 / n in few rows), or a prediction is
+        Without those rows a correlation of more than 0.1 appears (of more than 20 / n where rows are few), or a prediction is
         more than five times as far from the mean as any outcome.
         """
         return rests_on_few(self.correlation_without, self.n_rows) or self.reach > FAR
