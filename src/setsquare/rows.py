@@ -342,8 +342,8 @@ _kept = threading.local()
 def _scratch(shape: tuple[int, int]) -> Array:
     """Uninitialised matrix, the same memory each time in a thread: fresh pages cost more than the work on them."""
     size = shape[0] * shape[1]
-    if len(getattr(_kept, "memory", ())) < size:
-        _kept.memory = np.empty(size)
+    if len(getattr(_kept, "memory", ())) < max(size, 1):  # a block can be without rows
+        _kept.memory = np.empty(max(size, 1))
     matrix: Array = _kept.memory[:size].reshape(shape, order="F")
     return matrix
 

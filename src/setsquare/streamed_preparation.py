@@ -64,7 +64,8 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
     q, p, k = len(problem.feature_names), len(problem.protected_names), problem.n_predictors
     if p:
         check_rows(problem.n_rows, p)
-    first = next(iter(problem.blocks.map(_means)))  # any point near the means keeps the digits of the spread
+    # Any point near the means keeps the digits of the spread; the first parts may have no rows that count.
+    first = next(means for means in problem.blocks.map(_means) if means is not None)
     intercept, null = _null(problem)
     kernel = partial(_gather, first, problem.family, None if null else intercept)
     gram, *rest = problem.blocks.reduce(partial(quietly, kernel), add_sums)
@@ -119,8 +120,8 @@ def _columns(block: Block) -> list[Array]:
     return [block.Z[:, 1:], *(() if block.X is None else (block.X,)), block.y]
 
 
-def _means(block: Block) -> Array:
-    return np.concatenate([part.mean(axis=0) if len(part) else part.sum(axis=0) for part in _columns(block)])
+def _means(block: Block) -> Array | None:
+    return np.concatenate([part.mean(axis=0) for part in _columns(block)]) if len(block.weight) else None
 
 
 def _gather(shift: Array, family: Family, intercept: Array | None, block: Block) -> Sums:

@@ -134,8 +134,8 @@ class Certificate:
     def rests_on_few_rows(self) -> bool:
         """Whether predictions are uncorrelated with the protected columns only through a few rows, or run out of range.
 
-        Without those rows a correlation of more than 0.1 appears (of more than 20 / n where rows are few), or a prediction is
-        more than five times as far from the mean as any outcome.
+        Without those rows a correlation of more than 0.1 appears (of more than 20 / n where rows are few), or a
+        prediction is more than five times as far from the mean as any outcome.
         """
         return rests_on_few(self.correlation_without, self.n_rows) or self.reach > FAR
 
