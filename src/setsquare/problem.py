@@ -193,10 +193,8 @@ def _check_outcome(problem: Problem) -> None:
         problem.family.check_outcome(y)
     if problem.offset is not None and problem.offset.size != problem.n_rows:
         raise InputError(f"The offset must be one column, not the shape {problem.offset.shape}.")
-    if np.abs(y).max() > LARGEST:
-        raise InputError(
-            f"The outcome has values as large as {np.abs(y).max():g}, whose squares exceed float64: rescale it."
-        )
+    if (largest := float(np.abs(y).max())) > LARGEST:
+        raise InputError(f"The outcome has values as large as {largest:g}, whose squares exceed float64: rescale it.")
     if np.ptp(y) == 0.0:
         refuse_constant(float(y[0]), problem.family)
 

@@ -285,7 +285,7 @@ def test_tallies_of_parts_add_up_to_that_of_all_rows_without_rounding_of_the_lar
     for column in x[left].T:
         c = column - np.average(column, weights=w[left])
         expected.append(abs(w[left] @ (c * centred)) / np.sqrt((w[left] @ c**2) * (w[left] @ centred**2)))
-    assert total.correlation(np.zeros(2), Floor(0.0, 0.0), 1) == pytest.approx(max(expected), rel=1e-9)
+    assert total.correlations(np.zeros(2), Floor(0.0, 0.0))[1] == pytest.approx(max(expected), rel=1e-9)
     assert total.prediction == 1e9 and total.influence[0] == pytest.approx(w[3] * 1e18)
 
 

@@ -67,10 +67,10 @@ class Family:
 
     @property
     def is_convex(self) -> bool:
-        """Whether the loss is convex in ``eta``; otherwise a fit can have several optima even without a constraint."""
-        if self.link == "canonical":
+        """Whether the loss is known to be convex in ``eta``; else a fit can have several optima without a constraint."""
+        if self.link == "canonical" or self.name in ("binomial", "poisson", "gamma", "negative_binomial"):
             return True
-        return self.name != "gaussian" and not (self.name == "tweedie" and (self.parameter or 0.0) > 2.0)
+        return self.name == "tweedie" and self.parameter is not None and self.parameter <= 2.0
 
     def row_losses(self, y: Array, eta: Array) -> Three:
         """Negative log-likelihood of each row without constants, with two derivatives in ``eta``."""

@@ -163,10 +163,9 @@ def associate(prepared: Prepared, end: Iterate) -> Association:
         found = _tally(prepared, end, level < AT_THE_EDGE)
         # The correlation of what varies by less is rounding. At the edge one class takes all, with few digits left.
         floor = Floor(1e-8 * level * prepared.problem.outcome_spread(), 0.0 if level < AT_THE_EDGE else 1e-6)
-        mean_x = prepared.basis.mean
-        left = found.correlation(mean_x, floor)
-        without = found.without_few(mean_x, floor, prepared.problem.n_rows)
-    return Association(left, *without, found.prediction / found.outcome if found.outcome > 0.0 else 0.0)
+        left = found.correlations(prepared.basis.mean, floor)
+    without = found.without_few(left, prepared.problem.n_rows)
+    return Association(float(left[0]), *without, found.prediction / found.outcome if found.outcome > 0.0 else 0.0)
 
 
 def level_of(prepared: Prepared, end: Iterate) -> float:

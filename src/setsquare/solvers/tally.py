@@ -101,30 +101,44 @@ class Tally:
     def _listed(self) -> tuple[Array, Array, Array]:
         return self.weight, self.gap, self.x
 
-    def correlation(self, mean_x: Array, floor: Floor, n_left_out: int = 0) -> float:
-        """Largest |corr| of a protected column with a prediction, without the ``n_left_out`` most influential rows.
+    def correlations(self, mean_x: Array, floor: Floor) -> Array:
+        """Largest |corr| of a protected column with a prediction: of all rows, and without the first listed ones.
 
         A protected column that varies by no more than the rounding of its mean ``mean_x`` has no correlation.
         """
-        kept = slice(n_left_out, None)
-        sums = self.rest.plus(Sums.of(self.gap[kept], self.x[kept], self.weight[kept]))
-        if not sums.weight > 0.0:
-            return 0.0
-        n, mean, mean_of_x = sums.weight, sums.total / sums.weight, sums.total_x / sums.weight
+        sums = self._without_each()
+        n = sums.weight[:, None]
+        mean, mean_of_x = sums.total / n, sums.total_x / n
         spread = np.sqrt(np.maximum(sums.square / n - mean**2, 0.0))
         spread_x = np.sqrt(np.maximum(sums.square_x / n - mean_of_x**2, 0.0))
         varies = spread_x > CONSTANT * np.maximum(np.abs(mean_x), 1e3 * np.abs(mean_of_x))
-        covariance = np.abs(sums.cross / n - np.outer(mean_of_x, mean))[varies]
-        smallest = max(floor.absolute, floor.relative * float(np.linalg.norm(spread)), np.finfo(float).tiny)
-        limit = np.maximum(spread, smallest)
-        return float(np.max(covariance / spread_x[varies, None] / limit, initial=0.0))
+        covariance = np.abs(sums.cross / n[:, :, None] - mean_of_x[:, :, None] * mean[:, None, :])
+        smallest = floor.relative * np.sqrt((spread**2).sum(axis=1, keepdims=True))
+        limit = np.maximum(np.maximum(spread, smallest), max(floor.absolute, np.finfo(float).tiny))
+        divisor = np.where(varies, spread_x, np.inf)[:, :, None] * limit[:, None, :]
+        return np.asarray((covariance / divisor).max(axis=(1, 2), initial=0.0))
 
-    def without_few(self, mean_x: Array, floor: Floor, n_rows: int) -> tuple[float, int]:
+    def _without_each(self) -> Sums:
+        """Sums of all rows, then without the most influential one, the two most influential ones, and so on."""
+        w, gap, x = self._listed
+        rows = Sums(
+            w,
+            w[:, None] * gap,
+            w[:, None] * gap**2,
+            w[:, None] * x,
+            w[:, None] * x**2,
+            w[:, None, None] * x[:, :, None] * gap[:, None, :],
+        )
+        stacked = (np.concatenate([part, rest[None]])[::-1] for part, rest in zip(rows, self.rest, strict=True))
+        return Sums(*(np.cumsum(part, axis=0)[::-1] for part in stacked))
+
+    def without_few(self, correlations: Array, n_rows: int) -> tuple[float, int]:
         """Largest correlation that appears when up to a hundredth of the rows are left out, and how many those are."""
-        most = min(len(self.influence), max(1, int(MOST_SHARE * n_rows)))
-        found = [(self.correlation(mean_x, floor, k), -k) for k in range(1, most + 1)]
-        worst, count = max(found, default=(0.0, 0))
-        return worst, -count
+        most = min(len(self.influence), max(1, int(MOST_SHARE * n_rows)), n_rows - 2)
+        if most < 1:
+            return 0.0, 0
+        count = 1 + int(np.argmax(correlations[1 : 1 + most]))
+        return float(correlations[count]), count
 
 
 def tally_block(block: Block, gap: Array, mean_x: Array, mean_y: Array) -> Array:
