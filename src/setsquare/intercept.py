@@ -33,8 +33,6 @@ class Point(NamedTuple):
     slope : float
         Mean size of the rows' slopes. Unlike the root of their mean square, it is bounded by the outcome at the
         maximum-likelihood intercept: a row with a large offset does not inflate it.
-    steepness : float
-        Mean slope of the activation.
     """
 
     loss: float
@@ -42,7 +40,6 @@ class Point(NamedTuple):
     gradient: Array
     hessian: Array
     slope: float
-    steepness: float
 
 
 def intercept_sums(family: Family, intercept: Array, block: Block) -> Sums:
@@ -56,14 +53,13 @@ def intercept_sums(family: Family, intercept: Array, block: Block) -> Sums:
         w @ terms.slope,
         np.tensordot(w, terms.curvature, axes=1),
         np.asarray(w @ np.sqrt(np.einsum("nk,nk->n", terms.slope, terms.slope))),
-        np.asarray(w @ np.trace(terms.mean_slope, axis1=1, axis2=2)),
     )
 
 
 def point_of(sums: Sums) -> Point:
     """Make a :class:`Point` of sums over all rows."""
-    loss, mean, gradient, hessian, slope, steepness = sums
-    return Point(float(loss), mean, gradient, hessian, float(slope), float(steepness))
+    loss, mean, gradient, hessian, slope = sums
+    return Point(float(loss), mean, gradient, hessian, float(slope))
 
 
 def first_intercept(family: Family, average: Array, offset: Array | float, top: float) -> Array:
@@ -87,6 +83,12 @@ def link_of(family: Family, average: Array) -> Array:
             "family cannot reach: choose another link."
         )
     return np.asarray(inverse(average))
+
+
+def steepness_at(family: Family, average: Array) -> float:
+    """Slope of the activation where its value is the mean outcome, whatever an offset makes of single rows."""
+    eta = link_of(family, average)[None]
+    return float(np.trace(family.terms(np.zeros_like(eta), eta, np.zeros_like(eta)).mean_slope[0]))
 
 
 def fit_intercept(

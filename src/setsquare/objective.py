@@ -71,7 +71,8 @@ class Start:
     slope, curvature : float
         Mean size of the rows' slopes, and their mean curvature: what gradients and eigenvalues are compared to.
     steepness : float
-        Mean slope of the activation; where it is far smaller, predictions have run to the edge of their range.
+        Slope of the activation at the mean outcome: where the rows' mean slope is far smaller than that, predictions
+        have run to the edge of their range.
     sums : tuple of ndarray or None
         The sums of :meth:`Objective.model` there. Second moments give them where every row has the same curvature: with
         a canonical link and without an offset.

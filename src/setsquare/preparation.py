@@ -14,7 +14,7 @@ from scipy.linalg import LinAlgError, lapack
 
 from setsquare.errors import InputError
 from setsquare.families import RowTerms, contrasts
-from setsquare.intercept import Point, first_intercept, fit_intercept, intercept_sums, link_of, point_of
+from setsquare.intercept import Point, first_intercept, fit_intercept, intercept_sums, link_of, point_of, steepness_at
 from setsquare.objective import Objective, Start
 from setsquare.problem import Problem
 from setsquare.projection import Basis, protected_basis
@@ -255,13 +255,16 @@ def _null_with_offset(problem: Problem, rows: RowParts, offset: Array, m: int) -
         return point_of(quietly(partial(intercept_sums, problem.family, intercept), block))
 
     first = first_intercept(problem.family, average, rows.w @ offset, top)
-    return start_of(*fit_intercept(at, problem.family, average, first, top), m)
+    return start_of(problem, *fit_intercept(at, problem.family, average, first, top), m)
 
 
-def start_of(intercept: Array, point: Point, m: int, sums: Sums | None = None) -> Start:
+def start_of(
+    problem: Problem | StreamedProblem, intercept: Array, point: Point, m: int, sums: Sums | None = None
+) -> Start:
     """The intercept-only model as a start, for ``m`` coordinates a predictor."""
     curvature = float(np.trace(point.hessian)) / len(intercept)
-    return Start(null_theta(intercept, m), point.loss, point.mean, point.slope, curvature, point.steepness, sums)
+    steepness = steepness_at(problem.family, problem.mean_outcome())
+    return Start(null_theta(intercept, m), point.loss, point.mean, point.slope, curvature, steepness, sums)
 
 
 def null_theta(intercept: Array, m: int) -> Array:

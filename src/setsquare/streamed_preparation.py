@@ -95,7 +95,7 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
         if not problem.has_offset and problem.family.link == "canonical":
             terms = problem.family.terms(average[None], intercept[None], np.zeros((1, k)))
             sums = null_sums(null.loss, terms, second, zy, zq)
-        return start_of(intercept, null, m, sums)
+        return start_of(problem, intercept, null, m, sums)
 
     rows = StreamedRows(problem.blocks.map(Centre(mean, basis)).keep(), problem.n_rows)
     return set_up(problem, rows, basis, mean, second, start, share, whiten=whiten)

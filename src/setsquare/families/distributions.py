@@ -67,7 +67,7 @@ class Family:
 
     @property
     def is_convex(self) -> bool:
-        """Whether the loss is known to be convex in ``eta``; else a fit can have several optima without a constraint."""
+        """Whether the loss is known to be convex in ``eta``; else fits can have several optima."""
         if self.link == "canonical" or self.name in ("binomial", "poisson", "gamma", "negative_binomial"):
             return True
         return self.name == "tweedie" and self.parameter is not None and self.parameter <= 2.0

@@ -14,6 +14,7 @@ from setsquare.problem import Problem
 from setsquare.rows import single_threaded_blas
 from setsquare.solvers.certify import associate, certify, class_coefficients, is_met, measure
 from setsquare.solvers.choice import choose
+from setsquare.solvers.feasibility import feasible_points
 from setsquare.solvers.large import Krylov, measure_large, solve_large
 from setsquare.solvers.mdmm import solve_mdmm
 from setsquare.solvers.newton import Iterate, Settings
@@ -26,8 +27,6 @@ from setsquare.typing import Array
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
 _ITERATIONS = {"sqp": 100, "large": 100, "mdmm": 10_000}
-#: Runs from random points that look for a solution where an offset may leave none.
-SEARCHES = 5
 
 
 def solve(
@@ -126,7 +125,7 @@ def _solve(
     for _ in range(n_restarts):
         ends.append(run(_draw(objective, rng or np.random.default_rng())))
     if problem.has_offset and name != "mdmm":  # only then can the constraint have no solution
-        ends += _search(prepared, ends, run)
+        ends += _search(prepared, ends, run, settings)
     best = ends[0] if len(ends) == 1 else min(ends, key=lambda end: _rank(prepared, end))
     return certify(prepared, best, name, measured(best))
 
@@ -139,13 +138,14 @@ def _draw(objective: Objective, rng: np.random.Generator) -> Array:
     return np.asarray(objective.start.theta + draw)
 
 
-def _search(prepared: Prepared, ends: list[Iterate], run: Callable[[Array | None], Iterate]) -> list[Iterate]:
+def _search(
+    prepared: Prepared, ends: list[Iterate], run: Callable[[Array | None], Iterate], settings: Settings
+) -> list[Iterate]:
     """A run that meets the constraint, where none has and there is one: a start can lead past the solutions."""
     if not all(_rank(prepared, end)[0] for end in ends):
         return []
-    rng = np.random.default_rng(0)
-    for _ in range(SEARCHES):
-        found = run(_draw(prepared.objective, rng))
+    for theta in feasible_points(prepared.objective, settings):
+        found = run(theta)
         if not _rank(prepared, found)[0]:
             return [found]
     return []

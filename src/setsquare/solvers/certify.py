@@ -23,9 +23,11 @@ from setsquare.typing import Array
 
 #: Curvature, relative to that of the intercept-only model, at which the data do not determine a direction at all.
 FLAT = 1e-5
-#: Mean slope of the activation, relative to that of the intercept-only model, under which predictions have run to the
-#: edge of their range.
+#: Mean slope of the activation, relative to that at the mean outcome, under which predictions have run to the edge of
+#: their range.
 AT_THE_EDGE = 1e-3
+#: The same, where predictions do count as uncorrelated: only because there is next to nothing left of them.
+NOTHING_LEFT = 1e-9
 #: Size of the gradient of the violation, relative to the violation, at which it cannot be made smaller.
 STUCK = 1e-4
 
@@ -126,7 +128,7 @@ def is_met(prepared: Prepared, end: Iterate, association: Association) -> bool:
     An offset can leave no other way: the loss is then above that of the intercept-only model, and without bound.
     """
     driven = prepared.problem.has_offset and end.model.loss > prepared.objective.start.loss
-    return association.max_correlation <= MAX_CORRELATION and not (driven and level_of(prepared, end) < AT_THE_EDGE)
+    return association.max_correlation <= MAX_CORRELATION and not (driven and level_of(prepared, end) < NOTHING_LEFT)
 
 
 def _is_stuck(prepared: Prepared, end: Iterate) -> bool:
@@ -169,7 +171,7 @@ def associate(prepared: Prepared, end: Iterate) -> Association:
 
 
 def level_of(prepared: Prepared, end: Iterate) -> float:
-    """Mean slope of the activation, as a share of the intercept-only model's where it has shrunk; else 1.
+    """Mean slope of the activation, as a share of that at the mean outcome, and 1 at most.
 
     It tells predictions that are constant from those that an offset has driven to the edge of their range.
     """
