@@ -14,7 +14,7 @@ from setsquare.rows import is_sparse, mean_weight
 from setsquare.typing import Array, Matrix
 
 #: Share of the weight that leaves no other row a say; and the largest number whose square, summed, stays in float64.
-LONE_WEIGHT, LARGEST = 1.0 - 1e-12, 1e150
+LONE_WEIGHT, LARGEST = 1.0 - 1e-12, 1e153
 
 
 @dataclass(frozen=True, slots=True)
