@@ -63,6 +63,8 @@ def test_an_offset_that_leaves_no_orthogonal_prediction_is_found_out(name: str, 
     problem = unequal_exposure(name, ratio)
     found = solve(problem, solver)
     assert found.status is Status.INFEASIBLE and not found.certificate.is_optimal
+    plain = solve(Problem(problem.features, problem.outcome, None, name, offset=problem.offset)).certificate.loss
+    assert found.certificate.loss_unconstrained == pytest.approx(plain, rel=1e-5)  # not where the solution drifted to
     truth = correlations(predict(problem, found), problem.protected).max()
     if name == "binomial":  # saturated probabilities have no digits beside 1
         return
