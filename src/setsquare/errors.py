@@ -59,6 +59,10 @@ class SeparationWarning(SetsquareWarning):
     """Some coefficients are not determined by the data: they drift to infinity while the loss stands still."""
 
 
+class FewRowsWarning(SetsquareWarning):
+    """The constraint is met through a few rows with extreme predictions: without them a correlation appears."""
+
+
 class LabelSignalWarning(SetsquareWarning):
     """The protected columns carry much of the outcome itself, which the correction removes with them."""
 

@@ -60,7 +60,7 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The model with nothing but an intercept: without an offset it is always feasible.
+    """The model with nothing but an intercept, at its maximum-likelihood value: without an offset it is feasible.
 
     Attributes
     ----------
@@ -69,7 +69,10 @@ class Start:
     mean : ndarray of shape (k,)
         Mean prediction there.
     slope, curvature : float
-        Size of the rows' slopes, and their mean curvature: what gradients and eigenvalues are compared to.
+        Mean size of the rows' slopes, and their mean curvature: what gradients and eigenvalues are compared to.
+    steepness : float
+        Slope of the activation at the mean outcome: where the rows' mean slope is far smaller than that, predictions
+        have run to the edge of their range.
     sums : tuple of ndarray or None
         The sums of :meth:`Objective.model` there. Second moments give them where every row has the same curvature: with
         a canonical link and without an offset.
@@ -80,6 +83,7 @@ class Start:
     mean: Array
     slope: float
     curvature: float
+    steepness: float
     sums: Sums | None
 
 

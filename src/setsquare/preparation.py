@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,8 @@ from scipy import sparse
 from scipy.linalg import LinAlgError, lapack
 
 from setsquare.errors import InputError
-from setsquare.families import Family, RowTerms, contrasts
+from setsquare.families import RowTerms, contrasts
+from setsquare.intercept import Point, first_intercept, fit_intercept, intercept_sums, link_of, point_of, steepness_at
 from setsquare.objective import Objective, Start
 from setsquare.problem import Problem
 from setsquare.projection import Basis, protected_basis
@@ -24,6 +26,7 @@ from setsquare.rows import (
     as_double,
     gram_and_product,
     is_sparse,
+    quietly,
     row_slices,
 )
 from setsquare.streamed_problem import StreamedProblem
@@ -31,6 +34,8 @@ from setsquare.typing import Array, Matrix
 
 #: A feature of which less than this share of the variance lies outside the span of those before it is aliased.
 ALIASED = 1e-10
+#: Mean square under which float64 has lost digits of it.
+SMALLEST = 1e-290
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +94,14 @@ class Prepared:
 
 def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten the features (or only standardise them), take a basis of the protected columns, set the objective up."""
-    y, Q, w, offset, basis = read_rows(problem)
+    parts = read_rows(problem)
+    y, Q, w, offset, basis = parts
     Z, mean = _centre(problem.features, w)
     rows = ArrayRows(Z, y, Q, w, offset, problem.protected)
     moments = rows.reduce(_moments)
 
     def start(m: int) -> Start:
-        return null_model(problem, y, w, m, moments)
+        return null_model(problem, parts, m, moments)
 
     return set_up(problem, rows, basis, mean, moments[0], start, label_share(y, Q, w), whiten=whiten)
 
@@ -112,6 +118,7 @@ def set_up(
     whiten: bool = True,
 ) -> Prepared:
     """Set the objective up, given rows with features less ``mean``, their second moments, and the start."""
+    check_squares(problem, np.diag(second)[1:])
     gram, scale = _correlations(second, mean)
     ridge = problem.l2 / scale**2
     kept = _independent(gram)
@@ -127,6 +134,27 @@ def set_up(
     names = np.asarray(problem.feature_names, dtype=object)
     aliased = tuple(np.delete(names, kept))
     return Prepared(problem, objective, basis, mean, scale, gram, aliased, share)
+
+
+def check_squares(problem: Problem | StreamedProblem, squares: Array) -> None:
+    """Refuse features whose mean squares (q,) leave float64, at either end, and name them."""
+    names = np.asarray(problem.feature_names, dtype=object)
+    large = ~np.isfinite(squares)
+    if large.any():
+        raise InputError(
+            f"Feature(s) {', '.join(names[large][:5])} have values so large that their squares exceed float64: rescale "
+            "or repair them."
+        )
+    small = np.flatnonzero(squares < SMALLEST)
+    if isinstance(problem, Problem) and len(small):
+        columns = problem.features[:, small]
+        span = columns.max(axis=0) - columns.min(axis=0)
+        tiny = np.asarray(span.todense() if is_sparse(span) else span).ravel() > 0.0
+        if tiny.any():
+            raise InputError(
+                f"Feature(s) {', '.join(names[small[tiny]][:5])} have values so small that their squares vanish in "
+                "float64: rescale them."
+            )
 
 
 class RowParts(NamedTuple):
@@ -203,41 +231,47 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
     return T
 
 
-def null_model(problem: Problem, y: Array, w: Array, m: int, moments: Sums | None = None) -> Start:
+def null_model(problem: Problem, rows: RowParts, m: int, moments: Sums | None = None) -> Start:
     """The intercept-only model, for ``m`` coordinates a predictor; moments of the features spare a reading there."""
-    offset = _coded_offset(problem)
-    shift, top = (0.0, -np.inf) if offset is None else (w @ offset, float(offset.max()))
-    theta = null_theta(problem.family, problem.mean_outcome(), shift, top, m)
-    eta = theta[:, 0] + (np.zeros((1, 1)) if offset is None else offset)  # without one, a row stands for all
-    terms = problem.family.terms(y, eta, np.zeros_like(eta))
-    loss, slope = float(w @ terms.loss), float(np.sqrt(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)))
-    alike = offset is None and problem.family.link == "canonical"
+    if rows.offset is not None:
+        return _null_with_offset(problem, rows, rows.offset, m)
+    w, y = rows.w, rows.y
+    intercept = link_of(problem.family, problem.mean_outcome())
+    terms = problem.family.terms(y, intercept[None], np.zeros_like(intercept)[None])  # a row stands for all
+    loss, slope = float(w @ terms.loss), float(w @ np.sqrt(np.einsum("nk,nk->n", terms.slope, terms.slope)))
+    alike = moments is not None and problem.family.link == "canonical"
     sums = null_sums(loss, terms, *moments) if moments is not None and alike else None
     curvatures = np.trace(terms.curvature, axis1=1, axis2=2) / problem.n_predictors
-    mean = w @ np.broadcast_to(terms.mean, y.shape)
-    return Start(theta.ravel(), loss, mean, slope, float(w @ np.broadcast_to(curvatures, w.shape)), sums)
+    curvature, steepness = float(w @ np.broadcast_to(curvatures, w.shape)), float(np.trace(terms.mean_slope[0]))
+    return Start(null_theta(intercept, m), loss, terms.mean[0], slope, curvature, steepness, sums)
 
 
-def null_theta(family: Family, average: Array, offset: Array | float, top: float, m: int) -> Array:
-    """Coordinates (k, m) of the intercept-only model; the offset has this mean and this largest value."""
-    k = len(average) - 1 if family.is_vector else 1
-    theta = np.zeros((k, m))
-    if family.is_vector:
-        theta[:, 0] = contrasts(k + 1).T @ np.log(average)
-    else:
-        inverse, (low, high) = family.activation.inverse, family.activation.range
-        assert inverse is not None  # every family has a link
-        if not low < average[0] < high:
-            raise InputError(
-                f"The outcome's mean is {average[0]:g}, which the {family.link} link of the {family.name} "
-                "family cannot reach: choose another link."
-            )
-        theta[0, 0] = inverse(average)[0]
-    theta[:, 0] -= offset
-    limit = family.activation.domain[1]
-    if top + theta[0, 0] >= limit:
-        theta[:, 0] -= top + theta[0, 0] - limit + 1.0
-    return theta
+def _null_with_offset(problem: Problem, rows: RowParts, offset: Array, m: int) -> Start:
+    average, top = problem.mean_outcome(), float(offset.max())
+    nothing = np.zeros((problem.n_rows, 0))
+    block = Block(nothing, rows.y, nothing, rows.w, offset)
+
+    def at(intercept: Array) -> Point:
+        return point_of(quietly(partial(intercept_sums, problem.family, intercept), block))
+
+    first = first_intercept(problem.family, average, rows.w @ offset, top)
+    return start_of(problem, *fit_intercept(at, problem.family, average, first, top), m)
+
+
+def start_of(
+    problem: Problem | StreamedProblem, intercept: Array, point: Point, m: int, sums: Sums | None = None
+) -> Start:
+    """The intercept-only model as a start, for ``m`` coordinates a predictor."""
+    curvature = float(np.trace(point.hessian)) / len(intercept)
+    steepness = steepness_at(problem.family, problem.mean_outcome())
+    return Start(null_theta(intercept, m), point.loss, point.mean, point.slope, curvature, steepness, sums)
+
+
+def null_theta(intercept: Array, m: int) -> Array:
+    """Coordinates of the model with these intercepts (k,) and nothing else, ``m`` for each of them."""
+    theta = np.zeros((len(intercept), m))
+    theta[:, 0] = intercept
+    return theta.ravel()
 
 
 def null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:

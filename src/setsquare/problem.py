@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from setsquare.families import Family, contrasts, family
 from setsquare.projection import check_rows
 from setsquare.rows import is_sparse, mean_weight
 from setsquare.typing import Array, Matrix
+
+#: Share of the weight that leaves no other row a say; and the largest number whose square, summed, stays in float64.
+LONE_WEIGHT, LARGEST = 1.0 - 1e-12, 1e153
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,28 @@ class Problem:
             return 1
         return int(self.outcome.max()) if self.outcome.ndim == 1 else self.outcome.shape[1] - 1
 
+    @property
+    def has_offset(self) -> bool:
+        """Whether the linear predictor has an offset."""
+        return self.offset is not None
+
     def mean_weight(self) -> Array:
         """Weights that sum to one."""
         return mean_weight(self.n_rows, self.weight)
+
+    def counted(self) -> Problem:
+        """Return the problem without its rows of weight 0: whatever stands in them, it would enter as 0 times that."""
+        if self.weight is None or self.weight.all():
+            return self
+        rows = np.flatnonzero(self.weight)
+        return replace(
+            self,
+            features=self.features[rows],
+            outcome=self.outcome[rows],
+            protected=None if self.protected is None else self.protected[rows],
+            weight=self.weight[rows],
+            offset=None if self.offset is None else self.offset[rows],
+        )
 
     def coded_outcome(self) -> Array:
         """Outcome of shape (n, k): as it is, or the class in contrasts."""
@@ -103,7 +125,8 @@ class Problem:
 
     def outcome_spread(self) -> float:
         """Standard deviation of the outcome, over all its columns."""
-        return float(np.sqrt(np.var(self.coded_outcome(), axis=0).sum()))
+        y, w = self.coded_outcome(), self.mean_weight()
+        return float(np.sqrt(np.sum(w @ (y - w @ y) ** 2)))
 
     def mean_outcome(self) -> Array:
         """Weighted mean of the outcome, (1,), or share of each class, (K,)."""
@@ -149,6 +172,11 @@ def _check(problem: Problem) -> None:
         raise InputError("Sample weights must be finite and not negative; remove or repair the rows that break this.")
     if problem.weight is not None and not problem.weight.any():
         raise InputError("All sample weights are zero: give at least two rows a positive weight.")
+    if problem.weight is not None and problem.mean_weight().max() > LONE_WEIGHT:
+        raise InputError(
+            f"One sample weight ({problem.weight.max():g}) exceeds all others by so much that only its row counts: "
+            "check the weights."
+        )
     if problem.offset is not None and not np.isfinite(problem.offset).all():
         raise InputError("The offset has missing or infinite values; note that an exposure of 0 has no logarithm.")
     if not (np.isfinite(problem.l2) and problem.l2 >= 0.0):
@@ -165,6 +193,8 @@ def _check_outcome(problem: Problem) -> None:
         problem.family.check_outcome(y)
     if problem.offset is not None and problem.offset.size != problem.n_rows:
         raise InputError(f"The offset must be one column, not the shape {problem.offset.shape}.")
+    if (largest := float(np.abs(y).max())) > LARGEST:
+        raise InputError(f"The outcome has values as large as {largest:g}, whose squares exceed float64: rescale it.")
     if np.ptp(y) == 0.0:
         refuse_constant(float(y[0]), problem.family)
 

@@ -272,7 +272,13 @@ def is_sparse(A: Matrix) -> bool:
 
 def mean_weight(n_rows: int, weight: Array | None) -> Array:
     """Weights that sum to one."""
-    return np.full(n_rows, 1.0 / n_rows) if weight is None else weight / weight.sum()
+    if weight is None:
+        return np.full(n_rows, 1.0 / n_rows)
+    with np.errstate(over="ignore"):
+        total = weight.sum()
+    if not np.isfinite(total):  # weights near the largest float64
+        return mean_weight(n_rows, weight / weight.max())
+    return np.asarray(weight / total)
 
 
 def as_double(A: Matrix) -> Matrix:
@@ -336,8 +342,8 @@ _kept = threading.local()
 def _scratch(shape: tuple[int, int]) -> Array:
     """Uninitialised matrix, the same memory each time in a thread: fresh pages cost more than the work on them."""
     size = shape[0] * shape[1]
-    if len(getattr(_kept, "memory", ())) < size:
-        _kept.memory = np.empty(size)
+    if len(getattr(_kept, "memory", ())) < max(size, 1):  # a block can be without rows
+        _kept.memory = np.empty(max(size, 1))
     matrix: Array = _kept.memory[:size].reshape(shape, order="F")
     return matrix
 

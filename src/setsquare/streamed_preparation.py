@@ -10,8 +10,9 @@ import numpy as np
 
 from setsquare.errors import InputError
 from setsquare.families import Family
+from setsquare.intercept import Point, first_intercept, fit_intercept, intercept_sums, link_of, point_of
 from setsquare.objective import Start
-from setsquare.preparation import Prepared, null_sums, null_theta, set_up
+from setsquare.preparation import Prepared, check_squares, null_sums, set_up, start_of
 from setsquare.projection.basis import Basis, check_rows, cholesky_factor, settle_basis, stack_factors
 from setsquare.rows import Block, Sums, quietly, weighted_gram
 from setsquare.sources import Parts
@@ -63,14 +64,18 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
     q, p, k = len(problem.feature_names), len(problem.protected_names), problem.n_predictors
     if p:
         check_rows(problem.n_rows, p)
-    first = next(iter(problem.blocks.map(_means)))  # any point near the means keeps the digits of the spread
-    outcomes = problem.outcomes
-    shift = 0.0 if outcomes.offset is None else outcomes.offset / outcomes.weight
-    theta = null_theta(problem.family, problem.mean_outcome(), shift, outcomes.top, 1)
-    kernel = partial(_gather, first, problem.family, theta[:, 0])
-    gram, loss, slope, curvature, mean_prediction = problem.blocks.reduce(partial(quietly, kernel), add_sums)
+    # Any point near the means keeps the digits of the spread; the first parts may have no rows that count.
+    first = next(means for means in problem.blocks.map(_means) if means is not None)
+    intercept, null = _null(problem)
+    kernel = partial(_gather, first, problem.family, None if null else intercept)
+    gram, *rest = problem.blocks.reduce(partial(quietly, kernel), add_sums)
+    null = null or point_of(tuple(rest))
+    check_squares(problem, np.diag(gram)[1 : 1 + q])
     if not np.isfinite(gram).all():
-        raise InputError("The rows have missing or infinite values, which the first pass did not find: read them anew.")
+        raise InputError(
+            "Protected columns or outcomes have missing or infinite values, or values whose squares exceed float64: "
+            "rescale or repair them."
+        )
     # Of the columns 1, Z, X, y less the means of the first block; from here on less the means of all rows.
     means = gram[0, 1:]
     scatter = gram[1:, 1:] - np.outer(means, means)
@@ -86,16 +91,28 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
     share = float(np.sum((transform.T @ scatter[X, y]) ** 2)) / total if total > 0.0 else 0.0
 
     def start(m: int) -> Start:
-        point = np.zeros((k, m))
-        point[:, :1] = theta
         sums = None
         if not problem.has_offset and problem.family.link == "canonical":
-            terms = problem.family.terms(average[None], theta.T, np.zeros((1, k)))
-            sums = null_sums(float(loss), terms, second, zy, zq)
-        return Start(point.ravel(), float(loss), mean_prediction, float(np.sqrt(slope)), float(curvature), sums)
+            terms = problem.family.terms(average[None], intercept[None], np.zeros((1, k)))
+            sums = null_sums(null.loss, terms, second, zy, zq)
+        return start_of(problem, intercept, null, m, sums)
 
     rows = StreamedRows(problem.blocks.map(Centre(mean, basis)).keep(), problem.n_rows)
     return set_up(problem, rows, basis, mean, second, start, share, whiten=whiten)
+
+
+def _null(problem: StreamedProblem) -> tuple[Array, Point | None]:
+    """Intercept of the intercept-only model; with an offset, which takes passes of its own, also the model there."""
+    outcomes, average = problem.outcomes, problem.mean_outcome()
+    if outcomes.offset is None:
+        return link_of(problem.family, average), None
+
+    def at(intercept: Array) -> Point:
+        kernel = partial(intercept_sums, problem.family, intercept)
+        return point_of(problem.blocks.reduce(partial(quietly, kernel), add_sums))
+
+    first = first_intercept(problem.family, average, outcomes.offset / outcomes.weight, outcomes.top)
+    return fit_intercept(at, problem.family, average, first, outcomes.top)
 
 
 def _columns(block: Block) -> list[Array]:
@@ -103,26 +120,19 @@ def _columns(block: Block) -> list[Array]:
     return [block.Z[:, 1:], *(() if block.X is None else (block.X,)), block.y]
 
 
-def _means(block: Block) -> Array:
-    return np.concatenate([part.mean(axis=0) if len(part) else part.sum(axis=0) for part in _columns(block)])
+def _means(block: Block) -> Array | None:
+    return np.concatenate([part.mean(axis=0) for part in _columns(block)]) if len(block.weight) else None
 
 
-def _gather(shift: Array, family: Family, intercept: Array, block: Block) -> Sums:
-    """Second moments of ones, features, protected columns and outcome, and the intercept-only model's sums."""
-    w, k = block.weight, block.y.shape[1]
+def _gather(shift: Array, family: Family, intercept: Array | None, block: Block) -> Sums:
+    """Second moments of ones, features, protected columns and outcome; with an intercept, its model's sums too."""
+    w = block.weight
     A = np.empty((len(w), 1 + len(shift)), order="F")
     A[:, 0] = 1.0
     np.concatenate(_columns(block), axis=1, out=A[:, 1:])
     A[:, 1:] -= shift
-    eta = intercept + (np.zeros((len(w), k)) if block.offset is None else block.offset)
-    terms = family.terms(block.y, eta, np.zeros_like(eta))
-    return (
-        weighted_gram(A, w),
-        np.asarray(w @ terms.loss),
-        np.asarray(w @ np.einsum("nk,nk->n", terms.slope, terms.slope)),
-        np.asarray(w @ np.trace(terms.curvature, axis1=1, axis2=2) / k),
-        w @ terms.mean,
-    )
+    gram = weighted_gram(A, w)
+    return (gram,) if intercept is None else (gram, *intercept_sums(family, intercept, block))
 
 
 def _basis(problem: StreamedProblem, mean: Array, gram: Array) -> Basis:

@@ -51,11 +51,14 @@ class Outcomes:
         if offset is not None and not np.isfinite(offset).all():
             raise InputError("The offset has missing or infinite values; note that an exposure of 0 has no logarithm.")
         counted = y[w > 0.0]
+        with np.errstate(over="ignore"):
+            total = float(w.sum())  # refused once all rows are read, should it be infinite
+            first, second = np.atleast_1d(w @ y), np.atleast_1d(w @ y**2)
         return cls(
             len(y),
-            float(w.sum()),
-            np.atleast_1d(w @ y),
-            np.atleast_1d(w @ y**2),
+            total,
+            first,
+            second,
             float(counted.min(initial=np.inf)),
             float(counted.max(initial=-np.inf)),
             None if offset is None else float(w @ offset),
@@ -105,6 +108,8 @@ class StreamedProblem:
     def __post_init__(self) -> None:
         if not self.outcomes.weight > 0.0:
             raise InputError("All sample weights are zero: give at least two rows a positive weight.")
+        if not np.isfinite(self.outcomes.weight):
+            raise InputError("The sample weights add up to more than float64 holds: divide them by the largest.")
         if not (np.isfinite(self.l2) and self.l2 >= 0.0):
             raise InputError(f"l2 must be a number of 0 or more, not {self.l2}.")
         if self.family.is_vector and not (self.outcomes.first > 0.0).all():

@@ -215,6 +215,10 @@ class Encoder:
         y = self.outcome.code(read_column(table, str(roles.outcome)))
         weight, offset = numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset")
         w = np.full(n, 1.0 / self.total_weight) if weight is None else weight / self.total_weight
+        if weight is not None and not weight.all():  # whatever stands in such a row would enter as 0 times that
+            rows = np.flatnonzero(weight)
+            A, y, w, n = np.asfortranarray(A[rows]), y[rows], w[rows], len(rows)
+            offset = None if offset is None else offset[rows]
         return Block(A[:, : 1 + q], y, np.zeros((n, 0)), w, None if offset is None else offset[:, None], A[:, 1 + q :])
 
 

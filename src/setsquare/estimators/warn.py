@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from setsquare.errors import (
     BoundaryWarning,
     DroppedColumnWarning,
+    FewRowsWarning,
     LabelSignalWarning,
     NotOrthogonalError,
     OffsetWarning,
@@ -18,7 +19,7 @@ from setsquare.errors import (
     SolverWarning,
     WeightWarning,
 )
-from setsquare.solvers import Certificate, Solution
+from setsquare.solvers import Certificate, Solution, Status
 
 #: Share of the outcome's variance explained by the protected columns from which a warning is due.
 LABEL_SHARE = 0.5
@@ -30,10 +31,11 @@ def judge(solution: Solution, constant: Sequence[str] = ()) -> None:
     ``constant`` names protected columns of one level only, which gave no column to the problem.
     """
     certificate = solution.certificate
-    if not certificate.is_orthogonal:
+    if not certificate.is_orthogonal or solution.status is Status.INFEASIBLE:
         _refuse_leak(solution)
     warn_dropped((*constant, *certificate.constant_protected), certificate.collinear_protected)
     warn_label_share(certificate.label_share)
+    _warn_few_rows(certificate)
     _warn_undetermined(certificate)
     if certificate.is_orthogonal and not certificate.is_optimal:
         _warn(
@@ -44,6 +46,14 @@ def judge(solution: Solution, constant: Sequence[str] = ()) -> None:
 
 
 def _refuse_leak(solution: Solution) -> None:
+    if solution.status is Status.INFEASIBLE:
+        raise NotOrthogonalError(
+            "With this offset no coefficients were found that make the predictions orthogonal to the protected "
+            "columns, unless all predictions run to the edge of their range (|corr| "
+            f"{solution.certificate.max_correlation:.2g}): the offset itself follows the protected columns, and the "
+            "features cannot make up for it. Model the rate instead (outcome divided by the exposure, "
+            "sample_weight=exposure, no offset), or add features that vary with the offset."
+        )
     message = (
         f"The predictions are still correlated with the protected columns (largest |corr| "
         f"{solution.certificate.max_correlation:.1e}) after {solution.n_iter} iterations of {solution.solver} "
@@ -79,6 +89,19 @@ def warn_label_share(share: float) -> None:
             f"The protected columns explain {share:.0%} of the outcome's variance: that much of the label's own signal "
             "is removed with them; check that none of them is the outcome or a copy of it.",
             LabelSignalWarning,
+        )
+
+
+def _warn_few_rows(certificate: Certificate) -> None:
+    """Say where the constraint is met through a few extreme predictions, which nobody would call orthogonal."""
+    if certificate.rests_on_few_rows:
+        _warn(
+            f"A few extreme predictions carry the correction: without {certificate.n_left_out} of {certificate.n_rows} "
+            f"rows the correlation with the protected columns is {certificate.correlation_without or 0.0:.2f}, and the "
+            f"farthest prediction lies {certificate.reach:.3g} times as far from the mean as the farthest outcome. Use "
+            'a family that weighs large predictions more ("poisson" or "gaussian" instead of "gamma"), raise l2 (try '
+            "0.1 and 1), or transform skewed features and outcomes.",
+            FewRowsWarning,
         )
 
 

@@ -65,6 +65,13 @@ class Family:
         """Whether a row has several linear predictors (softmax)."""
         return self.name == "multinomial"
 
+    @property
+    def is_convex(self) -> bool:
+        """Whether the loss is known to be convex in ``eta``; else fits can have several optima."""
+        if self.link == "canonical" or self.name in ("binomial", "poisson", "gamma", "negative_binomial"):
+            return True
+        return self.name == "tweedie" and self.parameter is not None and self.parameter <= 2.0
+
     def row_losses(self, y: Array, eta: Array) -> Three:
         """Negative log-likelihood of each row without constants, with two derivatives in ``eta``."""
         if self.own_loss is not None:

@@ -181,7 +181,8 @@ def minimise(
     for n_iter in range(max_iter + 1):
         flat = state.spread <= 100.0 * rounding * state.size
         left = state.gap / torch.where(flat, state.size.clamp_min(tiny), state.spread)
-        reached = (left <= tolerance) | (state.gap <= rounding * state.size)
+        left = torch.where(torch.isfinite(state.size), left, torch.inf)  # squares that overflow show nothing
+        reached = (left <= tolerance) | ((state.gap <= rounding * state.size) & torch.isfinite(left))
         idle = (damping == 0.0) & (left >= 0.5 * residual)
         finished = finished | (left <= aim) | (reached & idle)
         residual = left

@@ -151,7 +151,10 @@ def check_rows(n: int, p: int) -> None:
 def _check_finite(gram: Array, names: tuple[str, ...]) -> None:
     if not np.isfinite(gram).all():
         listed = ", ".join(np.asarray(names)[~np.isfinite(np.diag(gram))])
-        raise MissingValuesError(f"Protected column(s) {listed} have missing or infinite values: remove or fill them.")
+        raise MissingValuesError(
+            f"Protected column(s) {listed} have missing or infinite values, or values whose squares exceed "
+            "float64: remove, fill or rescale them."
+        )
 
 
 def cholesky_factor(gram: Array) -> Array | None:

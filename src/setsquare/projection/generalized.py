@@ -99,11 +99,14 @@ class GeneralizedProjector:
                 f"The protected columns have {X.shape[0]} rows, the predictions have {eta.shape[0]}: "
                 "give both for the same rows."
             )
-        basis = protected_basis(X, weight, names)
-        w = mean_weight(len(X), weight)
         units = np.asarray(eta, dtype=np.float64).reshape(len(eta), -1)
         if not np.isfinite(units).all():
             raise MissingValuesError("The pre-activations have missing or infinite values: remove or fill those rows.")
+        if weight is not None and not weight.all():  # first, or a prediction of any size would enter as 0 times it
+            units, X, weight = units[weight > 0.0], X[weight > 0.0], weight[weight > 0.0]
+        basis = protected_basis(X, weight, names)
+        w = mean_weight(len(X), weight)
+        _check_reach(h, units)
         mean = np.asarray(w @ h(units) if target is None else np.broadcast_to(target, units.shape[1]))
         Q, d = basis.apply(X), units.shape[1]
         # Products this thin are slower on several cores; an overflow is a step that the line search takes back.
@@ -127,6 +130,16 @@ class GeneralizedProjector:
     def predict(self, eta: Array, X: Array) -> Array:
         """Corrected output ``h(eta - a - Qb)``, in the shape of ``eta``."""
         return self.activation(self.apply(eta, X))
+
+
+def _check_reach(h: Activation, units: Array) -> None:
+    """Refuse pre-activations whose output is no number: the activation is monotone, so the ends tell."""
+    ends = np.array([units.min(initial=0.0), units.max(initial=0.0)]) if h.domain[1] == np.inf else units
+    if h.name != "softmax" and not np.isfinite(h(ends)).all():
+        raise InputError(
+            f"The pre-activations reach from {units.min():g} to {units.max():g}, where {h.name} has no finite value: "
+            "subtract a constant from all of them, or check their scale."
+        )
 
 
 class _Minimum(NamedTuple):
@@ -161,7 +174,8 @@ class _Sums(NamedTuple):
     def left(self) -> Array:
         """The same as a correlation; of an output without spread, relative to its size."""
         flat = self.spread <= 100.0 * ROUNDING * self.size
-        return self.gap / np.where(flat, np.maximum(self.size, np.finfo(float).tiny), self.spread)
+        left = self.gap / np.where(flat, np.maximum(self.size, np.finfo(float).tiny), self.spread)
+        return np.where(np.isfinite(self.size) & np.isfinite(left), left, np.inf)  # what overflows shows nothing
 
     def take(self, chosen: BoolArray) -> _Sums:
         """Pick some of the problems."""
@@ -172,6 +186,7 @@ def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Ar
     """Sum over row blocks for many units at once: products of basis columns meet the slopes of the units."""
     m, d = B.shape
     mean = mean[units]
+    scale = np.where(mean != 0.0, np.abs(mean), 1.0)  # squares of predictions beyond 1e154 or below 1e-154 are none
     i, j = np.triu_indices(m)
     total, spread, reach = np.zeros(d), np.zeros(d), np.zeros(d)
     gradient, upper = np.zeros((m, d)), np.zeros((len(i), d))
@@ -186,12 +201,12 @@ def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Ar
             upper += weighted_gram(D, w[rows] * slope[:, 0])[i, j, None]
         else:
             upper += (D[:, i] * D[:, j]).T @ (w[rows, None] * slope)
-        spread += w[rows] @ (out - mean) ** 2
+        spread += w[rows] @ ((out - mean) / scale) ** 2
         reach += w[rows] @ u**2
     hessian = np.empty((d, m, m))
     hessian[:, i, j] = hessian[:, j, i] = upper.T
     pull = mean * B[0]
-    sizes = np.sqrt(spread), np.sqrt(spread + mean**2), np.sqrt(reach)
+    sizes = scale * np.sqrt(spread), scale * np.sqrt(spread + (mean / scale) ** 2), np.sqrt(reach)
     return _Sums(total + pull, gradient, hessian, np.abs(total) + np.abs(pull), *sizes)
 
 

@@ -12,7 +12,7 @@ from setsquare.auditing.performance import Interval
 from setsquare.auditing.render import number, p_value, positive
 from setsquare.report.record import Kind, Section, section, table
 from setsquare.solvers import Certificate
-from setsquare.solvers.solution import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE
+from setsquare.solvers.solution import FEW_CORRELATION, FEW_ROWS, MAX_CORRELATION, MAX_KKT, MIN_CURVATURE
 
 Audits: TypeAlias = Mapping[str, AuditResult]
 Scores: TypeAlias = Mapping[str, Sequence[Score]]
@@ -262,6 +262,7 @@ def certificate(found: Certificate | None) -> Section | None:
     rows = [
         ["Orthogonal to the protected columns", yes[found.is_orthogonal], ""],
         ["Largest |corr| with a protected column", number(found.max_correlation), f"at most {MAX_CORRELATION:g}"],
+        ["Largest |corr| without a few extreme rows", *_few(found)],
         ["Constraint residual", number(found.constraint_residual), ""],
         ["Local optimum", yes[found.is_optimal], ""],
         ["KKT residual", number(found.kkt_residual), f"at most {MAX_KKT:g}"],
@@ -288,6 +289,14 @@ def certificate(found: Certificate | None) -> Section | None:
     )
     title = "Certificate of the corrected model"
     return section("certificate", title, text=[about], tables=[table("Certificate", columns, rows)])
+
+
+def _few(found: Certificate) -> tuple[str, str]:
+    """Correlation without the rows of the most extreme predictions, and what it should be."""
+    if found.correlation_without is None:
+        return "not measured", ""
+    limit = max(FEW_CORRELATION, FEW_ROWS / max(found.n_rows, 1))
+    return f"{found.correlation_without:.3f} ({found.n_left_out} row(s) left out)", f"at most {limit:g}"
 
 
 def _known(rank: int | None) -> str:

@@ -8,15 +8,17 @@ from functools import partial
 import numpy as np
 
 from setsquare.errors import InputError
-from setsquare.preparation import prepare
+from setsquare.objective import Objective
+from setsquare.preparation import Prepared, prepare
 from setsquare.problem import Problem
 from setsquare.rows import single_threaded_blas
-from setsquare.solvers.certify import certify, class_coefficients, measure
+from setsquare.solvers.certify import AT_THE_EDGE, associate, certify, class_coefficients, is_met, level_of, measure
 from setsquare.solvers.choice import choose
+from setsquare.solvers.feasibility import feasible_points
 from setsquare.solvers.large import Krylov, measure_large, solve_large
 from setsquare.solvers.mdmm import solve_mdmm
 from setsquare.solvers.newton import Iterate, Settings
-from setsquare.solvers.solution import Certificate, Solution, Status, Step
+from setsquare.solvers.solution import Certificate, Solution, Status, Step, rests_on_few
 from setsquare.solvers.sqp import solve_sqp
 from setsquare.solvers.wide import WideObjective, prepare_wide
 from setsquare.streamed_preparation import prepare_streamed
@@ -105,6 +107,7 @@ def _solve(
     if isinstance(problem, StreamedProblem):
         prepared = prepare_streamed(problem)
     else:
+        problem = problem.counted()
         prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
     run: Callable[[Array | None], Iterate]
@@ -120,18 +123,48 @@ def _solve(
     if theta is not None and ends[0].status not in (Status.CONVERGED, Status.FLAT):
         ends.append(run(None))  # a start that leads nowhere is given up for the one that always works
     for _ in range(n_restarts):
-        generator = rng or np.random.default_rng()
-        draw = generator.normal(size=objective.n_parameters) / objective.n_parameters**0.5
-        while not np.isfinite(objective.values(objective.start.theta + draw).loss):
-            draw *= 0.5  # back into the domain of the link, in which the start is
-        ends.append(run(objective.start.theta + draw))
-    best = min(ends, key=lambda end: _rank(end, settings))
+        ends.append(run(_draw(objective, rng or np.random.default_rng())))
+    if problem.has_offset and name != "mdmm":  # only then can the constraint have no solution
+        ends += _search(prepared, ends, run, settings)
+    best = ends[0] if len(ends) == 1 else min(ends, key=lambda end: _rank(prepared, end))
     return certify(prepared, best, name, measured(best))
 
 
-def _rank(end: Iterate, settings: Settings) -> tuple[bool, float]:
+def _draw(objective: Objective, rng: np.random.Generator) -> Array:
+    """A random point in the domain of the link, in which the start is."""
+    draw = rng.normal(size=objective.n_parameters) / objective.n_parameters**0.5
+    while not np.isfinite(objective.values(objective.start.theta + draw).loss):
+        draw *= 0.5
+    return np.asarray(objective.start.theta + draw)
+
+
+def _search(
+    prepared: Prepared, ends: list[Iterate], run: Callable[[Array | None], Iterate], settings: Settings
+) -> list[Iterate]:
+    """A run that meets the constraint, where none has and there is one: a start can lead past the solutions."""
+    if any(_is_plain(prepared, end, settings) for end in ends) or not all(_rank(prepared, end)[0] for end in ends):
+        return []
+    for theta in feasible_points(prepared.objective, settings):
+        found = run(theta)
+        if not _rank(prepared, found)[0]:
+            return [found]
+    return []
+
+
+def _is_plain(prepared: Prepared, end: Iterate, settings: Settings) -> bool:
+    """Whether the constraint is met beyond doubt, which takes no reading of the rows to see."""
     gap = float(np.abs(end.model.c).max(initial=0.0))
-    return gap > 100.0 * settings.correlation * max(end.model.spread, 1e-300), end.model.loss
+    return gap <= settings.correlation * end.model.spread and level_of(prepared, end) >= AT_THE_EDGE
+
+
+def _rank(prepared: Prepared, end: Iterate) -> tuple[bool, bool, float]:
+    """What makes one end worse than another: a constraint that is not met, one met through few rows, a higher loss."""
+    left = associate(prepared, end)
+    return (
+        not is_met(prepared, end, left),
+        rests_on_few(left.correlation_without, prepared.problem.n_rows),
+        end.model.loss,
+    )
 
 
 __all__ = ["Certificate", "Problem", "Settings", "Solution", "Status", "Step", "solve"]

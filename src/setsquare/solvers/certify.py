@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from setsquare.errors import InputError
 from setsquare.families import contrasts
-from setsquare.objective import linear_predictor
+from setsquare.families.activations import SIGMOID
+from setsquare.objective import Objective, linear_predictor
 from setsquare.preparation import Prepared
 from setsquare.problem import Problem
-from setsquare.projection.basis import CONSTANT
 from setsquare.rows import Block, Sums
 from setsquare.solvers.newton import OPEN, Iterate, Settings, kkt_residual
-from setsquare.solvers.solution import MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
+from setsquare.solvers.solution import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
 from setsquare.solvers.sqp import reduced_hessian, solve_reduced, solve_sqp
+from setsquare.solvers.tally import Floor, Tally, tally_block
 from setsquare.streamed_problem import StreamedProblem
 from setsquare.typing import Array
 
 #: Curvature, relative to that of the intercept-only model, at which the data do not determine a direction at all.
 FLAT = 1e-5
+#: Mean slope of the activation, relative to that at the mean outcome, under which predictions have run to the edge of
+#: their range.
+AT_THE_EDGE = 1e-3
+#: The same, where predictions do count as uncorrelated: only because there is next to nothing left of them.
+NOTHING_LEFT = 1e-9
+#: Size of the gradient of the violation, relative to the violation, at which it cannot be made smaller.
+STUCK = 1e-4
+
+
+#: When a fit without the constraint is near enough: only its loss is asked for.
+ROUGHLY = Settings(max_iter=50, kkt=1e-5, loss=5e-7)
 
 
 class Measured(NamedTuple):
@@ -53,9 +66,12 @@ def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | 
     status = Status.FLAT if flat and end.status is Status.CONVERGED else end.status
     if status in (Status.CONVERGED, Status.FLAT) and (kkt > MAX_KKT or curvature < MIN_CURVATURE):
         status = Status.STALLED  # the last steps onto the constraint led away from the optimum again
+    association = associate(prepared, end)
+    if not is_met(prepared, end, association) and problem.has_offset and _is_stuck(prepared, end):
+        status = Status.INFEASIBLE
     certificate = Certificate(
         constraint_residual=float(np.abs(end.model.c).max(initial=0.0)),
-        max_correlation=_max_correlation(prepared, end),
+        max_correlation=association.max_correlation,
         kkt_residual=kkt,
         min_curvature=curvature,
         loss=end.model.loss,
@@ -70,6 +86,10 @@ def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | 
         aliased_features=prepared.aliased,
         flat_features=flat,
         label_share=prepared.label_share,
+        correlation_without=association.correlation_without,
+        n_left_out=association.n_left_out,
+        reach=association.reach,
+        n_rows=problem.n_rows,
     )
     multipliers = end.lam.reshape(objective.n_predictors, -1).T
     return Solution(intercept, coef, multipliers, status, end.trace[-1].iteration, end.trace, certificate, solver)
@@ -102,6 +122,22 @@ def measure(prepared: Prepared, end: Iterate) -> Measured:
     return Measured(float(values[0]), null @ vectors[:, np.abs(values) <= limit], loss)
 
 
+def is_met(prepared: Prepared, end: Iterate, association: Association) -> bool:
+    """Whether predictions are orthogonal, and not merely as all of them run to the edge of their range.
+
+    An offset can leave no other way: the loss is then above that of the intercept-only model, and without bound.
+    """
+    driven = prepared.problem.has_offset and end.model.loss > prepared.objective.start.loss
+    return association.max_correlation <= MAX_CORRELATION and not (driven and level_of(prepared, end) < NOTHING_LEFT)
+
+
+def _is_stuck(prepared: Prepared, end: Iterate) -> bool:
+    """Whether the violation could fall no further: predictions ran to the edge of their range, or it is stationary."""
+    c, J = end.model.c, end.model.J
+    stationary = np.linalg.norm(J.T @ c) <= STUCK * np.linalg.norm(c) * end.model.steepness
+    return bool(stationary or level_of(prepared, end) < AT_THE_EDGE)
+
+
 def _moved_features(prepared: Prepared, directions: Array) -> tuple[str, ...]:
     """Features that move the linear predictor of their own rows along open directions."""
     if not directions.shape[1]:
@@ -111,56 +147,111 @@ def _moved_features(prepared: Prepared, directions: Array) -> tuple[str, ...]:
     return tuple(names[moved > 0.3 * moved.max()])
 
 
-def _max_correlation(prepared: Prepared, end: Iterate) -> float:
-    """Largest |corr| of a protected column with a prediction, from the columns themselves and not from their basis."""
-    problem, objective, raw = prepared.problem, prepared.objective, prepared.objective.raw(end.theta)
+class Association(NamedTuple):
+    """How the predictions of a solution and the protected columns go together; see :class:`Certificate`."""
+
+    max_correlation: float
+    correlation_without: float
+    n_left_out: int
+    reach: float
+
+
+def associate(prepared: Prepared, end: Iterate) -> Association:
+    """Measure correlations from the protected columns themselves and not from their basis: one reading of the rows."""
     if prepared.basis is None:
-        return 0.0
-    mean_x, start = prepared.basis.mean, objective.start.theta.reshape(objective.n_predictors, -1)[:, :1].T
-    reference = _class_means(problem, start)
+        return Association(0.0, 0.0, 0, 0.0)
+    level = level_of(prepared, end)
+    with np.errstate(divide="ignore", invalid="ignore"):  # predictions beyond float64 have no correlation
+        found = _tally(prepared, end, level < AT_THE_EDGE)
+        # The correlation of what varies by less is rounding. At the edge one class takes all, with few digits left.
+        floor = Floor(1e-8 * level * prepared.problem.outcome_spread(), 0.0 if level < AT_THE_EDGE else 1e-6)
+        left = found.correlations(prepared.basis.mean, floor)
+    without = found.without_few(left, prepared.problem.n_rows)
+    return Association(float(left[0]), *without, found.prediction / found.outcome if found.outcome > 0.0 else 0.0)
+
+
+def level_of(prepared: Prepared, end: Iterate) -> float:
+    """Mean slope of the activation, as a share of that at the mean outcome, and 1 at most.
+
+    It tells predictions that are constant from those that an offset has driven to the edge of their range.
+    """
+    return min(1.0, end.model.steepness / prepared.objective.start.steepness)
+
+
+def _tally(prepared: Prepared, end: Iterate, at_the_edge: bool) -> Tally:
+    problem, objective, raw = prepared.problem, prepared.objective, prepared.objective.raw(end.theta)
+    assert prepared.basis is not None
+    mean_x, mean_y, vector = prepared.basis.mean, objective.start.mean, problem.family.is_vector
+    C = contrasts(problem.n_predictors + 1)
+    means: Callable[[Array], Array] = problem.family.activation
+    # Near the constant prediction a difference from it has more digits; near the edge of the range the value itself.
+    reference = mean_y @ C.T + 1.0 / len(C) if vector else mean_y
+    if at_the_edge:
+        reference = np.zeros_like(reference)
+        means = _both_tails if means == SIGMOID else means
 
     def kernel(block: Block) -> Sums:
-        gap = _class_means(problem, linear_predictor(block, raw)) - reference
-        weighted = block.weight[:, None] * gap
-        centred = np.subtract(np.asarray(block.X), mean_x, order="F")
-        variance = block.weight @ (centred * centred)
-        return centred.T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap), variance
+        eta = linear_predictor(block, raw)
+        gap = means(eta @ C.T if vector else eta) - reference
+        return (tally_block(block, gap, mean_x, mean_y),)
 
-    cov, total, square, variance = objective.rows.reduce(kernel)
-    spread, spread_x = np.sqrt(np.maximum(square - total**2, 0.0)), np.sqrt(variance)
-    varies = spread_x > CONSTANT * np.abs(mean_x)
-    # What varies by less than this, of the outcome or of the other classes, is constant and has no correlation.
-    floor = max(1e-8 * problem.outcome_spread(), 1e-6 * float(np.linalg.norm(spread)))
-    correlation = np.abs(cov[varies]) / spread_x[varies, None] / np.maximum(spread, floor)
-    return float(np.max(correlation, initial=0.0))
+    found: Tally = objective.rows.reduce(kernel)[0][0]
+    return found
 
 
-def _class_means(problem: Problem | StreamedProblem, eta: Array) -> Array:
-    if not problem.family.is_vector:
-        return problem.family.activation(eta)
-    return problem.family.activation(eta @ contrasts(problem.n_predictors + 1).T)
+def _both_tails(eta: Array) -> Array:
+    """Probabilities of both classes: one of them has digits."""
+    return np.hstack([SIGMOID(eta), SIGMOID(-eta)])
 
 
 def _unconstrained_loss(prepared: Prepared, end: Iterate) -> float:
-    """Loss of the fit without the constraint, by quasi-Newton steps from the solution.
+    """Loss of the fit without the constraint, by quasi-Newton steps from the solution, or by a fit of its own."""
+    free = prepared.objective.unconstrained()
+    theta, loss = _descend(free, end) if _is_near(free, end) else (end.theta, None)
+    if loss is not None:
+        return min(loss, end.model.loss)
+    return lowest_loss(free, end, theta, lambda start: solve_sqp(free, start, ROUGHLY))
+
+
+def lowest_loss(free: Objective, end: Iterate, theta: Array, fit: Callable[[Array | None], Iterate]) -> float:
+    """Lowest loss of fits without the constraint, from ``theta`` and, where that may not be enough, from the start."""
+    losses = [end.model.loss, free.start.loss]
+    settled = False
+    if end.model.loss <= free.start.loss:  # otherwise the solution is no place to begin at
+        found = fit(theta)
+        losses.append(found.model.loss)
+        settled = found.status in (Status.CONVERGED, Status.FLAT)
+    if not settled or not free.family.is_convex:
+        losses.append(fit(None).model.loss)
+    return min(loss for loss in losses if np.isfinite(loss))
+
+
+def _is_near(free: Objective, end: Iterate) -> bool:
+    """Whether the one optimum without the constraint may be some quasi-Newton steps away."""
+    return end.model.loss <= free.start.loss and free.family.is_convex
+
+
+def _descend(free: Objective, end: Iterate) -> tuple[Array, float | None]:
+    """Quasi-Newton steps from the solution: where they lead, and the loss if they got to the optimum.
 
     They begin with the Hessian at hand, that of the Lagrangian, with open directions closed: a gradient costs an eighth
-    of another one.
+    of another one. Multipliers can make that Hessian far too steep, and the predicted rest far too small: the gradient
+    itself has to be small as well.
     """
-    free = prepared.objective.unconstrained()
     theta, model, pairs = end.theta, end.model, list[tuple[Array, Array]]()
     H = model.H if end.status is Status.CONVERGED else model.H + OPEN * free.start.curvature * np.eye(len(theta))
     for _ in range(30):
         step = _quasi_newton(H, pairs, -model.g)
         reduction = -0.5 * float(model.g @ step)
-        if 0.0 <= reduction <= 5e-7 * abs(model.loss):  # what the model foresees of the rest is that much better
-            return min(model.loss - reduction, end.model.loss)
+        near = float(np.abs(model.g).max(initial=0.0)) <= 0.01 * free.start.slope
+        if near and 0.0 <= reduction <= ROUGHLY.loss * abs(model.loss):  # what the model foresees is that much better
+            return theta, model.loss - reduction
         trial = free.model(theta + step, None)
         if not trial.loss < model.loss:
             break
         pairs.append((step, trial.g - model.g))
         theta, model = theta + step, trial
-    return solve_sqp(free, theta, Settings(max_iter=50, kkt=1e-5, loss=5e-7)).model.loss  # a line search is needed
+    return theta, None  # a line search is needed
 
 
 def _quasi_newton(H: Array, pairs: list[tuple[Array, Array]], target: Array) -> Array:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from setsquare.objective import Model
-from setsquare.solvers.certify import FLAT, Measured
+from setsquare.solvers.certify import FLAT, ROUGHLY, Measured, lowest_loss
 from setsquare.solvers.krylov import Metric, conjugate_gradients, lowest_curvature
 from setsquare.solvers.newton import Direction, Frame, Iterate, Settings, solve_newton
 from setsquare.solvers.solution import Status
@@ -166,8 +166,8 @@ def _unconstrained_loss(end: Iterate, algebra: Krylov) -> float:
     """Loss of the fit without the constraint, from the solution on."""
     if not algebra.objective.n_constraints:
         return end.model.loss
-    settings, free = Settings(max_iter=50, kkt=1e-5, loss=5e-7), algebra.objective.unconstrained()
+    free = algebra.objective.unconstrained()
     assert isinstance(free, WideObjective)
-    rest = Krylov(free, settings, algebra.rng, algebra.rank, n_lanczos=0)
+    rest = Krylov(free, ROUGHLY, algebra.rng, algebra.rank, n_lanczos=0)
     rest.metric = algebra.metric
-    return min(solve_newton(free, rest, end.theta, settings).model.loss, end.model.loss)
+    return lowest_loss(free, end, end.theta, lambda theta: solve_newton(free, rest, theta, ROUGHLY))

@@ -130,7 +130,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         gap = float(np.abs(model.c).max(initial=0.0))
         trace.append(Step(iteration, model.loss, gap, kkt, length, corrected))
         # What is left of the constraint by then is settled afterwards, and changes the gradient by no more than itself.
-        feasible = gap <= max(settings.kkt, settings.correlation) * max(model.spread, 1e-6 * objective.start.slope)
+        feasible = gap <= max(settings.kkt, settings.correlation) * max(model.spread, _constant(objective, model))
         if feasible and kkt <= settings.kkt:
             model = _with_multipliers(objective, theta, lam, model, frame)
             escape = _escape(objective, algebra, theta, model, frame)
@@ -296,6 +296,12 @@ def _escape(objective: Objective, algebra: Algebra, theta: Array, model: Model, 
             if point.loss + violation < model.loss:
                 return trial
     return None
+
+
+def _constant(objective: Objective, model: Model) -> float:
+    """Spread under which predictions are constant, unless an offset drove all of them to the edge of their range."""
+    start = objective.start
+    return 1e-6 * start.slope * min(1.0, model.steepness / start.steepness)
 
 
 def _is_feasible(model: Model, settings: Settings, slack: float = 1.0) -> bool:

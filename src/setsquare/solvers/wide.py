@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from setsquare.objective import Model, Objective, linear_predictor, spread_of
-from setsquare.preparation import Prepared, check_freedom, label_share, null_model, read_rows
+from setsquare.preparation import Prepared, check_freedom, check_squares, label_share, null_model, read_rows
 from setsquare.problem import Problem
 from setsquare.rows import Block, Sums, is_sparse
 from setsquare.solvers.wide_rows import Standardised, WideRows
@@ -142,13 +142,15 @@ class WidePrepared(Prepared):
 
 def prepare_wide(problem: Problem) -> WidePrepared:
     """Standardise the features implicitly, take a basis of the protected columns, set the objective up."""
-    y, Q, w, offset, basis = read_rows(problem)
+    parts = read_rows(problem)
+    y, Q, w, offset, basis = parts
     q = problem.features.shape[1]
     check_freedom(problem, basis, q)
     rows = WideRows(problem.features, y, Q, w, offset, problem.protected)
     mean, scale = _spread(rows)
+    check_squares(problem, scale**2)
     varies = scale > 0.0
-    start = null_model(problem, y, w, 1 + q)
+    start = null_model(problem, parts, 1 + q)
     # With a ridge, coordinates in which loss and ridge together have about the same curvature in every direction.
     divisor = np.where(varies, np.sqrt(scale**2 + problem.l2 / start.curvature), np.inf)
     nothing = np.zeros((0, 0))

@@ -81,7 +81,7 @@ class Store:
             len(weight),
             0 if block.offset is None else block.offset.shape[1],
         )
-        position = self._append(memoryview(numbers).cast("B"))
+        position = self._append(_content(numbers))
         if position is None:
             return None
         level = float(block.weight[0]) if same and len(block.weight) else np.nan
@@ -116,7 +116,7 @@ class Store:
         assert self.file is not None
         n, (q, p, k, v, _) = stored.n_rows, stored.widths
         numbers: Any = np.empty((sum(stored.widths), n), stored.dtype)
-        room = memoryview(numbers).cast("B")
+        room = _content(numbers)
         with self._lock:
             self.file.seek(stored.position)
             while room:
@@ -130,6 +130,11 @@ class Store:
         w = weight[0] if v else np.full(n, stored.weight)
         X: Array | None = A[1 + q :].T if p else None
         return Block(A[: 1 + q].T, y.T, np.zeros((n, 0)), w, offset.T if len(offset) else None, X)
+
+
+def _content(numbers: Any) -> memoryview:
+    """Bytes of an array, which cannot be cast where it has no rows."""
+    return memoryview(numbers).cast("B") if numbers.size else memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
