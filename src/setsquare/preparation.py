@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.linalg import LinAlgError, lapack
+from scipy.linalg import lapack
 
+from setsquare.aliasing import Copies, Separated, correlations, independent, residuals, separate
 from setsquare.errors import InputError
 from setsquare.families import Family, RowTerms, contrasts
 from setsquare.objective import Objective, Start
@@ -29,8 +30,14 @@ from setsquare.rows import (
 from setsquare.streamed_problem import StreamedProblem
 from setsquare.typing import Array, Matrix
 
-#: A feature of which less than this share of the variance lies outside the span of those before it is aliased.
-ALIASED = 1e-10
+#: Curvature that a ridge must add to that of aliased features, which have none of their own, for them to be kept.
+DETERMINED = 1e-10
+#: Canonical correlation with the protected columns that is rounding: the features know nothing of them there.
+UNREACHABLE = 1e-10
+#: Protected columns from which it pays to look first whether they leave any freedom to the features.
+EARLY = 50
+#: Share of rows with a value from which a sparse feature is centred: it costs hardly more than it did.
+FILLED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,9 @@ class Prepared:
         Features that are linear combinations of earlier ones; without a ridge their coefficient is 0.
     label_share : float
         Share of the outcome's variance that the protected columns explain.
+    unmix : ndarray of shape (q, q) or None
+        The features in the objective's rows are ``(Z - mean) @ unmix``, or ``Z - mean`` where it is None; see
+        ``aliasing``.
     """
 
     problem: Problem | StreamedProblem
@@ -63,23 +73,31 @@ class Prepared:
     gram: Array | None
     aliased: tuple[str, ...]
     label_share: float
+    unmix: Array | None = None
 
     @property
     def rank_features(self) -> int | None:
         """Number of linearly independent features, the intercept not counted; None where it is not known."""
         return None if self.gram is None else len(self.mean) - len(self.aliased)
 
+    @property
+    def to_coef(self) -> Array:
+        """Matrix (q, m) from the coordinates of a predictor to coefficients of the features as they were given."""
+        T = np.asarray(self.objective.to_raw[1:])
+        return T if self.unmix is None else self.unmix @ T
+
     def coefficients(self, theta: Array) -> tuple[Array, Array]:
         """Intercepts (k,) and coefficients (k, q) on the scale of the features as they were given."""
         raw = self.objective.raw(theta)
-        coef = raw[1:].T
+        coef = raw[1:].T if self.unmix is None else raw[1:].T @ self.unmix.T
         return raw[0] - coef @ self.mean, coef
 
     def theta(self, intercept: Array, coef: Array) -> Array:
         """Inverse of :meth:`coefficients`, up to aliased features: the point with the same linear predictor."""
         assert self.gram is not None  # who does without it has coordinates of its own
         ridge = self.problem.l2 / self.scale**2
-        scaled = (coef * self.scale).T
+        inner = coef if self.unmix is None else np.linalg.solve(self.unmix, coef.T).T
+        scaled = (inner * self.scale).T
         T = self.objective.to_raw[1:, 1:] * self.scale[:, None]
         normal = T.T @ (self.gram + np.diag(ridge))
         whitened = np.linalg.lstsq(normal @ T, normal @ scaled, rcond=None)[0]
@@ -89,15 +107,26 @@ class Prepared:
 
 def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten the features (or only standardise them), take a basis of the protected columns, set the objective up."""
+    refuse_early(problem)
     y, Q, w, offset, basis = read_rows(problem)
     Z, mean = _centre(problem.features, w)
     rows = ArrayRows(Z, y, Q, w, offset, problem.protected)
-    moments = rows.reduce(_moments)
+    moments = rows.reduce(feature_moments)
+
+    def exchange(copies: Copies, unmix: Array) -> tuple[ArrayRows, Array]:
+        nonlocal Z, moments
+        Z, shift = _put_residuals(Z, w, copies)
+        mean[copies.suspect] += shift
+        changed = ArrayRows(Z, y, Q, w, offset, problem.protected)
+        moments = changed.reduce(feature_moments)
+        return changed, moments[0]
+
+    separated, rows = separate(moments[0], mean, _rounding(problem.features, mean, moments[0]), rows, exchange)
 
     def start(m: int) -> Start:
         return null_model(problem, y, w, m, moments)
 
-    return set_up(problem, rows, basis, mean, moments[0], start, label_share(y, Q, w), whiten=whiten)
+    return set_up(problem, rows, basis, mean, separated, moments[2], start, label_share(y, Q, w), whiten=whiten)
 
 
 def set_up(
@@ -105,28 +134,32 @@ def set_up(
     rows: Rows,
     basis: Basis | None,
     mean: Array,
-    second: Array,
+    separated: Separated,
+    zq: Array,
     start: Callable[[int], Start],
     share: float,
     *,
     whiten: bool = True,
 ) -> Prepared:
-    """Set the objective up, given rows with features less ``mean``, their second moments, and the start."""
-    gram, scale = _correlations(second, mean)
-    ridge = problem.l2 / scale**2
-    kept = _independent(gram)
-    check_freedom(problem, basis, len(kept))
-    columns = _independent(gram + np.diag(ridge)) if problem.l2 > 0.0 else kept
-    T = (_whitening(gram + np.diag(ridge), columns) if whiten else np.eye(len(gram))) / scale[:, None]
+    """Set the objective up, given rows with separated features, their moments with the basis, and the start."""
+    second, kept, unmix = separated.second, separated.kept, separated.unmix
+    gram, scale = correlations(second, mean)
+    if basis is not None and basis.rank >= len(kept):
+        check_freedom(basis, zq[1:] / scale[:, None], _whitening(gram, kept))
+    M = np.diag(1.0 / scale) if unmix is None else unmix / scale
+    ridge = problem.l2 * (M.T @ M)
+    columns = independent(gram + ridge, DETERMINED) if problem.l2 > 0.0 else kept
+    T = (_whitening(gram + ridge, columns) if whiten else np.eye(len(gram))) / scale[:, None]
     to_raw = np.zeros((1 + T.shape[0], 1 + T.shape[1]))
     to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -second[0, 1:] @ T
     penalty = np.zeros((to_raw.shape[1],) * 2)
-    penalty[1:, 1:] = problem.l2 * T.T @ T
+    coefficients = T if unmix is None else unmix @ T
+    penalty[1:, 1:] = problem.l2 * coefficients.T @ coefficients
     rank = 0 if basis is None else basis.rank
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start(to_raw.shape[1]))
     names = np.asarray(problem.feature_names, dtype=object)
     aliased = tuple(np.delete(names, kept))
-    return Prepared(problem, objective, basis, mean, scale, gram, aliased, share)
+    return Prepared(problem, objective, basis, mean, scale, gram, aliased, share, unmix)
 
 
 class RowParts(NamedTuple):
@@ -151,7 +184,8 @@ def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
     """A column of ones and the features less their mean; sparse features are left where they are, to stay sparse."""
     if is_sparse(Z):
         ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
-        return sparse.hstack([ones, sparse.csr_array(as_double(Z))], format="csr"), np.zeros(Z.shape[1])
+        Z, mean = centre_filled(sparse.csr_array(as_double(Z)), w)
+        return sparse.hstack([ones, Z], format="csr"), mean
     mean = np.asarray(w @ Z, dtype=np.float64)
     # Column by column in memory: weights then run along the rows, not along a few features.
     centred = np.empty((Z.shape[0], 1 + Z.shape[1]), order="F")
@@ -161,37 +195,55 @@ def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
     return centred, mean
 
 
-def _moments(block: Block) -> Sums:
+def centre_filled(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
+    """Take the mean off sparse columns that have hardly a zero, (n, q): far from zero, squares lose their spread.
+
+    A column with more zeros than that has a standard deviation of at least a fifth of its mean.
+    """
+    mean = np.zeros(Z.shape[1])
+    filled = np.bincount(Z.indices, minlength=Z.shape[1]) >= FILLED * Z.shape[0]
+    if filled.any():
+        columns = np.flatnonzero(filled)
+        dense = as_double(Z[:, columns]).toarray()
+        mean[columns] = w @ dense
+        Z = _put_columns(Z, columns, dense - mean[columns])
+    return Z, mean
+
+
+def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
+    """A CSR matrix with other ``values`` (n, c) in some columns."""
+    stay = np.ones(Z.shape[1])
+    stay[columns] = 0.0
+    place = sparse.csr_array((np.ones(len(columns)), (np.arange(len(columns)), columns)), (len(columns), Z.shape[1]))
+    rest = Z @ sparse.diags_array(stay, format="csr")
+    rest.eliminate_zeros()
+    return sparse.csr_array(rest + sparse.csr_array(values) @ place)
+
+
+def _put_residuals(Z: Matrix, w: Array, copies: Copies) -> tuple[Matrix, Array]:
+    """Features (n, 1 + q) with residuals, less their mean, in place of the suspects; and that mean."""
+    R = residuals(Z, copies)
+    shift = w @ R
+    R -= shift
+    if is_sparse(Z):
+        return _put_columns(Z, 1 + copies.suspect, R), shift
+    Z[:, 1 + copies.suspect] = R
+    return Z, shift
+
+
+def _rounding(Z: Matrix, mean: Array, second: Array) -> Array:
+    """Size of the rounding of a value of each feature; what is stored in few digits may still be whole numbers."""
+    size = np.sqrt(mean**2 + 2.0 * mean * second[0, 1:] + np.diag(second)[1:])
+    narrow = Z.dtype.kind == "f" and Z.dtype != np.float64
+    return np.asarray(size * (np.finfo(Z.dtype).eps / 8.0 if narrow else np.finfo(float).eps))
+
+
+def feature_moments(block: Block) -> Sums:
     """Moments of the features with themselves, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
     k = block.y.shape[1]
     thin = block.weight[:, None] * np.hstack([block.y, block.Q])
     gram, product = gram_and_product(block.Z, block.weight, thin)
     return gram, product[:, :k], product[:, k:]
-
-
-def _correlations(second: Array, mean: Array) -> tuple[Array, Array]:
-    """Correlations of the features, and their standard deviations (1 for a constant)."""
-    cross = second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])
-    spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
-    # Rounding is not variation; where the mean could not be taken off before (sparse features) it is the larger.
-    varies = (spread > 1e-13 * np.abs(mean)) & (spread > 1e-7 * np.abs(second[0, 1:]))
-    divisors = np.where(varies, spread, np.inf)
-    return cross / np.outer(divisors, divisors), np.where(varies, spread, 1.0)
-
-
-def _independent(gram: Array) -> NDArray[np.intp]:
-    """Indices of the features that are not combinations of earlier ones; those that vary have unit variance."""
-    try:
-        if np.linalg.cholesky(gram).diagonal().min() ** 2 > ALIASED:
-            return np.arange(len(gram))
-    except LinAlgError:
-        pass
-    rest, kept = gram.copy(), []
-    for j in range(len(gram)):  # eliminate column by column: what is left on the diagonal is unexplained variance
-        if rest[j, j] > ALIASED:
-            kept.append(j)
-            rest[j + 1 :, j + 1 :] -= np.outer(rest[j + 1 :, j], rest[j, j + 1 :] / rest[j, j])
-    return np.asarray(kept, dtype=np.intp)
 
 
 def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
@@ -264,10 +316,55 @@ def label_share(y: Array, Q: Array, w: Array) -> float:
     return float(np.sum((Q.T @ (w[:, None] * centred)) ** 2)) / total if total > 0.0 else 0.0
 
 
-def check_freedom(problem: Problem | StreamedProblem, basis: Basis | None, n_free: int) -> None:
-    """Refuse as many protected columns as there are independent features."""
-    if basis is not None and basis.rank >= n_free:
-        raise InputError(
-            f"{basis.rank} independent protected column(s) leave no freedom to the features (n_features = {n_free}): "
-            "only a constant prediction is orthogonal to them; give more features than protected columns."
-        )
+def check_freedom(basis: Basis, zq: Array, whitening: Array) -> None:
+    """Refuse features of which every combination is correlated with the protected columns.
+
+    Counting would not do: features that are uncorrelated with all protected columns are free, however few they are.
+    ``zq`` are moments (q, r) of the scaled features with the basis, ``whitening`` (q, f) makes them orthonormal.
+    """
+    correlations = np.linalg.svd(whitening.T @ zq, compute_uv=False)
+    if np.count_nonzero(correlations > UNREACHABLE) >= whitening.shape[1]:
+        refuse_no_freedom(f"{basis.rank} independent", whitening.shape[1])
+
+
+def refuse_no_freedom(protected: str, n_free: int) -> None:
+    """Raise one sentence about features that have nothing left."""
+    raise InputError(
+        f"{protected} protected column(s) leave no freedom to the features (n_features = {n_free}): every combination "
+        "of the features is correlated with them, so that only a constant prediction is orthogonal; give more "
+        "features than protected columns."
+    )
+
+
+def refuse_early(problem: Problem) -> None:
+    """Refuse more protected columns than features have room for, before anything of the size of the former is formed.
+
+    As many random combinations of the protected columns as there are features, and a few more, tell: where all
+    directions of the features are correlated with those, they are with the protected columns.
+    """
+    X, Z = problem.protected, problem.features
+    q = Z.shape[1]
+    if X is None or X.shape[1] < max(q, EARLY) or Z.shape[0] <= q:
+        return
+    w = problem.mean_weight()
+    rng = np.random.default_rng(0)
+    mixed = np.column_stack([X @ rng.choice([-1.0, 1.0], X.shape[1]) for _ in range(q + 5)])
+    features = as_double(Z).toarray() if is_sparse(Z) else np.asarray(Z, dtype=np.float64)
+    U = _orthonormal(features, w)
+    if U is not None and U.shape[1]:
+        Q = _orthonormal(mixed, w)
+        correlations = np.zeros(1) if Q is None else np.linalg.svd(Q.T @ U, compute_uv=False)
+        if len(correlations) == U.shape[1] and correlations.min() > 1e-6:
+            refuse_no_freedom(f"{X.shape[1]}", U.shape[1])
+
+
+def _orthonormal(A: Array, w: Array) -> Array | None:
+    """Orthonormal basis (n, f) of centred columns times the root of the weights; None where the rank is in doubt."""
+    centred = np.sqrt(w)[:, None] * (A - w @ A)
+    spread = np.linalg.norm(centred, axis=0)
+    varies = spread > 1e-10 * np.abs(w @ A)
+    if not varies.any():
+        return centred[:, :0]
+    U, s, _ = np.linalg.svd(centred[:, varies] / spread[varies], full_matrices=False)
+    clear, lost = s > 1e-4 * s[0], s < 1e-10 * s[0]
+    return U[:, clear] if (clear | lost).all() else None

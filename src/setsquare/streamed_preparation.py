@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from setsquare.aliasing import Copies, separate
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.objective import Start
-from setsquare.preparation import Prepared, null_sums, null_theta, set_up
+from setsquare.preparation import Prepared, feature_moments, null_sums, null_theta, set_up
 from setsquare.projection.basis import Basis, check_rows, cholesky_factor, settle_basis, stack_factors
 from setsquare.rows import Block, Sums, quietly, weighted_gram
 from setsquare.sources import Parts
@@ -50,11 +51,15 @@ class Centre:
 
     mean: Array
     basis: Basis | None
+    unmix: Array | None = None
 
     def __call__(self, block: Block) -> Block:
         """Change the block in place: it was made for this pass."""
         Z = block.Z
         Z[:, 1:] -= self.mean
+        if self.unmix is not None:
+            changed = np.flatnonzero((self.unmix != np.eye(len(self.mean))).any(axis=0))
+            Z[:, 1 + changed] = Z[:, 1:] @ self.unmix[:, changed]
         return block if self.basis is None else replace(block, Q=self.basis.apply(np.asarray(block.X)))
 
 
@@ -94,8 +99,16 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
             sums = null_sums(float(loss), terms, second, zy, zq)
         return Start(point.ravel(), float(loss), mean_prediction, float(np.sqrt(slope)), float(curvature), sums)
 
+    def exchange(copies: Copies, unmix: Array) -> tuple[StreamedRows, Array]:
+        nonlocal second, zy, zq
+        changed = StreamedRows(problem.blocks.map(Centre(mean, basis, unmix)).keep(), problem.n_rows)
+        second, zy, zq = changed.reduce(feature_moments)
+        return changed, second
+
     rows = StreamedRows(problem.blocks.map(Centre(mean, basis)).keep(), problem.n_rows)
-    return set_up(problem, rows, basis, mean, second, start, share, whiten=whiten)
+    noise = np.finfo(float).eps * np.sqrt(mean**2 + np.diag(second)[1:])
+    separated, rows = separate(second, mean, noise, rows, exchange)
+    return set_up(problem, rows, basis, mean, separated, zq, start, share, whiten=whiten)
 
 
 def _columns(block: Block) -> list[Array]:

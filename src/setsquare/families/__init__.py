@@ -10,6 +10,7 @@ domain of a link has the loss infinity, so that a line search steps back from it
 """
 
 from setsquare.families.activations import Activation
+from setsquare.families.barrier import add_barrier, barrier_loss
 from setsquare.families.distributions import (
     FAMILIES,
     Family,
@@ -31,6 +32,8 @@ __all__ = [
     "Family",
     "RowTerms",
     "activation",
+    "add_barrier",
+    "barrier_loss",
     "binomial",
     "contrasts",
     "family",

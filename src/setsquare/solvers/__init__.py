@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from setsquare.errors import InputError
-from setsquare.preparation import prepare
+from setsquare.objective import Objective
+from setsquare.preparation import Prepared, prepare
 from setsquare.problem import Problem
 from setsquare.rows import single_threaded_blas
-from setsquare.solvers.certify import certify, class_coefficients, measure
+from setsquare.solvers.certify import Measured, certify, class_coefficients, measure
 from setsquare.solvers.choice import choose
+from setsquare.solvers.edge import Run, reach, run_once
 from setsquare.solvers.large import Krylov, measure_large, solve_large
 from setsquare.solvers.mdmm import solve_mdmm
 from setsquare.solvers.newton import Iterate, Settings
@@ -107,26 +110,42 @@ def _solve(
     else:
         prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
-    run: Callable[[Array | None], Iterate]
-    if isinstance(objective, WideObjective):
-        algebra = Krylov(objective, settings, np.random.default_rng(0))  # the numbers end up the same without a seed
-        run, measured = partial(solve_large, algebra), partial(measure_large, algebra)
-    else:
-        run, measured = partial(SOLVERS[name], objective, settings=settings), partial(measure, prepared)
+    run, measured = _runner(objective, name, settings)
+    attempt = partial(reach if name != "mdmm" else run_once, objective, run, settings=settings)
     theta = None if start is None else prepared.theta(*class_coefficients(problem, *start))
     if theta is not None and not np.isfinite(objective.values(theta).loss):
         theta = None  # outside the domain of the link
-    ends = [run(theta)]
-    if theta is not None and ends[0].status not in (Status.CONVERGED, Status.FLAT):
-        ends.append(run(None))  # a start that leads nowhere is given up for the one that always works
+    ends = attempt(theta)
+    if theta is not None and ends[0].end.status not in (Status.CONVERGED, Status.FLAT):
+        ends += attempt(None)  # a start that leads nowhere is given up for one that works
     for _ in range(n_restarts):
         generator = rng or np.random.default_rng()
         draw = generator.normal(size=objective.n_parameters) / objective.n_parameters**0.5
         while not np.isfinite(objective.values(objective.start.theta + draw).loss):
             draw *= 0.5  # back into the domain of the link, in which the start is
-        ends.append(run(objective.start.theta + draw))
-    best = min(ends, key=lambda end: _rank(end, settings))
-    return certify(prepared, best, name, measured(best))
+        ends += attempt(objective.start.theta + draw)
+    best = min(ends, key=lambda found: _rank(found.end, settings))
+    prepared = replace(prepared, objective=best.objective)
+    return certify(prepared, best.end, name, measured(prepared, best.end))
+
+
+def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, Callable[[Prepared, Iterate], Measured]]:
+    """How a solver is run from a point, and how its end is measured."""
+    if not isinstance(objective, WideObjective):
+        return SOLVERS[name], measure
+    algebra = Krylov(objective, settings, np.random.default_rng(0))  # the numbers end up the same without a seed
+
+    def run(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
+        assert isinstance(objective, WideObjective)
+        algebra.objective, algebra.settings = objective, settings
+        return solve_large(algebra, theta)
+
+    def measured(prepared: Prepared, end: Iterate) -> Measured:
+        assert isinstance(prepared.objective, WideObjective)
+        algebra.objective, algebra.settings = prepared.objective, settings
+        return measure_large(algebra, end)
+
+    return run, measured
 
 
 def _rank(end: Iterate, settings: Settings) -> tuple[bool, float]:

@@ -13,6 +13,7 @@ from setsquare.preparation import Prepared
 from setsquare.problem import Problem
 from setsquare.projection.basis import CONSTANT
 from setsquare.rows import Block, Sums
+from setsquare.solvers.edge import follow
 from setsquare.solvers.newton import OPEN, Iterate, Settings, kkt_residual
 from setsquare.solvers.solution import MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
 from setsquare.solvers.sqp import reduced_hessian, solve_reduced, solve_sqp
@@ -148,6 +149,8 @@ def _unconstrained_loss(prepared: Prepared, end: Iterate) -> float:
     of another one.
     """
     free = prepared.objective.unconstrained()
+    if free.barrier:
+        return min(follow(free, solve_sqp, None, Settings(max_iter=50, kkt=1e-5)).end.model.loss, end.model.loss)
     theta, model, pairs = end.theta, end.model, list[tuple[Array, Array]]()
     H = model.H if end.status is Status.CONVERGED else model.H + OPEN * free.start.curvature * np.eye(len(theta))
     for _ in range(30):

@@ -170,4 +170,6 @@ def _unconstrained_loss(end: Iterate, algebra: Krylov) -> float:
     assert isinstance(free, WideObjective)
     rest = Krylov(free, settings, algebra.rng, algebra.rank, n_lanczos=0)
     rest.metric = algebra.metric
-    return min(solve_newton(free, rest, end.theta, settings).model.loss, end.model.loss)
+    found = solve_newton(free, rest, end.theta, settings)
+    loss = free.fenced(0.0).values(found.theta).loss if free.barrier else found.model.loss
+    return min(loss, end.model.loss)
