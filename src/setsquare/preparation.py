@@ -36,6 +36,10 @@ DETERMINED = 1e-10
 UNREACHABLE = 1e-10
 #: Protected columns from which it pays to look first whether they leave any freedom to the features.
 EARLY = 50
+#: Standard deviation of the predictions, as a share of the outcome's, that is as good as none.
+CONSTANT_FIT = 1e-6
+#: Canonical correlation that is certainly none by rounding.
+CLEAR = 1e-6
 #: Share of rows with a value from which a sparse feature is centred: it costs hardly more than it did.
 FILLED = 0.95
 
@@ -327,35 +331,52 @@ def check_freedom(basis: Basis, zq: Array, whitening: Array) -> None:
         refuse_no_freedom(f"{basis.rank} independent", whitening.shape[1])
 
 
+def check_varies(prepared: Prepared, spread: float) -> None:
+    """Refuse a constant fit where features are few: uncorrelated with the protected columns, but not independent."""
+    basis, n_free = prepared.basis, len(prepared.mean) - len(prepared.aliased)
+    if basis is not None and basis.rank >= n_free and spread <= CONSTANT_FIT * prepared.problem.outcome_spread():
+        refuse_no_freedom(f"{basis.rank} independent", n_free)
+
+
 def refuse_no_freedom(protected: str, n_free: int) -> None:
     """Raise one sentence about features that have nothing left."""
     raise InputError(
-        f"{protected} protected column(s) leave no freedom to the features (n_features = {n_free}): every combination "
-        "of the features is correlated with them, so that only a constant prediction is orthogonal; give more "
-        "features than protected columns."
+        f"{protected} protected column(s) leave no freedom to the features (n_features = {n_free}): only a constant "
+        "prediction is orthogonal to them; give more features than protected columns, or fewer protected levels."
     )
 
 
 def refuse_early(problem: Problem) -> None:
-    """Refuse more protected columns than features have room for, before anything of the size of the former is formed.
+    """Refuse more protected columns than features have room for, before anything of their number squared is formed."""
+    X = problem.protected
+    if X is not None and is_early(problem.n_rows, problem.features.shape[1], X.shape[1]):
+        mixed = X @ mixing(X.shape[1], problem.features.shape[1])
+        refuse_bound(problem.features, mixed, problem.mean_weight(), X.shape[1])
 
-    As many random combinations of the protected columns as there are features, and a few more, tell: where all
-    directions of the features are correlated with those, they are with the protected columns.
+
+def is_early(n: int, q: int, p: int) -> bool:
+    """Whether it pays to look first whether p protected columns leave any freedom to q features."""
+    return p >= max(q, EARLY) and n > p
+
+
+def mixing(p: int, q: int) -> Array:
+    """Random combinations of p protected columns, a few more than there are features: (p, q + 5)."""
+    return np.random.default_rng(0).choice([-1.0, 1.0], size=(p, q + 5))
+
+
+def refuse_bound(Z: Matrix, mixed: Array, w: Array, p: int) -> None:
+    """Refuse features (n, q) of which every combination is correlated with random combinations (n, q + 5) of p columns.
+
+    Then it is correlated with the columns themselves. Where that is not clear, nothing is refused here.
     """
-    X, Z = problem.protected, problem.features
-    q = Z.shape[1]
-    if X is None or X.shape[1] < max(q, EARLY) or Z.shape[0] <= q:
-        return
-    w = problem.mean_weight()
-    rng = np.random.default_rng(0)
-    mixed = np.column_stack([X @ rng.choice([-1.0, 1.0], X.shape[1]) for _ in range(q + 5)])
     features = as_double(Z).toarray() if is_sparse(Z) else np.asarray(Z, dtype=np.float64)
-    U = _orthonormal(features, w)
-    if U is not None and U.shape[1]:
-        Q = _orthonormal(mixed, w)
-        correlations = np.zeros(1) if Q is None else np.linalg.svd(Q.T @ U, compute_uv=False)
-        if len(correlations) == U.shape[1] and correlations.min() > 1e-6:
-            refuse_no_freedom(f"{X.shape[1]}", U.shape[1])
+    if not (np.isfinite(features).all() and np.isfinite(mixed).all()):
+        return
+    U, Q = _orthonormal(features, w), _orthonormal(mixed, w)
+    if U is None or Q is None or not U.shape[1] or Q.shape[1] < U.shape[1]:
+        return
+    if np.linalg.svd(Q.T @ U, compute_uv=False).min() > CLEAR:
+        refuse_no_freedom(f"{p}", U.shape[1])
 
 
 def _orthonormal(A: Array, w: Array) -> Array | None:

@@ -12,7 +12,17 @@ from setsquare.aliasing import Copies, separate
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.objective import Start
-from setsquare.preparation import Prepared, feature_moments, null_sums, null_theta, set_up
+from setsquare.preparation import (
+    CLEAR,
+    Prepared,
+    feature_moments,
+    is_early,
+    mixing,
+    null_sums,
+    null_theta,
+    refuse_no_freedom,
+    set_up,
+)
 from setsquare.projection.basis import Basis, check_rows, cholesky_factor, settle_basis, stack_factors
 from setsquare.rows import Block, Sums, quietly, weighted_gram
 from setsquare.sources import Parts
@@ -68,6 +78,8 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
     q, p, k = len(problem.feature_names), len(problem.protected_names), problem.n_predictors
     if p:
         check_rows(problem.n_rows, p)
+    if is_early(problem.n_rows, q, p):
+        _refuse_early(problem)
     first = next(iter(problem.blocks.map(_means)))  # any point near the means keeps the digits of the spread
     outcomes = problem.outcomes
     shift = 0.0 if outcomes.offset is None else outcomes.offset / outcomes.weight
@@ -109,6 +121,31 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
     noise = np.finfo(float).eps * np.sqrt(mean**2 + np.diag(second)[1:])
     separated, rows = separate(second, mean, noise, rows, exchange)
     return set_up(problem, rows, basis, mean, separated, zq, start, share, whiten=whiten)
+
+
+def _refuse_early(problem: StreamedProblem) -> None:
+    """Refuse more protected columns than features have room for by one pass, in which they are few combinations."""
+    q, p = len(problem.feature_names), len(problem.protected_names)
+    kernel = partial(_mixed_moments, next(iter(problem.blocks.map(_means)))[: q + p], mixing(p, q))
+    gram = problem.blocks.reduce(partial(quietly, kernel), add_sums)[0]
+    cross = gram[1:, 1:] - np.outer(gram[0, 1:], gram[0, 1:])
+    spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
+    if not (np.isfinite(cross).all() and spread.all()):
+        return
+    cross = cross / np.outer(spread, spread)
+    parts = cross[:q, :q], cross[q:, q:]
+    if min(np.linalg.eigvalsh(part)[0] for part in parts) > 1e-6:  # else the pass over everything decides
+        L, M = map(np.linalg.cholesky, parts)
+        mutual = np.linalg.solve(M, np.linalg.solve(L, cross[:q, q:]).T)
+        if np.linalg.svd(mutual, compute_uv=False).min() > CLEAR:
+            refuse_no_freedom(f"{p}", q)
+
+
+def _mixed_moments(shift: Array, mix: Array, block: Block) -> Sums:
+    """Second moments of ones, features and mixed protected columns."""
+    q, X = block.Z.shape[1] - 1, np.asarray(block.X)
+    A = np.column_stack([block.Z[:, 1:] - shift[:q], (X - shift[q:]) @ mix])
+    return (weighted_gram(np.column_stack([np.ones(len(A)), A]), block.weight),)
 
 
 def _columns(block: Block) -> list[Array]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from setsquare.errors import InputError
 from setsquare.objective import Objective
-from setsquare.preparation import Prepared, prepare
+from setsquare.preparation import Prepared, check_varies, prepare
 from setsquare.problem import Problem
 from setsquare.rows import single_threaded_blas
 from setsquare.solvers.certify import Measured, certify, class_coefficients, measure
@@ -125,6 +125,7 @@ def _solve(
             draw *= 0.5  # back into the domain of the link, in which the start is
         ends += attempt(objective.start.theta + draw)
     best = min(ends, key=lambda found: _rank(found.end, settings))
+    check_varies(prepared, best.end.model.spread)
     prepared = replace(prepared, objective=best.objective)
     return certify(prepared, best.end, name, measured(prepared, best.end))
 
