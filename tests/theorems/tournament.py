@@ -15,6 +15,7 @@ import numpy as np
 from scipy.optimize import minimize, nnls
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Terms = tuple[float, np.ndarray, np.ndarray, np.ndarray]
 #: Family, link, parameter; those whose linear predictor must stay below zero come last.
 KINDS: tuple[tuple[str, str, float | None], ...] = (
     ("gaussian", "canonical", None),
@@ -201,9 +202,17 @@ class Reference:
         self.Q = np.linalg.qr(root * (X - self.w @ X))[0] / root
         self.k = 2 if problem.kind[0] == "multinomial" else 1
         self.m = self.U.shape[1]
+        self._seen: tuple[bytes, Any] = b"", None
 
-    def terms(self, theta: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    def terms(self, theta: np.ndarray) -> Terms:
         """Loss, gradient, constraint and its Jacobian."""
+        key = theta.tobytes()
+        if key != self._seen[0]:  # scipy asks for each of them by itself
+            with np.errstate(all="ignore"):
+                self._seen = key, self._terms(theta)
+        return self._seen[1]
+
+    def _terms(self, theta: np.ndarray) -> Terms:
         t = theta.reshape(self.k, self.m)
         eta = self.U @ t.T + self.offset[:, None]
         wQ, l2 = self.w[:, None] * self.Q, self.problem.l2
@@ -219,7 +228,7 @@ class Reference:
             g = g + np.concatenate([np.r_[0.0, row] for row in l2 * coef @ self.to_coef])
         return total, g, c, J
 
-    def _classes(self, eta: np.ndarray, wQ: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+    def _classes(self, eta: np.ndarray, wQ: np.ndarray) -> Terms:
         scores = eta @ _CONTRASTS.T
         scores = scores - scores.max(axis=1, keepdims=True)
         P = np.exp(scores)
@@ -322,9 +331,11 @@ class Reference:
         else:
             scores = np.exp(eta @ _CONTRASTS.T - (eta @ _CONTRASTS.T).max(axis=1, keepdims=True))
             mu = scores / scores.sum(axis=1, keepdims=True)
+        if not np.isfinite(mu).all():
+            return np.inf
         centred = mu - self.w @ mu
         spread = np.sqrt(self.w @ centred**2)
-        if spread.max() <= 1e-12 * max(1.0, float(np.abs(mu).max())):
+        if spread.max() <= 1e-12 * float(np.abs(mu).max()):  # a constant is uncorrelated
             return 0.0
         return float(np.abs(self.Q.T @ (self.w[:, None] * centred)).max() / np.linalg.norm(spread))
 
@@ -364,6 +375,29 @@ class Reference:
             return float(np.linalg.norm(g) / scale)
         sizes = np.maximum(np.linalg.norm(A, axis=1), 1e-300)
         return float(nnls((A / sizes[:, None]).T, -g, maxiter=100 * A.shape[0])[1] / scale)
+
+    def curvature(self, theta: np.ndarray) -> float:
+        """Smallest eigenvalue of the Lagrangian's Hessian, by differences, along the constraint and inside the domain.
+
+        Relative to the largest; infinite where nothing is free to move.
+        """
+        _, g, _, J = self.terms(theta)
+        blocked = J
+        if self.problem.at_edge:
+            blocked = np.vstack([J, self.U[self.U @ theta + self.offset > -1e-3]])
+        lam = np.linalg.lstsq(blocked.T, -g, rcond=None)[0][: len(J)]
+        _, s, Vt = np.linalg.svd(blocked)
+        null = Vt[int(np.count_nonzero(s > 1e-9 * s[0])) :].T
+        if not null.shape[1]:
+            return np.inf
+        H = np.empty((len(theta), null.shape[1]))
+        for j, v in enumerate(null.T):
+            ahead, back = (self.terms(theta + sign * 1e-5 * v) for sign in (1.0, -1.0))
+            H[:, j] = (ahead[1] + ahead[3].T @ lam - back[1] - back[3].T @ lam) / 2e-5
+        if not np.isfinite(H).all():
+            return np.inf
+        values = np.linalg.eigvalsh(null.T @ H)
+        return float(values[0] / max(np.abs(values).max(), 1e-300))
 
     def _slopes(self) -> float:
         """Mean square of the rows' slopes at the start."""

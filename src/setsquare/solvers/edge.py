@@ -21,8 +21,8 @@ from setsquare.solvers.solution import Status, Step
 from setsquare.typing import Array
 
 Run = Callable[[Objective, Array | None, Settings], Iterate]
-#: Strengths of the barrier, as shares of the start's curvature times the squared distance from the edge there. At the
-#: last one, losses were 4e-10 above the optimum; with less, the distance from the edge has too few digits.
+#: Strengths of the barrier, as shares of the start's squared slope over its curvature, which has the unit of the loss.
+#: At the last one, losses were 1e-9 above the optimum; with less, the distance from the edge has too few digits.
 STAGES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 #: Relative gradient of the Lagrangian at which all stages but the last one end.
 ROUGH = 1e-3
@@ -64,14 +64,15 @@ def run_once(objective: Objective, run: Run, theta: Array | None, settings: Sett
 def follow(objective: Objective, run: Run, theta: Array | None, settings: Settings) -> Reached:
     """Follow the path of barriers from ``theta``, or from the start; the loss at its end is that without a barrier."""
     theta = objective.start.theta if theta is None else theta
-    unit = objective.start.curvature * float(objective.edge - objective.start.theta[0]) ** 2
+    unit = objective.start.slope**2 / objective.start.curvature
     trace: list[Step] = []
     for stage in STAGES:
         fenced = objective.fenced(stage * unit)
-        end = run(fenced, theta, settings if stage == STAGES[-1] else replace(settings, kkt=ROUGH, leaps=()))
+        left = replace(settings, max_iter=max(settings.max_iter - len(trace), 0))  # for the whole path
+        end = run(fenced, theta, left if stage == STAGES[-1] else replace(left, kkt=ROUGH, leaps=()))
         theta = end.theta
-        trace += (replace(step, iteration=len(trace) + i) for i, step in enumerate(end.trace))
-    model = end.model._replace(loss=objective.values(theta).loss)
+        trace += [replace(step, iteration=len(trace) + i) for i, step in enumerate(end.trace)]
+    model = end.model._replace(loss=objective.fenced(0.0).values(theta).loss)
     return Reached(end._replace(model=model, trace=tuple(trace)), fenced)
 
 

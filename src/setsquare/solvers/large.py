@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from setsquare.objective import Model
+from setsquare.objective import Model, Objective
 from setsquare.solvers.certify import FLAT, Measured
+from setsquare.solvers.edge import follow
 from setsquare.solvers.krylov import Metric, conjugate_gradients, lowest_curvature
 from setsquare.solvers.newton import Direction, Frame, Iterate, Settings, solve_newton
 from setsquare.solvers.solution import Status
@@ -170,6 +171,11 @@ def _unconstrained_loss(end: Iterate, algebra: Krylov) -> float:
     assert isinstance(free, WideObjective)
     rest = Krylov(free, settings, algebra.rng, algebra.rank, n_lanczos=0)
     rest.metric = algebra.metric
-    found = solve_newton(free, rest, end.theta, settings)
-    loss = free.fenced(0.0).values(found.theta).loss if free.barrier else found.model.loss
-    return min(loss, end.model.loss)
+
+    def run(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
+        assert isinstance(objective, WideObjective)
+        rest.objective, rest.settings = objective, settings
+        return solve_newton(objective, rest, theta, settings)
+
+    found = follow(free, run, None, settings).end if free.barrier else run(free, end.theta, settings)
+    return min(found.model.loss, end.model.loss)
