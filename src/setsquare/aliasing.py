@@ -1,9 +1,9 @@
 """Which features are combinations of others, decided near the limit of the arithmetic.
 
-A Gram matrix has half the digits of the features: ``start`` and ``end = start + duration``, in seconds over a year, look
-the same to it if durations are minutes. So a feature of which hardly anything lies outside the span of those before it
-is *residualised* on them, row by row, and the residuals decide: what is more than rounding is kept, in place of the
-feature itself, and has all its digits.
+A Gram matrix has half the digits of the features: ``start`` and ``end = start + duration``, in seconds over a year,
+look the same to it if durations are minutes. So a feature of which hardly anything lies outside the span of those
+before it is *residualised* on them, row by row, and the residuals decide: what is more than rounding is kept, in place
+of the feature itself, and has all its digits.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from scipy.linalg import LinAlgError
 
-from setsquare.rows import Block, Rows, Sums
-from setsquare.typing import Array
+from setsquare.rows import Block, Rows, Sums, as_double, is_sparse
+from setsquare.typing import Array, Matrix
 
 #: Share of a feature's variance outside the span of earlier ones below which its residuals are looked at.
 SUSPECT = 1e-6
-#: Standard deviation of the residuals, as a share of the feature's own, up to which it is aliased: 1e-14 of the variance.
+#: Standard deviation of the residuals, as a share of the feature's own, up to which it is aliased.
 ALIASED = 1e-7
 #: Roundings that a value may have behind it when it was computed from others.
 ROUNDINGS = 4.0
+#: Share of rows with a value from which a sparse feature is centred: it costs hardly more than it did.
+FILLED = 0.95
 #: Share of the mean below which a standard deviation is rounding; and where the mean was not taken off before.
 CONSTANT, CONSTANT_SPARSE = 1e-13, 1e-7
 
@@ -172,3 +175,46 @@ def _residual_spread(rows: Rows, copies: Copies) -> Array:
 
 def _dense(A: Array) -> Array:
     return np.asarray(A.toarray() if hasattr(A, "toarray") else A)
+
+
+def centre_filled(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
+    """Take the mean off sparse columns that have hardly a zero, (n, q): far from zero, squares lose their spread.
+
+    A column with more zeros than that has a standard deviation of at least a fifth of its mean.
+    """
+    mean = np.zeros(Z.shape[1])
+    filled = np.bincount(Z.indices, minlength=Z.shape[1]) >= FILLED * Z.shape[0]
+    if filled.any():
+        columns = np.flatnonzero(filled)
+        dense = as_double(Z[:, columns]).toarray()
+        mean[columns] = w @ dense
+        Z = _put_columns(Z, columns, dense - mean[columns])
+    return Z, mean
+
+
+def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
+    """A CSR matrix with other ``values`` (n, c) in some columns."""
+    stay = np.ones(Z.shape[1])
+    stay[columns] = 0.0
+    place = sparse.csr_array((np.ones(len(columns)), (np.arange(len(columns)), columns)), (len(columns), Z.shape[1]))
+    rest = Z @ sparse.diags_array(stay, format="csr")
+    rest.eliminate_zeros()
+    return sparse.csr_array(rest + sparse.csr_array(values) @ place)
+
+
+def put_residuals(Z: Matrix, w: Array, copies: Copies) -> tuple[Matrix, Array]:
+    """Features (n, 1 + q) with residuals, less their mean, in place of the suspects; and that mean."""
+    R = residuals(Z, copies)
+    shift = w @ R
+    R -= shift
+    if is_sparse(Z):
+        return _put_columns(Z, 1 + copies.suspect, R), shift
+    Z[:, 1 + copies.suspect] = R
+    return Z, shift
+
+
+def rounding(Z: Matrix, mean: Array, second: Array) -> Array:
+    """Size of the rounding of a value of each feature; what is stored in few digits may still be whole numbers."""
+    size = np.sqrt(mean**2 + 2.0 * mean * second[0, 1:] + np.diag(second)[1:])
+    narrow = Z.dtype.kind == "f" and Z.dtype != np.float64
+    return np.asarray(size * (np.finfo(Z.dtype).eps / 8.0 if narrow else np.finfo(float).eps))

@@ -11,9 +11,19 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import lapack
 
-from setsquare.aliasing import Copies, Separated, correlations, independent, residuals, separate
+from setsquare.aliasing import (
+    Copies,
+    Separated,
+    centre_filled,
+    correlations,
+    independent,
+    put_residuals,
+    rounding,
+    separate,
+)
 from setsquare.errors import InputError
 from setsquare.families import Family, RowTerms, contrasts
+from setsquare.freedom import check_freedom, refuse_early
 from setsquare.objective import Objective, Start
 from setsquare.problem import Problem
 from setsquare.projection import Basis, protected_basis
@@ -32,16 +42,6 @@ from setsquare.typing import Array, Matrix
 
 #: Curvature that a ridge must add to that of aliased features, which have none of their own, for them to be kept.
 DETERMINED = 1e-10
-#: Canonical correlation with the protected columns that is rounding: the features know nothing of them there.
-UNREACHABLE = 1e-10
-#: Protected columns from which it pays to look first whether they leave any freedom to the features.
-EARLY = 50
-#: Standard deviation of the predictions, as a share of the outcome's, that is as good as none.
-CONSTANT_FIT = 1e-6
-#: Canonical correlation that is certainly none by rounding.
-CLEAR = 1e-6
-#: Share of rows with a value from which a sparse feature is centred: it costs hardly more than it did.
-FILLED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +114,18 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     refuse_early(problem)
     y, Q, w, offset, basis = read_rows(problem)
     Z, mean = _centre(problem.features, w)
-    rows = ArrayRows(Z, y, Q, w, offset, problem.protected)
+    rows: Rows = ArrayRows(Z, y, Q, w, offset, problem.protected)
     moments = rows.reduce(feature_moments)
 
     def exchange(copies: Copies, unmix: Array) -> tuple[ArrayRows, Array]:
         nonlocal Z, moments
-        Z, shift = _put_residuals(Z, w, copies)
+        Z, shift = put_residuals(Z, w, copies)
         mean[copies.suspect] += shift
         changed = ArrayRows(Z, y, Q, w, offset, problem.protected)
         moments = changed.reduce(feature_moments)
         return changed, moments[0]
 
-    separated, rows = separate(moments[0], mean, _rounding(problem.features, mean, moments[0]), rows, exchange)
+    separated, rows = separate(moments[0], mean, rounding(problem.features, mean, moments[0]), rows, exchange)
 
     def start(m: int) -> Start:
         return null_model(problem, y, w, m, moments)
@@ -197,49 +197,6 @@ def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
     for rows in row_slices(*Z.shape):
         np.subtract(Z[rows], mean, out=centred[rows, 1:])
     return centred, mean
-
-
-def centre_filled(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
-    """Take the mean off sparse columns that have hardly a zero, (n, q): far from zero, squares lose their spread.
-
-    A column with more zeros than that has a standard deviation of at least a fifth of its mean.
-    """
-    mean = np.zeros(Z.shape[1])
-    filled = np.bincount(Z.indices, minlength=Z.shape[1]) >= FILLED * Z.shape[0]
-    if filled.any():
-        columns = np.flatnonzero(filled)
-        dense = as_double(Z[:, columns]).toarray()
-        mean[columns] = w @ dense
-        Z = _put_columns(Z, columns, dense - mean[columns])
-    return Z, mean
-
-
-def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
-    """A CSR matrix with other ``values`` (n, c) in some columns."""
-    stay = np.ones(Z.shape[1])
-    stay[columns] = 0.0
-    place = sparse.csr_array((np.ones(len(columns)), (np.arange(len(columns)), columns)), (len(columns), Z.shape[1]))
-    rest = Z @ sparse.diags_array(stay, format="csr")
-    rest.eliminate_zeros()
-    return sparse.csr_array(rest + sparse.csr_array(values) @ place)
-
-
-def _put_residuals(Z: Matrix, w: Array, copies: Copies) -> tuple[Matrix, Array]:
-    """Features (n, 1 + q) with residuals, less their mean, in place of the suspects; and that mean."""
-    R = residuals(Z, copies)
-    shift = w @ R
-    R -= shift
-    if is_sparse(Z):
-        return _put_columns(Z, 1 + copies.suspect, R), shift
-    Z[:, 1 + copies.suspect] = R
-    return Z, shift
-
-
-def _rounding(Z: Matrix, mean: Array, second: Array) -> Array:
-    """Size of the rounding of a value of each feature; what is stored in few digits may still be whole numbers."""
-    size = np.sqrt(mean**2 + 2.0 * mean * second[0, 1:] + np.diag(second)[1:])
-    narrow = Z.dtype.kind == "f" and Z.dtype != np.float64
-    return np.asarray(size * (np.finfo(Z.dtype).eps / 8.0 if narrow else np.finfo(float).eps))
 
 
 def feature_moments(block: Block) -> Sums:
@@ -318,74 +275,3 @@ def label_share(y: Array, Q: Array, w: Array) -> float:
     centred = y - w @ y
     total = float(np.sum(w @ centred**2))
     return float(np.sum((Q.T @ (w[:, None] * centred)) ** 2)) / total if total > 0.0 else 0.0
-
-
-def check_freedom(basis: Basis, zq: Array, whitening: Array) -> None:
-    """Refuse features of which every combination is correlated with the protected columns.
-
-    Counting would not do: features that are uncorrelated with all protected columns are free, however few they are.
-    ``zq`` are moments (q, r) of the scaled features with the basis, ``whitening`` (q, f) makes them orthonormal.
-    """
-    correlations = np.linalg.svd(whitening.T @ zq, compute_uv=False)
-    if np.count_nonzero(correlations > UNREACHABLE) >= whitening.shape[1]:
-        refuse_no_freedom(f"{basis.rank} independent", whitening.shape[1])
-
-
-def check_varies(prepared: Prepared, spread: float) -> None:
-    """Refuse a constant fit where features are few: uncorrelated with the protected columns, but not independent."""
-    basis, n_free = prepared.basis, len(prepared.mean) - len(prepared.aliased)
-    if basis is not None and basis.rank >= n_free and spread <= CONSTANT_FIT * prepared.problem.outcome_spread():
-        refuse_no_freedom(f"{basis.rank} independent", n_free)
-
-
-def refuse_no_freedom(protected: str, n_free: int) -> None:
-    """Raise one sentence about features that have nothing left."""
-    raise InputError(
-        f"{protected} protected column(s) leave no freedom to the features (n_features = {n_free}): only a constant "
-        "prediction is orthogonal to them; give more features than protected columns, or fewer protected levels."
-    )
-
-
-def refuse_early(problem: Problem) -> None:
-    """Refuse more protected columns than features have room for, before anything of their number squared is formed."""
-    X = problem.protected
-    if X is not None and is_early(problem.n_rows, problem.features.shape[1], X.shape[1]):
-        mixed = X @ mixing(X.shape[1], problem.features.shape[1])
-        refuse_bound(problem.features, mixed, problem.mean_weight(), X.shape[1])
-
-
-def is_early(n: int, q: int, p: int) -> bool:
-    """Whether it pays to look first whether p protected columns leave any freedom to q features."""
-    return p >= max(q, EARLY) and n > p
-
-
-def mixing(p: int, q: int) -> Array:
-    """Random combinations of p protected columns, a few more than there are features: (p, q + 5)."""
-    return np.random.default_rng(0).choice([-1.0, 1.0], size=(p, q + 5))
-
-
-def refuse_bound(Z: Matrix, mixed: Array, w: Array, p: int) -> None:
-    """Refuse features (n, q) of which every combination is correlated with random combinations (n, q + 5) of p columns.
-
-    Then it is correlated with the columns themselves. Where that is not clear, nothing is refused here.
-    """
-    features = as_double(Z).toarray() if is_sparse(Z) else np.asarray(Z, dtype=np.float64)
-    if not (np.isfinite(features).all() and np.isfinite(mixed).all()):
-        return
-    U, Q = _orthonormal(features, w), _orthonormal(mixed, w)
-    if U is None or Q is None or not U.shape[1] or Q.shape[1] < U.shape[1]:
-        return
-    if np.linalg.svd(Q.T @ U, compute_uv=False).min() > CLEAR:
-        refuse_no_freedom(f"{p}", U.shape[1])
-
-
-def _orthonormal(A: Array, w: Array) -> Array | None:
-    """Orthonormal basis (n, f) of centred columns times the root of the weights; None where the rank is in doubt."""
-    centred = np.sqrt(w)[:, None] * (A - w @ A)
-    spread = np.linalg.norm(centred, axis=0)
-    varies = spread > 1e-10 * np.abs(w @ A)
-    if not varies.any():
-        return centred[:, :0]
-    U, s, _ = np.linalg.svd(centred[:, varies] / spread[varies], full_matrices=False)
-    clear, lost = s > 1e-4 * s[0], s < 1e-10 * s[0]
-    return U[:, clear] if (clear | lost).all() else None

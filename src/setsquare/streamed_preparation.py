@@ -11,20 +11,11 @@ import numpy as np
 from setsquare.aliasing import Copies, separate
 from setsquare.errors import InputError
 from setsquare.families import Family
+from setsquare.freedom import CLEAR, is_early, mixing, refuse_no_freedom
 from setsquare.objective import Start
-from setsquare.preparation import (
-    CLEAR,
-    Prepared,
-    feature_moments,
-    is_early,
-    mixing,
-    null_sums,
-    null_theta,
-    refuse_no_freedom,
-    set_up,
-)
+from setsquare.preparation import Prepared, feature_moments, null_sums, null_theta, set_up
 from setsquare.projection.basis import Basis, check_rows, cholesky_factor, settle_basis, stack_factors
-from setsquare.rows import Block, Sums, quietly, weighted_gram
+from setsquare.rows import Block, Rows, Sums, quietly, weighted_gram
 from setsquare.sources import Parts
 from setsquare.streamed_problem import StreamedProblem, add_sums
 from setsquare.typing import Array
@@ -117,7 +108,7 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
         second, zy, zq = changed.reduce(feature_moments)
         return changed, second
 
-    rows = StreamedRows(problem.blocks.map(Centre(mean, basis)).keep(), problem.n_rows)
+    rows: Rows = StreamedRows(problem.blocks.map(Centre(mean, basis)).keep(), problem.n_rows)
     noise = np.finfo(float).eps * np.sqrt(mean**2 + np.diag(second)[1:])
     separated, rows = separate(second, mean, noise, rows, exchange)
     return set_up(problem, rows, basis, mean, separated, zq, start, share, whiten=whiten)

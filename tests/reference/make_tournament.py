@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-
 from tests.theorems.tournament import N_PROBLEMS, Reference, draw
 
 FILE = Path(__file__).parent / "values" / "tournament.json"

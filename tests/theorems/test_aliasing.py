@@ -122,7 +122,7 @@ def test_sparse_columns_far_from_zero_are_not_constant(visits: pd.DataFrame, sol
 
 def test_a_warning_names_what_is_dropped(visits: pd.DataFrame) -> None:
     table = visits[["age", "duration", "group"]].assign(years=3.0 * visits["age"] + 1.0, one=4.0)
-    with pytest.warns(DroppedColumnWarning, match="2 feature.* years, one. Their coefficients are 0"):
+    with pytest.warns(DroppedColumnWarning, match=r"2 feature.* years, one. Their coefficients are 0"):
         sq.OrthogonalGLMClassifier(protected=["group"]).fit(table, visits["y"].astype(int))
     sq.OrthogonalGLMClassifier(protected=["group"], l2=1e-3).fit(table.drop(columns="one"), visits["y"].astype(int))
 
@@ -164,7 +164,7 @@ def test_too_many_levels_are_refused_before_they_are_coded() -> None:
     y = (rng.random(6000) < 0.5).astype(int)
     model = sq.OrthogonalGLMClassifier(protected=["town"])
     tracemalloc.start()
-    with pytest.raises(InputError, match="999 protected column.* leave no freedom"):
+    with pytest.raises(InputError, match=r"999 protected column.* leave no freedom"):
         model.fit(table, y)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -7,7 +7,7 @@ import numpy as np
 from setsquare import design
 from setsquare.design import Design
 from setsquare.estimators.reading import dense
-from setsquare.preparation import is_early, mixing, refuse_bound
+from setsquare.freedom import is_early, mixing, refuse_bound
 from setsquare.rows import mean_weight, row_slices
 from setsquare.typing import Array, BoolArray, Matrix, Table
 

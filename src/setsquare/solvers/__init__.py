@@ -9,8 +9,9 @@ from functools import partial
 import numpy as np
 
 from setsquare.errors import InputError
+from setsquare.freedom import check_varies
 from setsquare.objective import Objective
-from setsquare.preparation import Prepared, check_varies, prepare
+from setsquare.preparation import Prepared, prepare
 from setsquare.problem import Problem
 from setsquare.rows import single_threaded_blas
 from setsquare.solvers.certify import Measured, certify, class_coefficients, measure
@@ -125,7 +126,8 @@ def _solve(
             draw *= 0.5  # back into the domain of the link, in which the start is
         ends += attempt(objective.start.theta + draw)
     best = min(ends, key=lambda found: _rank(found.end, settings))
-    check_varies(prepared, best.end.model.spread)
+    n_free = len(prepared.mean) - len(prepared.aliased)
+    check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcome_spread())
     prepared = replace(prepared, objective=best.objective)
     return certify(prepared, best.end, name, measured(prepared, best.end))
 

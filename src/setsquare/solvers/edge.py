@@ -3,8 +3,8 @@
 With the log link a binomial mean must stay below one, and the optimum may lie where it reaches one in some rows. Newton
 steps that are cut short by the edge creep along it. So a barrier ``-tau log(edge - eta)`` keeps every row inside, and
 ``tau`` falls in stages: each begins where the one before ended. The weights sum to one, so the loss at the end of a
-stage is at most ``tau`` above that of the optimum that it leads to. The barrier's slopes are the multipliers of the rows
-at the edge.
+stage is at most ``tau`` above that of the optimum that it leads to. The barrier's slopes are the multipliers of the
+rows at the edge.
 """
 
 from __future__ import annotations

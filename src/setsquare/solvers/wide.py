@@ -6,17 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from setsquare.aliasing import CONSTANT, CONSTANT_SPARSE
+from setsquare.aliasing import CONSTANT, CONSTANT_SPARSE, centre_filled
+from setsquare.freedom import check_freedom, refuse_early
 from setsquare.objective import Model, Objective, spread_of
-from setsquare.preparation import (
-    Prepared,
-    centre_filled,
-    check_freedom,
-    label_share,
-    null_model,
-    read_rows,
-    refuse_early,
-)
+from setsquare.preparation import Prepared, label_share, null_model, read_rows
 from setsquare.problem import Problem
 from setsquare.rows import Block, Sums, is_sparse
 from setsquare.solvers.wide_rows import Standardised, WideRows
