@@ -87,7 +87,7 @@ def independent(gram: Array, limit: float) -> NDArray[np.intp]:
     array([0, 2])
     """
     try:
-        if np.linalg.cholesky(gram).diagonal().min() ** 2 > limit:
+        if np.linalg.cholesky(gram).diagonal().min(initial=np.inf) ** 2 > limit:
             return np.arange(len(gram))
     except LinAlgError:
         pass

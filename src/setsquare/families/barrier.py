@@ -17,7 +17,8 @@ def add_barrier(terms: RowTerms, eta: Array, edge: float, strength: float) -> Ro
     >>> from setsquare.families import family
     >>> y, eta = np.ones((1, 1)), np.array([[-0.5]])
     >>> plain = family("binomial", "log").terms(y, eta, np.zeros((1, 1)))
-    >>> float(add_barrier(plain, eta, 0.0, 0.1).slope[0, 0] - plain.slope[0, 0])  # 0.1 / 0.5
+    >>> push = add_barrier(plain, eta, 0.0, 0.1).slope - plain.slope
+    >>> round(float(push[0, 0]), 12)  # 0.1 / 0.5
     0.2
     """
     push = strength / (edge - eta)
