@@ -26,6 +26,8 @@ Run = Callable[[Objective, Array | None, Settings], Iterate]
 STAGES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 #: Relative gradient of the Lagrangian at which all stages but the last one end.
 ROUGH = 1e-3
+#: Steps that a stage takes at most, but for the last one: 6 are usual.
+MOST = 15
 
 
 class Reached(NamedTuple):
@@ -68,8 +70,9 @@ def follow(objective: Objective, run: Run, theta: Array | None, settings: Settin
     trace: list[Step] = []
     for stage in STAGES:
         fenced = objective.fenced(stage * unit)
-        left = replace(settings, max_iter=max(settings.max_iter - len(trace), 0))  # for the whole path
-        end = run(fenced, theta, left if stage == STAGES[-1] else replace(left, kkt=ROUGH, leaps=()))
+        left = max(settings.max_iter - len(trace), 0)  # of the whole path
+        rough = replace(settings, max_iter=min(left // 2, MOST), kkt=ROUGH, leaps=())
+        end = run(fenced, theta, replace(settings, max_iter=left) if stage == STAGES[-1] else rough)
         theta = end.theta
         trace += [replace(step, iteration=len(trace) + i) for i, step in enumerate(end.trace)]
     model = end.model._replace(loss=objective.fenced(0.0).values(theta).loss)
