@@ -124,6 +124,15 @@ def test_losses_are_what_the_certificate_says() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3 * len(KINDS)))
+def test_products_with_the_hessian_end_where_the_hessian_does(seed: int) -> None:
+    game = play(seed)
+    found = solve(to_problem(game.problem), "large")
+    theta = game.reference.theta(found.intercept, found.coef)
+    assert game.reference.terms(theta)[0] == pytest.approx(game.loss, rel=1e-6, abs=1e-6)
+    assert found.certificate.is_orthogonal and game.reference.residual(theta) < 1e-8
+
+
+@pytest.mark.parametrize("seed", range(3 * len(KINDS)))
 def test_the_reference_finds_what_is_stored(seed: int) -> None:
     """Three starts, here and now, find nothing better than what is stored; the library none that is worse than both."""
     live = Reference(draw(seed)).best(3)
