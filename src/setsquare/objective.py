@@ -18,7 +18,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from setsquare.families import Family, RowTerms, add_barrier, barrier_loss
+from setsquare.families import Family, RowTerms
+from setsquare.families.barrier import add_barrier, barrier_loss
 from setsquare.rows import Block, Rows, Sums, gram_and_product, weighted_gram
 from setsquare.typing import Array, Matrix
 

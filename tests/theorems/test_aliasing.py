@@ -104,6 +104,17 @@ def test_rounding_is_no_information(kind: type[np.floating], far: float) -> None
     assert found.certificate.aliased_features == ("z3", "z4")
 
 
+def test_an_audit_tells_near_copies_apart_as_well(visits: pd.DataFrame) -> None:
+    """Its model is fitted by the same preparation: a leak along the duration is found through start and end."""
+    noise = np.random.default_rng(9).normal(size=N)
+    scores = 1.0 / (1.0 + np.exp(1.0 + noise - visits["duration"] / 200.0))
+    tests = [
+        sq.audit(scores, visits[list(names)]).evaluations[0].joint
+        for names in (("start", "duration"), ("start", "end"))
+    ]
+    assert tests[0].statistic == pytest.approx(tests[1].statistic, rel=1e-4) and tests[0].df == tests[1].df == 2.0
+
+
 @pytest.mark.parametrize("solver", ["sqp", "large"])
 @pytest.mark.parametrize("mean", [1e8, 1e10])
 def test_sparse_columns_far_from_zero_are_not_constant(visits: pd.DataFrame, solver: str, mean: float) -> None:

@@ -10,7 +10,6 @@ domain of a link has the loss infinity, so that a line search steps back from it
 """
 
 from setsquare.families.activations import Activation
-from setsquare.families.barrier import add_barrier, barrier_loss
 from setsquare.families.distributions import (
     FAMILIES,
     Family,
@@ -32,8 +31,6 @@ __all__ = [
     "Family",
     "RowTerms",
     "activation",
-    "add_barrier",
-    "barrier_loss",
     "binomial",
     "contrasts",
     "family",
