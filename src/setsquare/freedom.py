@@ -71,7 +71,8 @@ def refuse_bound(Z: Matrix, mixed: Array, w: Array, p: int) -> None:
     features = as_double(Z).toarray() if is_sparse(Z) else np.asarray(Z, dtype=np.float64)
     if not (np.isfinite(features).all() and np.isfinite(mixed).all()):
         return
-    U, Q = _orthonormal(features, w), _orthonormal(mixed, w)
+    with np.errstate(over="ignore", invalid="ignore"):  # squares beyond float64 are refused later, by name
+        U, Q = _orthonormal(features, w), _orthonormal(mixed, w)
     if U is None or Q is None or not U.shape[1] or Q.shape[1] < U.shape[1]:
         return
     if np.linalg.svd(Q.T @ U, compute_uv=False).min() > CLEAR:
@@ -82,6 +83,8 @@ def _orthonormal(A: Array, w: Array) -> Array | None:
     """Orthonormal basis (n, f) of centred columns times the root of the weights; None where the rank is in doubt."""
     centred = np.sqrt(w)[:, None] * (A - w @ A)
     spread = np.linalg.norm(centred, axis=0)
+    if not np.isfinite(spread).all():
+        return None
     varies = spread > 1e-10 * np.abs(w @ A)
     if not varies.any():
         return centred[:, :0]
