@@ -44,7 +44,7 @@ class SetsquareWarning(UserWarning):
 
 
 class DroppedColumnWarning(SetsquareWarning):
-    """A protected column was constant or collinear with others and needs no constraint of its own."""
+    """A column was constant or collinear with others: a protected one needs no constraint, a feature no coefficient."""
 
 
 class PooledLevelWarning(SetsquareWarning):

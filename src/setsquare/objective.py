@@ -13,12 +13,13 @@ unit covariance, so that scale and collinearity of the features do not concern t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from setsquare.families import Family, RowTerms
+from setsquare.families.barrier import add_barrier, barrier_loss
 from setsquare.rows import Block, Rows, Sums, gram_and_product, weighted_gram
 from setsquare.typing import Array, Matrix
 
@@ -104,6 +105,8 @@ class Objective:
     n_basis : int
         Rank of the protected columns.
     start : Start
+    barrier : float
+        Strength of a logarithmic barrier at the edge of the link's domain (``solvers.edge``); none by default.
     """
 
     rows: Rows
@@ -113,6 +116,7 @@ class Objective:
     n_predictors: int
     n_basis: int
     start: Start
+    barrier: float = field(default=0.0, kw_only=True)
 
     @property
     def n_parameters(self) -> int:
@@ -128,6 +132,15 @@ class Objective:
         """Return the same problem without its constraint."""
         return replace(self, n_basis=0, start=replace(self.start, sums=None))
 
+    @property
+    def edge(self) -> float:
+        """Upper end of the link's domain."""
+        return self.family.activation.domain[1]
+
+    def fenced(self, barrier: float) -> Self:
+        """Return the same problem with a barrier of this strength at the edge of the link's domain."""
+        return replace(self, barrier=barrier, start=replace(self.start, sums=None))
+
     def raw(self, theta: Array) -> Array:
         """Intercept and coefficients, (1 + q, k), of the features in ``rows``."""
         return np.asarray(self.to_raw @ theta.reshape(self.n_predictors, -1).T)
@@ -137,7 +150,10 @@ class Objective:
         raw = self.raw(theta)
 
         def kernel(block: Block) -> Sums:
-            loss, mean = self.family.value_terms(block.y, linear_predictor(block, raw))
+            eta = linear_predictor(block, raw)
+            loss, mean = self.family.value_terms(block.y, eta)
+            if self.barrier:
+                loss = loss + barrier_loss(eta, self.edge, self.barrier)
             return np.asarray(block.weight @ loss), *self._constraint_sums(block, mean)
 
         loss, c, total, square = self.rows.reduce(kernel)
@@ -150,7 +166,7 @@ class Objective:
         multipliers = (lam if lam is not None else np.zeros(self.n_constraints)).reshape(self.n_predictors, -1).T
 
         def kernel(block: Block) -> Sums:
-            terms = self.family.terms(block.y, linear_predictor(block, raw), self._basis(block) @ multipliers)
+            terms = self._terms(block, raw, multipliers)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
             steepness = np.asarray(block.weight @ np.trace(terms.mean_slope, axis1=1, axis2=2))
             return *head, steepness, *(self._second_sums if second else self._derivative_sums)(block, terms)
@@ -183,6 +199,11 @@ class Objective:
             jacobian,
             hessian.transpose(0, 2, 1, 3).reshape(k * m, k * m),
         )
+
+    def _terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:
+        eta = linear_predictor(block, raw)
+        terms = self.family.terms(block.y, eta, self._basis(block) @ multipliers)
+        return add_barrier(terms, eta, self.edge, self.barrier) if self.barrier else terms
 
     def _basis(self, block: Block) -> Array:
         return block.Q[:, : self.n_basis]

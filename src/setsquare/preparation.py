@@ -10,10 +10,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.linalg import LinAlgError, lapack
+from scipy.linalg import lapack
 
+from setsquare.aliasing import (
+    Copies,
+    Separated,
+    centre_filled,
+    correlations,
+    independent,
+    put_residuals,
+    rounding,
+    separate,
+)
 from setsquare.errors import InputError
 from setsquare.families import RowTerms, contrasts
+from setsquare.freedom import check_freedom, refuse_early
 from setsquare.intercept import Point, first_intercept, fit_intercept, intercept_sums, link_of, point_of, steepness_at
 from setsquare.objective import Objective, Start
 from setsquare.problem import Problem
@@ -32,10 +43,10 @@ from setsquare.rows import (
 from setsquare.streamed_problem import StreamedProblem
 from setsquare.typing import Array, Matrix
 
-#: A feature of which less than this share of the variance lies outside the span of those before it is aliased.
-ALIASED = 1e-10
 #: Mean square under which float64 has lost digits of it.
 SMALLEST = 1e-290
+#: Curvature that a ridge must add to that of aliased features, which have none of their own, for them to be kept.
+DETERMINED = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +69,9 @@ class Prepared:
         Features that are linear combinations of earlier ones; without a ridge their coefficient is 0.
     label_share : float
         Share of the outcome's variance that the protected columns explain.
+    unmix : ndarray of shape (q, q) or None
+        The features in the objective's rows are ``(Z - mean) @ unmix``, or ``Z - mean`` where it is None; see
+        ``aliasing``.
     """
 
     problem: Problem | StreamedProblem
@@ -68,23 +82,31 @@ class Prepared:
     gram: Array | None
     aliased: tuple[str, ...]
     label_share: float
+    unmix: Array | None = None
 
     @property
     def rank_features(self) -> int | None:
         """Number of linearly independent features, the intercept not counted; None where it is not known."""
         return None if self.gram is None else len(self.mean) - len(self.aliased)
 
+    @property
+    def to_coef(self) -> Array:
+        """Matrix (q, m) from the coordinates of a predictor to coefficients of the features as they were given."""
+        T = np.asarray(self.objective.to_raw[1:])
+        return T if self.unmix is None else self.unmix @ T
+
     def coefficients(self, theta: Array) -> tuple[Array, Array]:
         """Intercepts (k,) and coefficients (k, q) on the scale of the features as they were given."""
         raw = self.objective.raw(theta)
-        coef = raw[1:].T
+        coef = raw[1:].T if self.unmix is None else raw[1:].T @ self.unmix.T
         return raw[0] - coef @ self.mean, coef
 
     def theta(self, intercept: Array, coef: Array) -> Array:
         """Inverse of :meth:`coefficients`, up to aliased features: the point with the same linear predictor."""
         assert self.gram is not None  # who does without it has coordinates of its own
         ridge = self.problem.l2 / self.scale**2
-        scaled = (coef * self.scale).T
+        inner = coef if self.unmix is None else np.linalg.solve(self.unmix, coef.T).T
+        scaled = (inner * self.scale).T
         T = self.objective.to_raw[1:, 1:] * self.scale[:, None]
         normal = T.T @ (self.gram + np.diag(ridge))
         whitened = np.linalg.lstsq(normal @ T, normal @ scaled, rcond=None)[0]
@@ -94,16 +116,28 @@ class Prepared:
 
 def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten the features (or only standardise them), take a basis of the protected columns, set the objective up."""
+    refuse_early(problem)
     parts = read_rows(problem)
     y, Q, w, offset, basis = parts
     Z, mean = _centre(problem.features, w)
-    rows = ArrayRows(Z, y, Q, w, offset, problem.protected)
-    moments = rows.reduce(_moments)
+    rows: Rows = ArrayRows(Z, y, Q, w, offset, problem.protected)
+    moments = rows.reduce(feature_moments)
+    check_squares(problem, np.diag(moments[0])[1:])
+
+    def exchange(copies: Copies, unmix: Array) -> tuple[ArrayRows, Array]:
+        nonlocal Z, moments
+        Z, shift = put_residuals(Z, w, copies)
+        mean[copies.suspect] += shift
+        changed = ArrayRows(Z, y, Q, w, offset, problem.protected)
+        moments = changed.reduce(feature_moments)
+        return changed, moments[0]
+
+    separated, rows = separate(moments[0], mean, rounding(problem.features, mean, moments[0]), rows, exchange)
 
     def start(m: int) -> Start:
         return null_model(problem, parts, m, moments)
 
-    return set_up(problem, rows, basis, mean, moments[0], start, label_share(y, Q, w), whiten=whiten)
+    return set_up(problem, rows, basis, mean, separated, moments[2], start, label_share(y, Q, w), whiten=whiten)
 
 
 def set_up(
@@ -111,29 +145,32 @@ def set_up(
     rows: Rows,
     basis: Basis | None,
     mean: Array,
-    second: Array,
+    separated: Separated,
+    zq: Array,
     start: Callable[[int], Start],
     share: float,
     *,
     whiten: bool = True,
 ) -> Prepared:
-    """Set the objective up, given rows with features less ``mean``, their second moments, and the start."""
-    check_squares(problem, np.diag(second)[1:])
-    gram, scale = _correlations(second, mean)
-    ridge = problem.l2 / scale**2
-    kept = _independent(gram)
-    check_freedom(problem, basis, len(kept))
-    columns = _independent(gram + np.diag(ridge)) if problem.l2 > 0.0 else kept
-    T = (_whitening(gram + np.diag(ridge), columns) if whiten else np.eye(len(gram))) / scale[:, None]
+    """Set the objective up, given rows with separated features, their moments with the basis, and the start."""
+    second, kept, unmix = separated.second, separated.kept, separated.unmix
+    gram, scale = correlations(second, mean)
+    if basis is not None and basis.rank >= len(kept):
+        check_freedom(basis, zq[1:] / scale[:, None], _whitening(gram, kept))
+    M = np.diag(1.0 / scale) if unmix is None else unmix / scale
+    ridge = problem.l2 * (M.T @ M)
+    columns = independent(gram + ridge, DETERMINED) if problem.l2 > 0.0 else kept
+    T = (_whitening(gram + ridge, columns) if whiten else np.eye(len(gram))) / scale[:, None]
     to_raw = np.zeros((1 + T.shape[0], 1 + T.shape[1]))
     to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -second[0, 1:] @ T
     penalty = np.zeros((to_raw.shape[1],) * 2)
-    penalty[1:, 1:] = problem.l2 * T.T @ T
+    coefficients = T if unmix is None else unmix @ T
+    penalty[1:, 1:] = problem.l2 * coefficients.T @ coefficients
     rank = 0 if basis is None else basis.rank
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start(to_raw.shape[1]))
     names = np.asarray(problem.feature_names, dtype=object)
     aliased = tuple(np.delete(names, kept))
-    return Prepared(problem, objective, basis, mean, scale, gram, aliased, share)
+    return Prepared(problem, objective, basis, mean, scale, gram, aliased, share, unmix)
 
 
 def check_squares(problem: Problem | StreamedProblem, squares: Array) -> None:
@@ -179,7 +216,8 @@ def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
     """A column of ones and the features less their mean; sparse features are left where they are, to stay sparse."""
     if is_sparse(Z):
         ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
-        return sparse.hstack([ones, sparse.csr_array(as_double(Z))], format="csr"), np.zeros(Z.shape[1])
+        Z, mean = centre_filled(sparse.csr_array(as_double(Z)), w)
+        return sparse.hstack([ones, Z], format="csr"), mean
     mean = np.asarray(w @ Z, dtype=np.float64)
     # Column by column in memory: weights then run along the rows, not along a few features.
     centred = np.empty((Z.shape[0], 1 + Z.shape[1]), order="F")
@@ -189,37 +227,12 @@ def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
     return centred, mean
 
 
-def _moments(block: Block) -> Sums:
+def feature_moments(block: Block) -> Sums:
     """Moments of the features with themselves, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
     k = block.y.shape[1]
     thin = block.weight[:, None] * np.hstack([block.y, block.Q])
     gram, product = gram_and_product(block.Z, block.weight, thin)
     return gram, product[:, :k], product[:, k:]
-
-
-def _correlations(second: Array, mean: Array) -> tuple[Array, Array]:
-    """Correlations of the features, and their standard deviations (1 for a constant)."""
-    cross = second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])
-    spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
-    # Rounding is not variation; where the mean could not be taken off before (sparse features) it is the larger.
-    varies = (spread > 1e-13 * np.abs(mean)) & (spread > 1e-7 * np.abs(second[0, 1:]))
-    divisors = np.where(varies, spread, np.inf)
-    return cross / np.outer(divisors, divisors), np.where(varies, spread, 1.0)
-
-
-def _independent(gram: Array) -> NDArray[np.intp]:
-    """Indices of the features that are not combinations of earlier ones; those that vary have unit variance."""
-    try:
-        if np.linalg.cholesky(gram).diagonal().min() ** 2 > ALIASED:
-            return np.arange(len(gram))
-    except LinAlgError:
-        pass
-    rest, kept = gram.copy(), []
-    for j in range(len(gram)):  # eliminate column by column: what is left on the diagonal is unexplained variance
-        if rest[j, j] > ALIASED:
-            kept.append(j)
-            rest[j + 1 :, j + 1 :] -= np.outer(rest[j + 1 :, j], rest[j, j + 1 :] / rest[j, j])
-    return np.asarray(kept, dtype=np.intp)
 
 
 def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
@@ -296,12 +309,3 @@ def label_share(y: Array, Q: Array, w: Array) -> float:
     centred = y - w @ y
     total = float(np.sum(w @ centred**2))
     return float(np.sum((Q.T @ (w[:, None] * centred)) ** 2)) / total if total > 0.0 else 0.0
-
-
-def check_freedom(problem: Problem | StreamedProblem, basis: Basis | None, n_free: int) -> None:
-    """Refuse as many protected columns as there are independent features."""
-    if basis is not None and basis.rank >= n_free:
-        raise InputError(
-            f"{basis.rank} independent protected column(s) leave no freedom to the features (n_features = {n_free}): "
-            "only a constant prediction is orthogonal to them; give more features than protected columns."
-        )

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from setsquare.aliasing import Copies, separate
 from setsquare.errors import InputError
 from setsquare.families import Family
+from setsquare.freedom import CLEAR, is_early, mixing, refuse_no_freedom
 from setsquare.intercept import Point, first_intercept, fit_intercept, intercept_sums, link_of, point_of
 from setsquare.objective import Start
-from setsquare.preparation import Prepared, check_squares, null_sums, set_up, start_of
+from setsquare.preparation import Prepared, check_squares, feature_moments, null_sums, set_up, start_of
 from setsquare.projection.basis import Basis, check_rows, cholesky_factor, settle_basis, stack_factors
-from setsquare.rows import Block, Sums, quietly, weighted_gram
+from setsquare.rows import Block, Rows, Sums, quietly, weighted_gram
 from setsquare.sources import Parts
 from setsquare.streamed_problem import StreamedProblem, add_sums
 from setsquare.typing import Array
@@ -51,11 +53,15 @@ class Centre:
 
     mean: Array
     basis: Basis | None
+    unmix: Array | None = None
 
     def __call__(self, block: Block) -> Block:
         """Change the block in place: it was made for this pass."""
         Z = block.Z
         Z[:, 1:] -= self.mean
+        if self.unmix is not None:
+            changed = np.flatnonzero((self.unmix != np.eye(len(self.mean))).any(axis=0))
+            Z[:, 1 + changed] = Z[:, 1:] @ self.unmix[:, changed]
         return block if self.basis is None else replace(block, Q=self.basis.apply(np.asarray(block.X)))
 
 
@@ -64,6 +70,8 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
     q, p, k = len(problem.feature_names), len(problem.protected_names), problem.n_predictors
     if p:
         check_rows(problem.n_rows, p)
+    if is_early(problem.n_rows, q, p):
+        _refuse_early(problem)
     # Any point near the means keeps the digits of the spread; the first parts may have no rows that count.
     first = next(means for means in problem.blocks.map(_means) if means is not None)
     intercept, null = _null(problem)
@@ -97,8 +105,42 @@ def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepar
             sums = null_sums(null.loss, terms, second, zy, zq)
         return start_of(problem, intercept, null, m, sums)
 
-    rows = StreamedRows(problem.blocks.map(Centre(mean, basis)).keep(), problem.n_rows)
-    return set_up(problem, rows, basis, mean, second, start, share, whiten=whiten)
+    def exchange(copies: Copies, unmix: Array) -> tuple[StreamedRows, Array]:
+        nonlocal second, zy, zq
+        changed = StreamedRows(problem.blocks.map(Centre(mean, basis, unmix)).keep(), problem.n_rows)
+        second, zy, zq = changed.reduce(feature_moments)
+        return changed, second
+
+    rows: Rows = StreamedRows(problem.blocks.map(Centre(mean, basis)).keep(), problem.n_rows)
+    noise = np.finfo(float).eps * np.sqrt(mean**2 + np.diag(second)[1:])
+    separated, rows = separate(second, mean, noise, rows, exchange)
+    return set_up(problem, rows, basis, mean, separated, zq, start, share, whiten=whiten)
+
+
+def _refuse_early(problem: StreamedProblem) -> None:
+    """Refuse more protected columns than features have room for by one pass, in which they are few combinations."""
+    q, p = len(problem.feature_names), len(problem.protected_names)
+    first = next(means for means in problem.blocks.map(_means) if means is not None)
+    kernel = partial(_mixed_moments, first[: q + p], mixing(p, q))
+    gram = problem.blocks.reduce(partial(quietly, kernel), add_sums)[0]
+    cross = gram[1:, 1:] - np.outer(gram[0, 1:], gram[0, 1:])
+    spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
+    if not (np.isfinite(cross).all() and spread.all()):
+        return
+    cross = cross / np.outer(spread, spread)
+    parts = cross[:q, :q], cross[q:, q:]
+    if min(np.linalg.eigvalsh(part)[0] for part in parts) > 1e-6:  # else the pass over everything decides
+        L, M = map(np.linalg.cholesky, parts)
+        mutual = np.linalg.solve(M, np.linalg.solve(L, cross[:q, q:]).T)
+        if np.linalg.svd(mutual, compute_uv=False).min() > CLEAR:
+            refuse_no_freedom(f"{p}", q)
+
+
+def _mixed_moments(shift: Array, mix: Array, block: Block) -> Sums:
+    """Second moments of ones, features and mixed protected columns."""
+    q, X = block.Z.shape[1] - 1, np.asarray(block.X)
+    A = np.column_stack([block.Z[:, 1:] - shift[:q], (X - shift[q:]) @ mix])
+    return (weighted_gram(np.column_stack([np.ones(len(A)), A]), block.weight),)
 
 
 def _null(problem: StreamedProblem) -> tuple[Array, Point | None]:

@@ -107,7 +107,7 @@ def check_products(problem: Problem) -> None:
     np.testing.assert_allclose(other.J, one.J * D, atol=1e-10)
     H, v = np.outer(D, D) * one.H, rng.normal(size=b.n_parameters)
     np.testing.assert_allclose(other.H @ v, H @ v, rtol=1e-8, atol=1e-9 * np.abs(H).max())
-    moved = problem.features @ b.raw(v)[1:] + b.raw(v)[0]
+    moved = problem.features @ b.raw(v)[1:] + b.raw(v)[0] - thin.mean @ b.raw(v)[1:]
     assert other.H.variance(v) == pytest.approx(float(np.sum(problem.mean_weight() @ moved**2)), rel=1e-10)
     assert b.values(theta).loss == pytest.approx(one.loss, rel=1e-11)
 

@@ -147,20 +147,20 @@ def _polish(prepared: Prepared, theta: Array) -> Array:
 
 def _separated(prepared: Prepared, theta: Array, ends: tuple[Array, Array]) -> tuple[str, ...]:
     """Columns whose effect runs off to infinity: a group of their own has predictions on the edge of their range."""
-    coef = prepared.objective.raw(theta)[1:]
+    coef = prepared.coefficients(theta)[1].T
     reach = np.abs(coef).max(axis=1) * (ends[1] - ends[0])
     return tuple(np.asarray(prepared.problem.feature_names, dtype=object)[reach > FAR])
 
 
 def _summarise(prepared: Prepared, theta: Array, V: Covariance, protected: Terms, separated: tuple[str, ...]) -> Fit:
-    k, T = prepared.objective.n_predictors, prepared.objective.to_raw
+    k, T = prepared.objective.n_predictors, prepared.to_coef
     m, names = T.shape[1], protected.names
     point = theta.reshape(k, m)
     inner = np.arange(k * m).reshape(k, m)[:, 1:].ravel()
     joint = wald(ALL, theta[inner], V.values[np.ix_(inner, inner)], V.df)
     D = np.eye(1) if not prepared.problem.family.is_vector else contrasts(k + 1)[1:] - contrasts(k + 1)[0]
-    coef = D @ point @ T[1:].T
-    L = np.kron(D, T[1:])
+    coef = D @ point @ T.T
+    L = np.kron(D, T)
     cov = L @ V.values @ L.T
     kept = [j for j, name in enumerate(names) if name not in prepared.aliased]
     by_source = []

@@ -68,7 +68,7 @@ class BoundedCovariance:
         S = np.asarray(problem.protected)
         centred = S - S.mean(axis=0)
         cross = weighted_product(centred, problem.mean_weight(), np.asarray(problem.features) - prepared.mean)
-        A = np.column_stack([np.zeros(len(cross)), cross @ prepared.objective.to_raw[1:, 1:]])
+        A = np.column_stack([np.zeros(len(cross)), cross @ prepared.to_coef[:, 1:]])
         spread = centred.std(axis=0)
         varies = spread > 0.0
         return cls(prepared.objective, A[varies], spread[varies])

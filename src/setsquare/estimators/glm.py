@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from setsquare import design
 from setsquare.errors import InputError
+from setsquare.estimators.freedom import refuse_levels
 from setsquare.estimators.outcomes import Outcome
 from setsquare.estimators.reading import (
     Columns,
@@ -33,7 +34,7 @@ from setsquare.estimators.streaming import (
     numbers,
     stream_problem,
 )
-from setsquare.estimators.warn import judge, warn_no_offset, warn_pooled
+from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.problem import Problem
 from setsquare.rows import is_sparse, row_slices
@@ -85,7 +86,9 @@ class OrthogonalGLM(BaseEstimator, ABC):
         for what, values in (("the outcome", y), ("sample_weight", weight), ("offset", offset)):
             check_alignment(X, values, what)
         y, weight, offset = validate_outcome(y, n), validate_weight(weight, n), _validate_offset(offset, n)
-        reader, encoded = learn_reader(X, protected, self._columns(), as_stored=True)
+        reader, encoded = learn_reader(
+            X, protected, self._columns(), as_stored=True, check=partial(refuse_levels, weight)
+        )
         if encoded.keep is not None:
             y, weight, offset = (None if values is None else values[encoded.keep] for values in (y, weight, offset))
         family, outcome, classes = self._code_outcome(y, weight)
@@ -128,6 +131,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
             rng=np.random.default_rng(self.random_state),
         )
         judge(solution, reader.protected.constant)
+        warn_left_out(solution, reader.feature_names)
         self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, problem.family, solution.n_iter
         self.has_offset_ = has_offset
         self.n_dropped_ = n_dropped

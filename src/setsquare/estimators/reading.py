@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -137,11 +137,19 @@ def _strict(design: Design) -> Any:
 
 
 def learn_reader(
-    table: Table, protected: Table | None, columns: Columns, *, code_features: bool = True, as_stored: bool = False
+    table: Table,
+    protected: Table | None,
+    columns: Columns,
+    *,
+    code_features: bool = True,
+    as_stored: bool = False,
+    check: Callable[[Matrix, Design, Table, BoolArray | None], None] | None = None,
 ) -> tuple[Reader, Encoded]:
     """Learn from training tables how to read them, and read them.
 
     With ``as_stored``, an array of floating-point features that need no coding is not copied into a float64 matrix.
+    ``check`` may refuse coded features, with the design and the table of the protected columns and the rows that are
+    kept, before these are coded.
     """
     inside = _find_protected(table, protected, columns)
     source = table if inside else protected
@@ -185,6 +193,8 @@ def learn_reader(
         read = partial(reader.stored_matrix, learned=True) if as_stored else reader.feature_matrix
         Z, _ = read(reader.feature_table(table))
     refuse_constant_protected(reader.protected)
+    if check is not None and Z is not None:
+        check(Z, reader.protected, source, keep)
     X = dense(reader.protected.apply(source).values)
     return reader, Encoded(Z, X, keep)
 

@@ -23,6 +23,8 @@ from setsquare.solvers import Certificate, Solution, Status
 
 #: Share of the outcome's variance explained by the protected columns from which a warning is due.
 LABEL_SHARE = 0.5
+#: Features that a warning names at most.
+MOST_NAMES = 10
 
 
 def judge(solution: Solution, constant: Sequence[str] = ()) -> None:
@@ -70,6 +72,20 @@ def warn_dropped(constant: Sequence[str], collinear: Sequence[str]) -> None:
     kinds += [f"linear combinations of others: {', '.join(collinear)}"] if collinear else []
     if kinds:
         _warn(f"Protected columns that need no constraint of their own ({'; '.join(kinds)}).", DroppedColumnWarning)
+
+
+def warn_left_out(solution: Solution, features: Sequence[str]) -> None:
+    """Name those of the features that were left out of the fit; with a ridge, aliased ones share an effect and stay."""
+    aliased = set(solution.certificate.aliased_features)
+    zero = (solution.coef == 0.0).all(axis=0)
+    dropped = [name for name, none in zip(features, zero, strict=True) if none and name in aliased]
+    if dropped:
+        listed = ", ".join(dropped[:MOST_NAMES]) + (", ..." if len(dropped) > MOST_NAMES else "")
+        _warn(
+            f"{len(dropped)} feature(s) were left out of the fit, because they are constant or linear combinations of "
+            f"earlier ones: {listed}. Their coefficients are 0.",
+            DroppedColumnWarning,
+        )
 
 
 def warn_erased(n_directions: int, rank: int) -> None:

@@ -75,7 +75,7 @@ def descend(problem: Problem, n_steps: int) -> Array:
     """Weights along the path of the paper's optimiser, (1 + steps, 2); plain descent without protected columns."""
     prepared = prepare(problem, whiten=False)
     given = prepared.objective
-    objective = _Recorded(*(getattr(given, name) for name in Objective.__dataclass_fields__))
+    objective = _Recorded(**{name: getattr(given, name) for name in Objective.__dataclass_fields__})
     start = prepared.theta(np.zeros(1), np.asarray([START]))
     solve_mdmm(objective, start, Settings(max_iter=n_steps))
     return np.asarray(objective.points[:-1])  # the last call only adds the Hessian where it ended

@@ -14,6 +14,7 @@ from setsquare.objective import Objective, linear_predictor
 from setsquare.preparation import Prepared
 from setsquare.problem import Problem
 from setsquare.rows import Block, Sums
+from setsquare.solvers.edge import follow
 from setsquare.solvers.newton import OPEN, Iterate, Settings, kkt_residual
 from setsquare.solvers.solution import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
 from setsquare.solvers.sqp import reduced_hessian, solve_reduced, solve_sqp
@@ -207,6 +208,8 @@ def _both_tails(eta: Array) -> Array:
 def _unconstrained_loss(prepared: Prepared, end: Iterate) -> float:
     """Loss of the fit without the constraint, by quasi-Newton steps from the solution, or by a fit of its own."""
     free = prepared.objective.unconstrained()
+    if free.barrier:
+        return min(follow(free, solve_sqp, None, ROUGHLY).end.model.loss, end.model.loss)
     theta, loss = _descend(free, end) if _is_near(free, end) else (end.theta, None)
     if loss is not None:
         return min(loss, end.model.loss)

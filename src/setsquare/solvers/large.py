@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from setsquare.objective import Model
+from setsquare.objective import Model, Objective
 from setsquare.solvers.certify import FLAT, ROUGHLY, Measured, lowest_loss
+from setsquare.solvers.edge import follow
 from setsquare.solvers.krylov import Metric, conjugate_gradients, lowest_curvature
 from setsquare.solvers.newton import Direction, Frame, Iterate, Settings, solve_newton
 from setsquare.solvers.solution import Status
@@ -170,4 +171,12 @@ def _unconstrained_loss(end: Iterate, algebra: Krylov) -> float:
     assert isinstance(free, WideObjective)
     rest = Krylov(free, ROUGHLY, algebra.rng, algebra.rank, n_lanczos=0)
     rest.metric = algebra.metric
-    return lowest_loss(free, end, end.theta, lambda theta: solve_newton(free, rest, theta, ROUGHLY))
+
+    def run(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
+        assert isinstance(objective, WideObjective)
+        rest.objective, rest.settings = objective, settings
+        return solve_newton(objective, rest, theta, settings)
+
+    if free.barrier:
+        return min(follow(free, run, None, ROUGHLY).end.model.loss, end.model.loss)
+    return lowest_loss(free, end, end.theta, lambda theta: run(free, theta, ROUGHLY))

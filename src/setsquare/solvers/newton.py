@@ -220,7 +220,7 @@ def _line_search(
         point: Values | Model
         if not (confident and length == 1.0):
             point = objective.values(trial)
-        elif _norm(direction.step) > SAME:
+        elif not _keeps_hessian(objective, direction.step):
             point = objective.model(trial, new_lam)
         else:
             point = objective.model(trial, None)._replace(H=model.H)
@@ -266,6 +266,11 @@ def _leap(
                 return _Taken(trial, direction.lam, objective.model(trial, direction.lam), length)
             trial = trial - frame.pinv @ point.c
     return None
+
+
+def _keeps_hessian(objective: Objective, step: Array) -> bool:
+    """Whether a step is so short that the Hessian is as good as before; near the edge of a domain none is."""
+    return _norm(step) <= SAME and not np.isfinite(objective.edge)
 
 
 def _norm(c: Array) -> float:
@@ -339,4 +344,4 @@ def _restore(
         else:
             break
         theta, model = trial, point
-    return theta, model if _norm(theta - begin) <= SAME else objective.model(theta, lam)
+    return theta, model if _keeps_hessian(objective, theta - begin) else objective.model(theta, lam)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from setsquare.objective import Model, Objective, linear_predictor, spread_of
-from setsquare.preparation import Prepared, check_freedom, check_squares, label_share, null_model, read_rows
+from setsquare.aliasing import CONSTANT, CONSTANT_SPARSE, centre_filled
+from setsquare.freedom import check_freedom, refuse_early
+from setsquare.objective import Model, Objective, spread_of
+from setsquare.preparation import Prepared, check_squares, label_share, null_model, read_rows
 from setsquare.problem import Problem
 from setsquare.rows import Block, Sums, is_sparse
 from setsquare.solvers.wide_rows import Standardised, WideRows
@@ -27,7 +29,7 @@ class WideObjective(Objective):
         curvature = np.empty((self.rows.n_rows, k, k)) if lam is not None else np.empty((self.rows.n_rows, 0, 0))
 
         def kernel(block: Block, second: Array) -> Sums:
-            terms = self.family.terms(block.y, linear_predictor(block, raw), self._basis(block) @ multipliers)
+            terms = self._terms(block, raw, multipliers)
             if second.size:
                 np.multiply(block.weight[:, None, None], terms.curvature, out=second)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
@@ -136,20 +138,25 @@ class WidePrepared(Prepared):
 
     def theta(self, intercept: Array, coef: Array) -> Array:
         """Inverse of :meth:`coefficients`, up to features that do not vary."""
-        raw = np.vstack([np.atleast_1d(intercept), np.atleast_2d(coef).T])
+        coef = np.atleast_2d(coef)
+        raw = np.vstack([np.atleast_1d(intercept) + coef @ self.mean, coef.T])
         return np.asarray(self.objective.to_raw.inverse(raw).T.ravel())
 
 
 def prepare_wide(problem: Problem) -> WidePrepared:
     """Standardise the features implicitly, take a basis of the protected columns, set the objective up."""
+    refuse_early(problem)
     parts = read_rows(problem)
     y, Q, w, offset, basis = parts
     q = problem.features.shape[1]
-    check_freedom(problem, basis, q)
-    rows = WideRows(problem.features, y, Q, w, offset, problem.protected)
-    mean, scale = _spread(rows)
+    Z, shift = centre_filled(problem.features, w) if is_sparse(problem.features) else (problem.features, np.zeros(q))
+    rows = WideRows(Z, y, Q, w, offset, problem.protected)
+    mean, scale = _spread(rows, shift)
     check_squares(problem, scale**2)
     varies = scale > 0.0
+    if basis is not None and basis.rank >= np.count_nonzero(varies):
+        (zq,) = rows.reduce(lambda block: (block.Z.T @ (block.weight[:, None] * block.Q),))
+        check_freedom(basis, zq[1:] / np.where(varies, scale, np.inf)[:, None], np.eye(q)[:, varies])
     start = null_model(problem, parts, 1 + q)
     # With a ridge, coordinates in which loss and ridge together have about the same curvature in every direction.
     divisor = np.where(varies, np.sqrt(scale**2 + problem.l2 / start.curvature), np.inf)
@@ -158,11 +165,11 @@ def prepare_wide(problem: Problem) -> WidePrepared:
     objective = WideObjective(rows, problem.family, to_raw, nothing, k, Q.shape[1], start, problem.l2)
     constant = tuple(name for name, moves in zip(problem.feature_names, varies, strict=True) if not moves)
     scale = np.where(varies, scale, 1.0)
-    return WidePrepared(problem, objective, basis, np.zeros(q), scale, None, constant, label_share(y, Q, w))
+    return WidePrepared(problem, objective, basis, shift, scale, None, constant, label_share(y, Q, w))
 
 
-def _spread(rows: WideRows) -> tuple[Array, Array]:
-    """Means of the features and their standard deviations, 0 for a constant."""
+def _spread(rows: WideRows, shift: Array) -> tuple[Array, Array]:
+    """Means of the features less ``shift``, and their standard deviations, 0 for a constant."""
     (mean,) = rows.reduce(lambda block: (np.asarray(block.Z.Z.T @ block.weight),))
 
     def centred(block: Block) -> Sums:
@@ -175,4 +182,5 @@ def _spread(rows: WideRows) -> tuple[Array, Array]:
     (second,) = rows.reduce(squares if thin else centred)
     spread = np.sqrt(np.maximum(second - mean**2 if thin else second, 0.0))
     # Rounding is not variation; where the mean could not be taken off before it is the larger.
-    return mean, np.where(spread > (1e-7 if thin else 1e-13) * np.abs(mean), spread, 0.0)
+    rounding = np.maximum((CONSTANT_SPARSE if thin else CONSTANT) * np.abs(mean), CONSTANT * np.abs(shift))
+    return mean, np.where(spread > rounding, spread, 0.0)
