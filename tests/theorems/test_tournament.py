@@ -76,7 +76,6 @@ def test_the_problems_are_of_all_kinds() -> None:
 
 
 # Taken out once offsets without a feasible model are refused, and predictions that vanish are measured by themselves.
-needs_refusal = pytest.mark.xfail(strict=False, reason="an offset without a feasible model is not yet refused")
 
 
 @pytest.mark.parametrize("offset", [False, pytest.param(True, marks=needs_refusal)])
