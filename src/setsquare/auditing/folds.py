@@ -23,7 +23,7 @@ from setsquare.auditing.certificate import Certificate, ColumnBound
 NORMAL = 1e3
 
 
-def allow_for_fit(certificate: Certificate, growth: float) -> Certificate:
+def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = None) -> Certificate:
     """Widen the bounds of pooled folds to those of a model that was fitted to the protected columns.
 
     Parameters
@@ -32,6 +32,8 @@ def allow_for_fit(certificate: Certificate, growth: float) -> Certificate:
         Of the pooled predictions.
     growth : float
         Audited rows over training rows of a fold: the error is that of the rows that a model was fitted to.
+    rank : int, optional
+        Number of independent protected columns; by default they all are.
 
     Examples
     --------
@@ -50,7 +52,8 @@ def allow_for_fit(certificate: Certificate, growth: float) -> Certificate:
         errors += [] if math.isnan(error) else [error]
     # Of all columns together the noisiest decides, as in the bound that is widened.
     noisiest = max(errors, default=math.nan)
-    upper = _widen(certificate.correlation, certificate.correlation_upper, noisiest, len(errors), level)
+    rank = len(errors) if rank is None else rank
+    upper = _widen(certificate.correlation, certificate.correlation_upper, noisiest, rank, level)
     return replace(certificate, correlation_upper=min(upper, 1.0), columns=tuple(columns))
 
 

@@ -1,0 +1,206 @@
+"""Do the p-values and bounds of ``audit_model`` keep their promises? A simulation.
+
+    python -m benchmarks.audit_calibration_models                 # 500 draws a cell
+    python -m benchmarks.audit_calibration_models --draws 100     # a look
+
+*Size*: the features know nothing of the protected columns but the outcome follows them, so that no model can leak; what
+is called a leak (or a trace) is a false alarm. *Coverage*: the features follow the protected column; how often the
+upper bound holds for the models of the folds, and for one that is fitted to all rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from joblib import Parallel, delayed
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
+from sklearn.dummy import DummyRegressor
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression
+
+import setsquare as sq
+
+NOMINAL = 0.05
+MOST, LEAST = 0.07, 0.93
+N_FEATURES = 5
+SHARES = (0.4, 0.25, 0.15, 0.1, 0.07, 0.03)
+SIZES = (200, 500, 1000)
+CORRELATIONS = (0.7, 0.9, 1.0)
+KINDS = ("binary", "continuous", "mix", "clusters", "weights")
+#: Rows that the correlation of a forest on new rows is taken from.
+N_NEW = 4000
+
+
+class Constrained(RegressorMixin, BaseEstimator):
+    """A user's own model: least squares, orthogonal to the last feature on the training rows, and without it."""
+
+    def fit(self, Z: np.ndarray, y: np.ndarray) -> Constrained:
+        F, x = Z[:, :-1] - Z[:, :-1].mean(axis=0), Z[:, -1] - Z[:, -1].mean()
+        inverse, c = np.linalg.inv(F.T @ F), F.T @ x
+        plain = inverse @ F.T @ (y - y.mean())
+        self.coef_ = np.append(plain - inverse @ c * (c @ plain) / (c @ inverse @ c), 0.0)
+        self.intercept_ = y.mean() - Z.mean(axis=0) @ self.coef_
+        return self
+
+    def predict(self, Z: np.ndarray) -> np.ndarray:
+        return Z @ self.coef_ + self.intercept_
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "linear": LinearRegression,
+    "lasso": lambda: Lasso(0.05),
+    "dummy": DummyRegressor,
+    "forest": lambda: RandomForestRegressor(15, min_samples_leaf=5, random_state=0),
+    "logistic": LogisticRegression,
+    "constrained": Constrained,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Features, outcome, protected columns, and what the audit is told of the rows."""
+
+    Z: np.ndarray
+    y: np.ndarray
+    protected: Any
+    options: dict[str, Any]
+
+
+def draw_uninformative(kind: str, n: int, correlation: float, rng: np.random.Generator) -> Sample:
+    """Features that are independent of everything, and an outcome that follows the protected columns."""
+    Z, options, index = rng.normal(size=(n, N_FEATURES)), {}, np.arange(n)
+    if kind == "clusters":  # of five rows, which share the protected column and most of the features
+        index = np.repeat(np.arange(n // 5), 5)
+        Z = rng.normal(size=(n // 5, N_FEATURES))[index] + 0.5 * Z
+        options = {"cluster": index}
+    if kind == "weights":
+        options = {"sample_weight": rng.exponential(size=n)}
+    protected, signal = _draw_protected(kind, index, rng)
+    y = correlation * signal + np.sqrt(1.0 - correlation**2) * rng.normal(size=n)
+    return Sample(Z, y, protected, options)
+
+
+def _draw_protected(kind: str, index: np.ndarray, rng: np.random.Generator) -> tuple[Any, np.ndarray]:
+    """Protected columns, one value for each `index`, and a standardised combination that the outcome follows."""
+    m = int(index.max()) + 1
+    binary, number = (rng.random(m) < 0.4).astype(float)[index], rng.normal(size=m)[index]
+    level = rng.choice(len(SHARES), size=m, p=SHARES)[index]
+    if kind == "continuous":
+        return number, number
+    if kind != "mix":
+        return binary, (binary - 0.4) / np.sqrt(0.24)
+    table = pd.DataFrame({"sex": binary, "age": number, "race": np.array(list("abcdef"))[level]})
+    signal = binary / np.sqrt(0.24) + number + (level == 1) / np.sqrt(0.25 * 0.75)
+    return table, (signal - signal.mean()) / signal.std()
+
+
+def is_alarm(model: str, kind: str, n: int, correlation: float, seed: int) -> bool:
+    """Whether a model that cannot leak is called a leak."""
+    rng = np.random.default_rng([seed, n, round(100 * correlation), *map(ord, model + kind)])
+    sample, estimator = draw_uninformative(kind, n, correlation, rng), MODELS[model]()
+    y = (sample.y > 0.0).astype(int) if is_classifier(estimator) else sample.y
+    found = sq.audit_model(estimator, sample.Z, y, sample.protected, random_state=seed, **sample.options)
+    return str(found.verdict) in ("leak", "trace")
+
+
+def draw_informative(kind: str, n: int, leak: float, direct: float, rng: np.random.Generator) -> tuple[Any, ...]:
+    """Features of which the first follows the protected column, an outcome that follows them and it; and the column."""
+    x = rng.normal(size=n) if kind == "continuous" else (rng.random(n) < 0.4) / np.sqrt(0.24)
+    Z = rng.normal(size=(n, N_FEATURES))
+    Z[:, 0] += leak * x
+    return Z, Z[:, 0] + 0.5 * Z[:, 1] + direct * x + rng.normal(size=n), x
+
+
+def is_covered(model: str, kind: str, n: int, leak: float, direct: float, seed: int) -> tuple[bool, bool]:
+    """Whether the upper bound holds for the models of the folds on average, and for one that is fitted to all rows."""
+    rng = np.random.default_rng([seed, n, round(100 * leak), round(100 * direct), *map(ord, model + kind)])
+    Z, y, x = draw_informative(kind, n, leak, direct, rng)
+    new = draw_informative(kind, N_NEW, leak, direct, np.random.default_rng(0))
+    if model == "constrained":  # the protected column is among the features, by value
+        Z, new = np.column_stack([Z, x]), (np.column_stack([new[0], new[2]]), *new[1:])
+    fitted: list[Any] = []
+
+    class Kept(type(MODELS[model]())):  # type: ignore[misc]
+        def fit(self, *args: Any, **options: Any) -> Any:
+            fitted.append(self)
+            return super().fit(*args, **options)
+
+    estimator = Kept(**MODELS[model]().get_params())
+    upper = sq.audit_model(estimator, Z, y, x, random_state=seed).certificate.correlation_upper
+    final = MODELS[model]().fit(Z, y)
+    of_folds = [abs(_correlation(one, leak, new)) for one in fitted]
+    return upper >= np.mean(of_folds), upper >= abs(_correlation(final, leak, new))
+
+
+def _correlation(model: Any, leak: float, new: tuple[Any, ...]) -> float:
+    """Correlation with the protected column, which has variance 1: known for a linear model, else on new rows."""
+    if hasattr(model, "coef_"):
+        coef = model.coef_[:N_FEATURES]
+        return float(leak * coef[0] / np.sqrt(coef @ coef + leak**2 * coef[0] ** 2))
+    return float(np.corrcoef(model.predict(new[0]), new[2])[0, 1])
+
+
+def size_cells() -> Iterator[tuple[Any, ...]]:
+    """Arguments of :func:`is_alarm`."""
+    models = [name for name in MODELS if name != "constrained"]
+    yield from itertools.product(models, KINDS, SIZES, CORRELATIONS)
+
+
+def coverage_cells() -> Iterator[tuple[Any, ...]]:
+    """Arguments of :func:`is_covered`."""
+    designs = ((0.0, 1.0), (0.1, 0.5), (0.5, 0.0), (1.0, 1.0))
+    for model, kind, n, (leak, direct) in itertools.product(
+        ("linear", "forest", "constrained"), ("binary", "continuous"), (200, 500), designs
+    ):
+        yield model, kind, n, leak, direct
+
+
+def interval(hits: list[bool]) -> str:
+    low, high = stats.binomtest(sum(hits), len(hits)).proportion_ci(0.95)
+    return f"{low:.3f} to {high:.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=500)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--models", default="", help="comma-separated, all by default")
+    parser.add_argument("--sizes", default="", help="numbers of rows, comma-separated, all by default")
+    parser.add_argument("--part", choices=("size", "coverage"), help="both by default")
+    options = parser.parse_args()
+    models, rows = (
+        options.models.split(",") if options.models else MODELS,
+        {int(n) for n in options.sizes.split(",") if n},
+    )
+    run = Parallel(n_jobs=options.workers, batch_size=8)
+    console = Console(width=120)
+    wanted = lambda cell: cell[0] in models and (not rows or cell[2] in rows)  # noqa: E731
+    if options.part != "coverage":
+        table = Table(
+            "model", "protected", "n", "corr(x, y)", "false alarms", "95 % interval", title="Size, nominal 0.05"
+        )
+        for cell in filter(wanted, size_cells()):
+            hits = list(run(delayed(is_alarm)(*cell, seed) for seed in range(options.draws)))
+            table.add_row(*map(str, cell), f"{np.mean(hits):.3f}{' *' if np.mean(hits) > MOST else ''}", interval(hits))
+        console.print(table)
+    if options.part != "size":
+        table = Table("model", "protected", "n", "leak", "direct", "folds", "all rows", title="Coverage, nominal 0.95")
+        for cell in filter(wanted, coverage_cells()):
+            found = list(run(delayed(is_covered)(*cell, seed) for seed in range(options.draws)))
+            rates = np.mean(found, axis=0)
+            table.add_row(*map(str, cell), *(f"{rate:.3f}{' *' if rate < LEAST else ''}" for rate in rates))
+        console.print(table)
+    console.print(f"* more than {MOST}, less than {LEAST}")
+
+
+if __name__ == "__main__":
+    main()
