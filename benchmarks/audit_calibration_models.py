@@ -41,18 +41,18 @@ N_NEW = 4000
 
 
 class Constrained(RegressorMixin, BaseEstimator):
-    """A user's own model: least squares, orthogonal to the last feature on the training rows, and without it."""
+    """A user's own model: least squares without the last features, orthogonal to them on the training rows."""
 
     def fit(self, Z: np.ndarray, y: np.ndarray) -> Constrained:
-        F, x = Z[:, :-1] - Z[:, :-1].mean(axis=0), Z[:, -1] - Z[:, -1].mean()
-        inverse, c = np.linalg.inv(F.T @ F), F.T @ x
+        F, X = (part - part.mean(axis=0) for part in (Z[:, :N_FEATURES], Z[:, N_FEATURES:]))
+        inverse, C = np.linalg.inv(F.T @ F), F.T @ X
         plain = inverse @ F.T @ (y - y.mean())
-        self.coef_ = np.append(plain - inverse @ c * (c @ plain) / (c @ inverse @ c), 0.0)
-        self.intercept_ = y.mean() - Z.mean(axis=0) @ self.coef_
+        self.coef_ = plain - inverse @ C @ np.linalg.solve(C.T @ inverse @ C, C.T @ plain)
+        self.intercept_ = y.mean() - Z[:, :N_FEATURES].mean(axis=0) @ self.coef_
         return self
 
     def predict(self, Z: np.ndarray) -> np.ndarray:
-        return Z @ self.coef_ + self.intercept_
+        return Z[:, :N_FEATURES] @ self.coef_ + self.intercept_
 
 
 MODELS: dict[str, Callable[[], Any]] = {
@@ -112,21 +112,28 @@ def is_alarm(model: str, kind: str, n: int, correlation: float, seed: int) -> bo
     return str(found.verdict) in ("leak", "trace")
 
 
-def draw_informative(kind: str, n: int, leak: float, direct: float, rng: np.random.Generator) -> tuple[Any, ...]:
-    """Features of which the first follows the protected column, an outcome that follows them and it; and the column."""
-    x = rng.normal(size=n) if kind == "continuous" else (rng.random(n) < 0.4) / np.sqrt(0.24)
+def draw_informative(
+    kind: str, n: int, effects: tuple[float, float, float], rng: np.random.Generator
+) -> tuple[Any, ...]:
+    """Features of which the first ones follow a protected column each, an outcome that follows them; the columns.
+
+    ``effects`` are those of the columns on the features, of the columns on the outcome, and of the features on it.
+    """
+    leak, direct, signal = effects
+    p = 3 if kind == "three columns" else 1
+    X = (rng.random((n, p)) < 0.4) / np.sqrt(0.24) if kind == "binary" else rng.normal(size=(n, p))
     Z = rng.normal(size=(n, N_FEATURES))
-    Z[:, 0] += leak * x
-    return Z, Z[:, 0] + 0.5 * Z[:, 1] + direct * x + rng.normal(size=n), x
+    Z[:, :p] += leak * X
+    return Z, signal * Z.sum(axis=1) + direct * X.sum(axis=1) + rng.normal(size=n), X
 
 
-def is_covered(model: str, kind: str, n: int, leak: float, direct: float, seed: int) -> tuple[bool, bool]:
+def is_covered(model: str, kind: str, n: int, effects: tuple[float, float, float], seed: int) -> tuple[bool, bool]:
     """Whether the upper bound holds for the models of the folds on average, and for one that is fitted to all rows."""
-    rng = np.random.default_rng([seed, n, round(100 * leak), round(100 * direct), *map(ord, model + kind)])
-    Z, y, x = draw_informative(kind, n, leak, direct, rng)
-    new = draw_informative(kind, N_NEW, leak, direct, np.random.default_rng(0))
-    if model == "constrained":  # the protected column is among the features, by value
-        Z, new = np.column_stack([Z, x]), (np.column_stack([new[0], new[2]]), *new[1:])
+    rng = np.random.default_rng([seed, n, *(round(100 * effect) for effect in effects), *map(ord, model + kind)])
+    Z, y, X = draw_informative(kind, n, effects, rng)
+    new = draw_informative(kind, N_NEW, effects, np.random.default_rng(0))
+    if model == "constrained":  # the protected columns are among the features, by value
+        Z = np.column_stack([Z, X])
     fitted: list[Any] = []
 
     class Kept(type(MODELS[model]())):  # type: ignore[misc]
@@ -135,18 +142,20 @@ def is_covered(model: str, kind: str, n: int, leak: float, direct: float, seed: 
             return super().fit(*args, **options)
 
     estimator = Kept(**MODELS[model]().get_params())
-    upper = sq.audit_model(estimator, Z, y, x, random_state=seed).certificate.correlation_upper
+    upper = sq.audit_model(estimator, Z, y, X, random_state=seed).certificate.correlation_upper
     final = MODELS[model]().fit(Z, y)
-    of_folds = [abs(_correlation(one, leak, new)) for one in fitted]
-    return upper >= np.mean(of_folds), upper >= abs(_correlation(final, leak, new))
+    of_folds = [_correlation(one, effects[0], new) for one in fitted]
+    return bool(upper >= np.mean(of_folds)), bool(upper >= _correlation(final, effects[0], new))
 
 
 def _correlation(model: Any, leak: float, new: tuple[Any, ...]) -> float:
-    """Correlation with the protected column, which has variance 1: known for a linear model, else on new rows."""
+    """Multiple correlation with independent columns of variance 1: known for a linear model, else on new rows."""
+    p = new[2].shape[1]
     if hasattr(model, "coef_"):
-        coef = model.coef_[:N_FEATURES]
-        return float(leak * coef[0] / np.sqrt(coef @ coef + leak**2 * coef[0] ** 2))
-    return float(np.corrcoef(model.predict(new[0]), new[2])[0, 1])
+        follows = leak * model.coef_[:p]
+        return float(np.linalg.norm(follows) / np.sqrt(model.coef_ @ model.coef_ + follows @ follows))
+    found = np.corrcoef(np.column_stack([model.predict(new[0]), new[2]]).T)[0, 1:]
+    return float(np.linalg.norm(found))
 
 
 def size_cells() -> Iterator[tuple[Any, ...]]:
@@ -157,11 +166,9 @@ def size_cells() -> Iterator[tuple[Any, ...]]:
 
 def coverage_cells() -> Iterator[tuple[Any, ...]]:
     """Arguments of :func:`is_covered`."""
-    designs = ((0.0, 1.0), (0.1, 0.5), (0.5, 0.0), (1.0, 1.0))
-    for model, kind, n, (leak, direct) in itertools.product(
-        ("linear", "forest", "constrained"), ("binary", "continuous"), (200, 500), designs
-    ):
-        yield model, kind, n, leak, direct
+    designs = ((0.5, 2.0, 0.0), (0.2, 1.0, 1.0), (0.5, 0.0, 1.0), (1.0, 1.0, 1.0))
+    kinds = ("binary", "continuous", "three columns")
+    yield from itertools.product(("linear", "forest", "constrained"), kinds, (200, 500), designs)
 
 
 def interval(hits: list[bool]) -> str:
@@ -193,7 +200,9 @@ def main() -> None:
             table.add_row(*map(str, cell), f"{np.mean(hits):.3f}{' *' if np.mean(hits) > MOST else ''}", interval(hits))
         console.print(table)
     if options.part != "size":
-        table = Table("model", "protected", "n", "leak", "direct", "folds", "all rows", title="Coverage, nominal 0.95")
+        table = Table(
+            "model", "protected", "n", "x on z, x on y, z on y", "folds", "all rows", title="Coverage, nominal 0.95"
+        )
         for cell in filter(wanted, coverage_cells()):
             found = list(run(delayed(is_covered)(*cell, seed) for seed in range(options.draws)))
             rates = np.mean(found, axis=0)

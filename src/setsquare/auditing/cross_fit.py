@@ -27,6 +27,7 @@ from scipy import optimize, special, stats
 
 from setsquare.auditing.association import cluster_sums
 from setsquare.auditing.certificate import Certificate, ColumnBound
+from setsquare.auditing.folds import scale_error
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import Effect, Evaluation, Test
 from setsquare.auditing.result import AuditResult
@@ -246,15 +247,16 @@ def _correct_effect(effect: Effect, s: float) -> Effect:
 
 
 def _widen(certificate: Certificate, mutual: Mutual) -> Certificate:
-    """Multiply the bounds on correlations, whose law near zero is not additive, and the errors of effects."""
-    ratio = certificate.effect_kind.endswith("ratio")
+    """Bounds with the larger standard errors."""
+    ratio, level, n = certificate.effect_kind.endswith("ratio"), certificate.level, certificate.n
 
     def column(given: ColumnBound) -> ColumnBound:
         alone, own = (math.sqrt(1.0 + s.get(given.term, 1.0) ** 2) for s in (mutual.alone, mutual.by_column))
-        upper = min(1.0, alone * given.correlation_upper)
+        upper = scale_error(given.correlation, given.correlation_upper, alone, level, n)
         return replace(given, correlation_upper=upper, effect_upper=_grow(given, own, ratio=ratio))
 
-    upper = min(1.0, math.sqrt(1.0 + float(mutual.together[0]) ** 2) * certificate.correlation_upper)
+    grown = math.sqrt(1.0 + float(mutual.together[0]) ** 2)
+    upper = scale_error(certificate.correlation, certificate.correlation_upper, grown, level, n)
     return replace(certificate, correlation_upper=upper, columns=tuple(map(column, certificate.columns)))
 
 

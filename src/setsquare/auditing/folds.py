@@ -57,6 +57,29 @@ def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = No
     return replace(certificate, correlation_upper=min(upper, 1.0), columns=tuple(columns))
 
 
+def scale_error(estimate: float, upper: float, grown: float, level: float, n: int) -> float:
+    """Upper bound on a correlation whose standard error is `grown` times what its bound rests on.
+
+    Examples
+    --------
+    >>> round(scale_error(0.0, 0.1, 1.2, 0.95, 400), 4), round(scale_error(0.5, 0.6, 1.2, 0.95, 400), 4)
+    (0.12, 0.62)
+    """
+    z = float(special.ndtri(level))
+    if math.isnan(estimate) or math.isnan(upper):
+        return upper
+    if z <= 0.0:
+        return min(1.0, grown * upper)
+    error = grown * _error(estimate, upper, level, n)
+
+    def surprise(bound: float) -> float:
+        below, above = (estimate - bound) / error, (estimate + bound) / error
+        return float(special.ndtr(below) - special.ndtr(-above)) - (1.0 - level)
+
+    found = float(optimize.brentq(surprise, 0.0, estimate + 1.01 * z * error)) if surprise(0.0) > 0.0 else 0.0
+    return min(1.0, max(upper, found, z * error))
+
+
 def _error(estimate: float, upper: float, level: float, n: int) -> float:
     """Error of a correlation with one column, from its bound; too large rather than too small.
 
