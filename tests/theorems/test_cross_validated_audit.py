@@ -130,6 +130,16 @@ def test_what_the_predictions_explain_does_not_count() -> None:
     assert twice.by_column["x0"] == 0.0 and twice.alone["x1"] == pytest.approx(nothing.alone["x0"])
 
 
+def test_curves_concern_other_tests_than_lines() -> None:
+    Z, y, x = draw(0, 0.8, 5000)
+    bent = mutual_scores((y * y)[:, None], np.zeros((5000, 1)), columns(x, Z[:, 0]))
+    assert bent.beyond[0] == pytest.approx(0.64, abs=0.04) and bent.together[0] < 0.1
+    straight = mutual_scores(y[:, None], np.zeros((5000, 1)), columns(x, Z[:, 0]))
+    assert straight.beyond[0] < 0.1
+    assert bent.concerning("shape", "curvature")[0] > 0.5 > bent.concerning("glm", "x0")[0]
+    assert bent.concerning("forest", "all protected columns")[0] > 0.5
+
+
 def test_copies_in_clusters_and_equal_weights_change_nothing() -> None:
     _, y, x = draw(1, 0.6)
     again = np.repeat(np.arange(N), 3)
@@ -183,9 +193,9 @@ def test_bounds_are_the_same_whether_columns_are_named_or_given() -> None:
 
 def test_duplicated_columns_do_not_widen_bounds() -> None:
     Z, y = corrected(1)
-    once = sq.audit_model(Constrained(), Z, y, Z[["d", "e"]]).certificate
-    table = Z[["d", "e"]].assign(again=Z["d"], thrice=3.0 * Z["e"], once_more=-Z["e"])
-    more = sq.audit_model(Constrained(), Z, y, table).certificate
+    once = sq.audit_model(Constrained(), Z, y, ["d", "e"]).certificate
+    Z = Z.assign(again=Z["d"], thrice=3.0 * Z["e"], once_more=-Z["e"])
+    more = sq.audit_model(Constrained(), Z, y, ["d", "e", "again", "thrice", "once_more"]).certificate
     assert more.correlation_upper == pytest.approx(once.correlation_upper, rel=1e-6)
 
 

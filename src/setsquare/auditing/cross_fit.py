@@ -31,11 +31,12 @@ from setsquare.auditing.folds import scale_error
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import Effect, Evaluation, Test
 from setsquare.auditing.result import AuditResult
+from setsquare.auditing.verdict import LINEAR
 from setsquare.rows import mean_weight
 from setsquare.typing import Array, IntArray
 
-#: Less than this of the outcome's variance is not worth a change.
-NEGLIGIBLE = 1e-12
+#: Most products of columns that are looked at, and rows that tell an indicator from a number.
+SEVERAL = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,25 @@ class Mutual:
         Singular values of each source column, given the others.
     by_column, alone : dict of str to float
         Largest singular value of each column, given the others, and of each column on its own.
+    beyond : ndarray
+        Singular values of squares and products of the columns, given the columns: for tests of other than linear
+        effects.
     """
 
     together: Array
     by_source: dict[str, Array]
     by_column: dict[str, float]
     alone: dict[str, float]
+    beyond: Array
+
+    def concerning(self, evaluation: str, test: str) -> Array:
+        """Singular values that concern a test of an evaluation model."""
+        if evaluation in LINEAR:
+            return self.by_source.get(test, self.together)
+        if evaluation == "shape":
+            return self.beyond
+        most = math.hypot(float(self.together[0]), float(self.beyond[0]))  # any dependence
+        return np.array([min(most, 1.0)])
 
 
 def mutual_scores(outcome: Array, predictions: Array, protected: Protected) -> Mutual:
@@ -80,13 +94,13 @@ def mutual_scores(outcome: Array, predictions: Array, protected: Protected) -> M
     Y = outcome - outcome.mean(axis=0)
     R = _unexplained(Y, predictions) if predictions.shape == Y.shape else Y
     w = mean_weight(len(Y), protected.weight)
-    X = protected.values - w @ protected.values
-    size = np.sqrt(w @ X**2)
-    X = np.divide(X, size, out=np.zeros_like(X), where=size > 0.0)
+    p = protected.values.shape[1]
+    X = _standardise(protected.values, w)
+    X = np.column_stack([X, _standardise(_products(X, protected.sources), w)])
     views = [_view(w[:, None] * X, R, Y, None)]
     if protected.cluster is not None:
         views.append(_view(w[:, None] * X, R, Y, protected.cluster))
-    gram, every = (X.T * w) @ X, np.arange(X.shape[1])
+    gram, every, more = (X.T * w) @ X, np.arange(p), np.arange(p, X.shape[1])
 
     def values(chosen: IntArray, others: IntArray) -> Array:
         M = _given(gram, chosen, others)
@@ -99,7 +113,22 @@ def mutual_scores(outcome: Array, predictions: Array, protected: Protected) -> M
         {s: values(every[sources == s], every[sources != s]) for s in dict.fromkeys(protected.sources)},
         {name: float(values(j, np.delete(every, j))[0]) for name, j in columns.items()},
         {name: float(values(j, every[:0])[0]) for name, j in columns.items()},
+        values(more, every) if len(more) else np.zeros(1),
     )
+
+
+def _standardise(X: Array, w: Array) -> Array:
+    X = X - w @ X
+    size = np.sqrt(w @ X**2)
+    return np.divide(X, size, out=np.zeros_like(X), where=size > 0.0)
+
+
+def _products(X: Array, sources: tuple[str, ...]) -> Array:
+    """Squares of columns that are no indicators, and products of different sources where those are not too many."""
+    squares = [x * x for x in X.T if len(np.unique(x[:SEVERAL])) > 2]
+    pairs = [(a, b) for b in range(X.shape[1]) for a in range(b) if sources[a] != sources[b]]
+    products = [X[:, a] * X[:, b] for a, b in pairs] if len(pairs) <= SEVERAL else []
+    return np.column_stack([np.zeros((len(X), 0)), *squares[:SEVERAL], *products])
 
 
 def _unexplained(Y: Array, predictions: Array) -> Array:
@@ -204,7 +233,7 @@ def _log_tail(q: float, weights: Array) -> float:
 
 def allow_for_mutual_scores(result: AuditResult, mutual: Mutual) -> AuditResult:
     """Correct tests, standard errors and bounds of a cross-validated audit; the verdict is left as it is."""
-    if not result.evaluations or float(mutual.together[0]) ** 2 < NEGLIGIBLE:
+    if not result.evaluations:
         return result
     return replace(
         result,
@@ -216,7 +245,7 @@ def allow_for_mutual_scores(result: AuditResult, mutual: Mutual) -> AuditResult:
 def _correct(evaluation: Evaluation, mutual: Mutual) -> Evaluation:
     def test(given: Test) -> Test:
         return replace(
-            given, p_value=corrected_p(given.p_value, given.df, mutual.by_source.get(given.name, mutual.together))
+            given, p_value=corrected_p(given.p_value, given.df, mutual.concerning(evaluation.name, given.name))
         )
 
     return replace(

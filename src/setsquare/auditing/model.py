@@ -65,12 +65,18 @@ def audit_model(
 
     Notes
     -----
-    The predictions of all folds are audited together. A model that is fitted to the protected columns (they are among
-    its features, passed to its ``fit``, or named in a parameter ``protected``) can make the errors of the folds cancel:
-    where a fold has too much of a group, the rows that its model was corrected on have too little. Pooled correlations
-    are then smaller than those of the models on new rows, and tests reject less often than they may. The upper bounds
-    allow for it: they hold on new rows for the models of the folds, and so for one that is fitted to all rows. Features
-    that were corrected before the folds are made hide this from the audit: correct them in a pipeline.
+    The predictions of all folds are audited together, with three corrections.
+
+    * A model's mean follows the outcomes of its training rows, which have little of a group where the held-out rows
+      have much of it. Each model's mean prediction on training rows is therefore subtracted.
+    * Rows are used to predict each other. Where the outcome follows a protected column more than the predictions do,
+      this increases the variance of the test, up to twofold; standard errors, p-values and bounds take it into account.
+    * Models that are fitted to the protected columns can make the errors of the folds cancel, so that pooled
+      correlations are smaller than those on new rows. The upper bounds correct for this: they hold on new rows for the
+      models of the folds, and so for one that is fitted to all rows; tests reject less often than they may. It is done
+      where the columns are passed to ``fit``, named in a parameter ``protected``, or determined by the features: by
+      value, under any name, recoded or as a linear combination. An estimator that gets them in another way, and
+      features that were corrected before the folds are made, hide this from the audit: correct them in a pipeline.
 
     Examples
     --------
