@@ -90,7 +90,7 @@ def test_corrected_p_values_are_uniform_where_rows_score_each_other(s: list[floa
     statistics = np.random.default_rng(0).normal(size=(300_000, df)) ** 2 @ weights
     for share in (0.3, 0.05, 0.005):
         p = float(stats.chi2.sf(np.quantile(statistics, 1.0 - share), df))
-        assert corrected_p(p, df, np.array(s)) == pytest.approx(share, rel=0.12)
+        assert corrected_p(p, df, np.array(s)) == pytest.approx(share, rel=0.12 if len(s) > 1 else 0.06)
 
 
 def test_corrected_p_values_at_the_ends() -> None:

@@ -197,8 +197,9 @@ def variances(s: Array, df: int) -> Array:
 def corrected_p(p: float, df: float, s: Array) -> float:
     """P-value of a test whose scores have the :func:`variances` of `s`; a test without `df` counts as having 1.
 
-    The statistic is a sum of squares with those variances. Its tail is found by a saddlepoint (Kuonen, 1999), relative
-    to the saddlepoint where all variances are 1, of which the tail is known.
+    The statistic is a sum of squares with those variances. With one outcome a single variance differs from 1, and the
+    tail is an integral. With several, it is found by a saddlepoint (Kuonen, 1999), relative to that of variances of 1,
+    where the tail is known.
 
     Examples
     --------
@@ -211,7 +212,20 @@ def corrected_p(p: float, df: float, s: Array) -> float:
     weights, statistic = variances(s, d), float(stats.chi2.isf(p, d))
     if d == 1:
         return float(stats.chi2.sf(statistic / weights[0], 1))
+    if weights[0] < 1.0 + 1e-12:
+        return p
+    if np.abs(weights[1:] - 1.0).max() < 1e-9:
+        return min(1.0, max(p, _tail_of_one(statistic, float(weights[0]), d)))
     return min(1.0, max(p, p * math.exp(_log_tail(statistic, weights) - _log_tail(statistic, np.ones(d)))))
+
+
+def _tail_of_one(q: float, weight: float, df: int) -> float:
+    """Chance that ``weight * N^2`` and `df` - 1 further squares of normals are above `q` together."""
+    edge = math.sqrt(q / weight)
+    nodes, parts = np.polynomial.legendre.leggauss(200)
+    u = 0.5 * edge * (nodes + 1.0)
+    inside = edge * parts * stats.norm.pdf(u) * stats.chi2.sf(q - weight * u * u, df - 1)
+    return float(inside.sum() + 2.0 * stats.norm.sf(edge))
 
 
 def _log_tail(q: float, weights: Array) -> float:
