@@ -127,11 +127,22 @@ def draw_informative(
     return Z, signal * Z.sum(axis=1) + direct * X.sum(axis=1) + rng.normal(size=n), X
 
 
+def _new_rows(kind: str, effects: tuple[float, float, float]) -> tuple[Any, ...]:
+    """New rows in which correlations are those of the population, but for what is not linear."""
+    Z, y, X = draw_informative(kind, N_NEW, effects, np.random.default_rng(0))
+    noise, p = Z.copy(), X.shape[1]
+    noise[:, :p] -= effects[0] * X
+    D = np.column_stack([np.ones(N_NEW), X])
+    noise -= D @ np.linalg.lstsq(D, noise, rcond=None)[0]
+    noise[:, :p] += effects[0] * X
+    return noise, y, X
+
+
 def is_covered(model: str, kind: str, n: int, effects: tuple[float, float, float], seed: int) -> tuple[bool, bool]:
     """Whether the upper bound holds for the models of the folds on average, and for one that is fitted to all rows."""
     rng = np.random.default_rng([seed, n, *(round(100 * effect) for effect in effects), *map(ord, model + kind)])
     Z, y, X = draw_informative(kind, n, effects, rng)
-    new = draw_informative(kind, N_NEW, effects, np.random.default_rng(0))
+    new = _new_rows(kind, effects)
     if model == "constrained":  # the protected columns are among the features, by value
         Z = np.column_stack([Z, X])
     fitted: list[Any] = []
