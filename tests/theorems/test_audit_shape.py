@@ -68,7 +68,7 @@ def test_what_is_detectable_and_certainly_small_is_a_trace() -> None:
     sex = rng.choice(["f", "m"], 400_000)
     score = rng.normal(size=400_000) + 0.04 * (sex == "m")
     found = sq.audit(score, pd.DataFrame({"sex": sex}))
-    assert found.verdict == "trace" and "limits of 0.05" in found.reason and found.found == ("effects",)
+    assert found.verdict == "trace" and "limits are 0.05" in found.reason and found.found == ("effects",)
     assert sq.audit(score, pd.DataFrame({"sex": sex}), tolerance=0.0).verdict == "leak"
     assert sq.audit(score, pd.DataFrame({"sex": sex}), group_tolerance=0.01).verdict == "leak"
 

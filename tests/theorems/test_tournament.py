@@ -75,10 +75,7 @@ def test_the_problems_are_of_all_kinds() -> None:
     assert sum(p.weight is not None and (p.weight == 0.0).any() for p in problems) >= 5
 
 
-# Taken out once offsets without a feasible model are refused, and predictions that vanish are measured by themselves.
-
-
-@pytest.mark.parametrize("offset", [False, pytest.param(True, marks=needs_refusal)])
+@pytest.mark.parametrize("offset", [False, True])
 def test_no_false_orthogonal(offset: bool) -> None:
     """What is called orthogonal has no residual, as the reference measures it relative to the predictions' spread."""
     for seed in seeds(offset=offset):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,19 @@ class ColumnBound:
     error: float = 0.0
     difference: float | None = None
     difference_upper: float | None = None
+
+    def widened(self, correlation_upper: float, effect_upper: float, grown: float) -> ColumnBound:
+        """Bounds of a larger standard error, ``grown`` times this one."""
+        upper, distance = min(correlation_upper, 1.0), self.difference_upper
+        if distance is not None and self.correlation_upper > 0.0:
+            distance *= upper / self.correlation_upper
+        return replace(
+            self,
+            correlation_upper=upper,
+            effect_upper=effect_upper,
+            error=grown * self.error,
+            difference_upper=distance,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from setsquare.auditing.certificate import Certificate, ColumnBound
 NORMAL = 1e3
 
 
-def allow_for_fit(certificate: Certificate, growth: float) -> Certificate:
+def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = None) -> Certificate:
     """Widen the bounds of pooled folds to those of a model that was fitted to the protected columns.
 
     Parameters
@@ -32,6 +32,8 @@ def allow_for_fit(certificate: Certificate, growth: float) -> Certificate:
         Of the pooled predictions.
     growth : float
         Audited rows over training rows of a fold: the error is that of the rows that a model was fitted to.
+    rank : int, optional
+        Number of independent protected columns; by default they all are.
 
     Examples
     --------
@@ -46,12 +48,36 @@ def allow_for_fit(certificate: Certificate, growth: float) -> Certificate:
         error = grown * _error(column.correlation, column.correlation_upper, level, certificate.n)
         upper = _widen(column.correlation, column.correlation_upper, error, 1, level)
         effect = _widen_effect(column, grown, level, ratio=certificate.effect_kind.endswith("ratio"))
-        columns.append(replace(column, correlation_upper=min(upper, 1.0), effect_upper=effect))
+        columns.append(column.widened(upper, effect, grown))
         errors += [] if math.isnan(error) else [error]
     # Of all columns together the noisiest decides, as in the bound that is widened.
     noisiest = max(errors, default=math.nan)
-    upper = _widen(certificate.correlation, certificate.correlation_upper, noisiest, len(errors), level)
+    rank = len(errors) if rank is None else rank
+    upper = _widen(certificate.correlation, certificate.correlation_upper, noisiest, rank, level)
     return replace(certificate, correlation_upper=min(upper, 1.0), columns=tuple(columns))
+
+
+def scale_error(estimate: float, upper: float, grown: float, level: float, n: int) -> float:
+    """Upper bound on a correlation whose standard error is `grown` times what its bound rests on.
+
+    Examples
+    --------
+    >>> round(scale_error(0.0, 0.1, 1.2, 0.95, 400), 4), round(scale_error(0.5, 0.6, 1.2, 0.95, 400), 4)
+    (0.12, 0.62)
+    """
+    z = float(special.ndtri(level))
+    if math.isnan(estimate) or math.isnan(upper):
+        return upper
+    if z <= 0.0:
+        return min(1.0, grown * upper)
+    error = grown * _error(estimate, upper, level, n)
+
+    def surprise(bound: float) -> float:
+        below, above = (estimate - bound) / error, (estimate + bound) / error
+        return float(special.ndtr(below) - special.ndtr(-above)) - (1.0 - level)
+
+    found = float(optimize.brentq(surprise, 0.0, estimate + 1.01 * z * error)) if surprise(0.0) > 0.0 else 0.0
+    return min(1.0, max(upper, found, z * error))
 
 
 def _error(estimate: float, upper: float, level: float, n: int) -> float:

@@ -15,10 +15,10 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.metadata_routing import get_routing_for_object
 
 from setsquare import design
-from setsquare.auditing.folds import allow_for_fit
+from setsquare.auditing.cross_validated import audit_held_out
+from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers
 from setsquare.auditing.predictions import audit
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.verdict import judge
 from setsquare.errors import InputError
 from setsquare.estimators.reading import check_alignment
 from setsquare.typing import Array, Table
@@ -65,12 +65,18 @@ def audit_model(
 
     Notes
     -----
-    The predictions of all folds are audited together. A model that is fitted to the protected columns (they are among
-    its features, passed to its ``fit``, or named in a parameter ``protected``) can make the errors of the folds cancel:
-    where a fold has too much of a group, the rows that its model was corrected on have too little. Pooled correlations
-    are then smaller than those of the models on new rows, and tests reject less often than they may. The upper bounds
-    allow for it: they hold on new rows for the models of the folds, and so for one that is fitted to all rows. Features
-    that were corrected before the folds are made hide this from the audit: correct them in a pipeline.
+    The predictions of all folds are audited together, with three corrections.
+
+    * A model's mean follows the outcomes of its training rows, which have little of a group where the held-out rows
+      have much of it. Each model's mean prediction on training rows is therefore subtracted.
+    * Rows are used to predict each other. Where the outcome follows a protected column more than the predictions do,
+      this increases the variance of the test, up to twofold; standard errors, p-values and bounds take it into account.
+    * Models that are fitted to the protected columns can make the errors of the folds cancel, so that pooled
+      correlations are smaller than those on new rows. The upper bounds correct for this: they hold on new rows for the
+      models of the folds, and so for one that is fitted to all rows; tests reject less often than they may. It is done
+      where the columns are passed to ``fit``, named in a parameter ``protected``, or determined by the features: by
+      value, under any name, recoded or as a linear combination. An estimator that gets them in another way, and
+      features that were corrected before the folds are made, hide this from the audit: correct them in a pipeline.
 
     Examples
     --------
@@ -98,39 +104,23 @@ def audit_model(
         fitted = estimator if prefit else _fit(clone(estimator), Z, y, beside)
         predictions, classes = _predict(fitted, Z, beside), _classes(fitted)
         setting = "a fitted model on the rows given" if prefit else "in-sample: fitted and audited on the same rows"
-    else:
-        rng = np.random.default_rng(random_state)
-        predictions, classes, folds = predict_held_out(
-            estimator, Z, y, beside, cv, options.get("cluster"), progress, rng
-        )
-        setting = f"held out ({len(folds)} folds)"
-    if predictions.ndim == 2 and classes is not None:
-        options = {"classes": classes} | options
-    elif classes is not None and len(known := np.unique(classes if prefit else np.asarray(y))) == 2:
-        options = {"positive": known[1]} | options  # of labels, too, the second class is positive, as in scikit-learn
-    result = audit(predictions, table, sample_weight=sample_weight, random_state=random_state, **options)
-    if cv is None:
-        note = "This audit is in-sample: what a model does on the rows that it was fitted on says little of new ones."
-        result = replace(result, notes=(note, *result.notes))
-    elif not prefit and (inside or _is_told(estimator, beside)):
-        growth = n / min(len(train) for train, _ in folds)
-        result = widen_for_fit(result, growth)
-    return replace(result, setting=setting)
-
-
-def widen_for_fit(result: AuditResult, growth: float) -> AuditResult:
-    """Widen the bounds of a model that was fitted to the protected columns, and judge it by them."""
-    if not result.evaluations:
-        return result  # constant predictions
-    bounds = allow_for_fit(result.certificate, growth)
-    decision = judge(result.evaluations, bounds, level=result.level, limits=result.limits)
-    note = (
-        "The models were fitted to the protected columns, so that errors of the folds can cancel and the correlation "
-        "looks smaller than on new rows; the bounds allow for that."
-    )
-    return replace(
-        result, verdict=decision.verdict, reason=decision.reason, certificate=bounds, notes=(*result.notes, note)
-    )
+        if predictions.ndim == 2 and classes is not None:
+            options = {"classes": classes} | options
+        elif classes is not None and len(known := np.unique(classes if prefit else np.asarray(y))) == 2:
+            options = {"positive": known[1]} | options  # of labels, too, the second class is positive
+        result = audit(predictions, table, sample_weight=sample_weight, random_state=random_state, **options)
+        if not prefit:
+            note = (
+                "This audit is in-sample: what a model does on the rows that it was fitted on says little of new ones."
+            )
+            result = replace(result, notes=(note, *result.notes))
+        return replace(result, setting=setting)
+    rng = np.random.default_rng(random_state)
+    held = predict_held_out(estimator, Z, y, beside, cv, options.get("cluster"), progress, rng)
+    told = inside or _is_told(estimator, beside)
+    given = {"sample_weight": sample_weight, "random_state": random_state} | options
+    result = audit_held_out(held, y, table, told=told, features=Z, **given)
+    return replace(result, setting=f"held out ({len(held.folds)} folds)")
 
 
 def _is_told(estimator: Any, protected: Any) -> bool:
@@ -159,17 +149,16 @@ def predict_held_out(
     cluster: Any,
     progress: Callable[[int, int], None] | None,
     rng: np.random.Generator,
-) -> tuple[Array, Any, list[tuple[Any, Any]]]:
+) -> HeldOut:
     """Predict every row by a model that has not seen it, nor a row of its cluster."""
     outcome = np.asarray(y)
     folds = _folds(cv, outcome, cluster, is_classifier(estimator), int(rng.integers(2**31)))
     predictions: Array | None = None
     classes: Any = None
+    means: list[Array] = []
     for done, (train, test) in enumerate(folds, start=1):
-        part = None if protected is None else _safe_indexing(protected, train)
-        model = _fit(clone(estimator), _safe_indexing(Z, train), outcome[train], part)
-        part = None if protected is None else _safe_indexing(protected, test)
-        values = _predict(model, _safe_indexing(Z, test), part)
+        model = _fit(clone(estimator), _safe_indexing(Z, train), outcome[train], _part(protected, train))
+        values = _predict(model, _safe_indexing(Z, test), _part(protected, test))
         if predictions is None:
             predictions, classes = np.empty((len(outcome), *values.shape[1:]), dtype=values.dtype), _classes(model)
         if values.ndim > 1 and not np.array_equal(classes, _classes(model)):
@@ -177,10 +166,22 @@ def predict_held_out(
         if values.dtype.kind in "US" and values.dtype.itemsize > predictions.dtype.itemsize:
             predictions = predictions.astype(values.dtype)
         predictions[test] = values
+        many = max(SEEN, len(test))
+        seen = train if len(train) <= many else np.sort(rng.choice(train, many, replace=False))
+        again = _predict(model, _safe_indexing(Z, seen), _part(protected, seen))
+        means.append(as_numbers(again, classes).mean(axis=0))
         if progress is not None:
             progress(done, len(folds))
     assert predictions is not None
-    return predictions, classes, folds
+    numbers = as_numbers(predictions, classes)
+    of_rows = np.empty(numbers.shape)
+    for (_, test), mean in zip(folds, means, strict=True):
+        of_rows[test] = mean
+    return HeldOut(predictions, classes, folds, numbers, of_rows)
+
+
+def _part(protected: Any, rows: Any) -> Any:
+    return None if protected is None else _safe_indexing(protected, rows)
 
 
 def _folds(cv: Any, outcome: Any, cluster: Any, classifier: bool, seed: int) -> list[tuple[Any, Any]]:

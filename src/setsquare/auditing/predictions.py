@@ -67,6 +67,7 @@ def audit(
     level: float = 0.95,
     tolerance: float = 0.05,
     group_tolerance: float = 0.1,
+    shape_tolerance: float = 0.2,
     setting: str = "as given",
     n_permutations: int = 499,
     max_rows: int | None = None,
@@ -114,6 +115,9 @@ def audit(
     group_tolerance : float
         The same for the difference between a group's mean prediction and that of all other rows, in standard deviations
         of the predictions.
+    shape_tolerance : float
+        The same for the correlation with curves and combinations of the columns, and for that of the spread of the
+        predictions with the columns.
     setting : str
         Where the predictions come from, for the label of the result: "as given", "in-sample", "held out".
     n_permutations, max_rows, random_state : int
@@ -138,7 +142,9 @@ def audit(
     >>> print(audit(score + 0.3 * (group == "b"), group).verdict)
     leak
     """
-    settings = Settings(vcov, level, Limits(tolerance, group_tolerance), n_permutations, max_rows, random_state)
+    settings = Settings(
+        vcov, level, Limits(tolerance, group_tolerance, shape_tolerance), n_permutations, max_rows, random_state
+    )
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
@@ -197,6 +203,8 @@ def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
         raise InputError(f"level is a confidence between 0.5 and 1, such as 0.95, not {settings.level}.")
     if not 0.0 <= settings.limits.correlation < 1.0:
         raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.limits.correlation}.")
+    if not 0.0 <= settings.limits.shape < 1.0:
+        raise InputError(f"shape_tolerance is a correlation between 0 and 1, not {settings.limits.shape}.")
     if not settings.limits.difference >= 0.0:
         raise InputError(
             f"group_tolerance is a number of standard deviations from 0 on, not {settings.limits.difference}."

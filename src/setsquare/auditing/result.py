@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,7 @@ class AuditResult:
             "n_protected": self.n_protected,
             "level": self.level,
             "found": list(self.found),
-            "limits": {"correlation": self.limits.correlation, "difference": self.limits.difference},
+            "limits": asdict(self.limits),
             "notes": list(self.notes),
             "evaluations": [evaluation.to_dict() for evaluation in self.evaluations],
             "certificate": self.certificate.to_dict(),

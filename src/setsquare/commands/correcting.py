@@ -13,7 +13,9 @@ from sklearn.base import clone
 
 from setsquare import families
 from setsquare.auditing import Comparison, compare
-from setsquare.auditing.model import predict_held_out, widen_for_fit
+from setsquare.auditing.cross_validated import audit_held_out
+from setsquare.auditing.held_out import HeldOut
+from setsquare.auditing.model import predict_held_out
 from setsquare.auditing.render import notes_of
 from setsquare.commands.applying import predict_table, render_table
 from setsquare.commands.options import Options
@@ -205,12 +207,12 @@ def _audit(
     say: Any,
 ) -> tuple[Comparison, dict[str, Array]]:
     """Both models on rows that they were not fitted on, side by side, and their predictions."""
-    held_out: dict[str, Array] = {}
-    growth, pooled = 1.0, False
+    models: dict[str, HeldOut] = {}
+    pooled = False
     columns = {"as trained": rows.features, "corrected": rows.features + rows.protected}
     for name, estimator in (("as trained", plain), ("corrected", model)):
         with collected_warnings() as of_folds:  # most of them were told of the model itself
-            held_out[name], _, folds = predict_held_out(
+            models[name] = predict_held_out(
                 _forgiving(estimator),
                 rows.table.select(columns[name]),
                 rows.outcome,
@@ -220,23 +222,22 @@ def _audit(
                 partial(_say_fold, say, name),
                 np.random.default_rng(fitting.seed),
             )
-        growth = rows.table.num_rows / min(len(train) for train, _ in folds)
         pooled |= any("unseen in training" in note for note in of_folds)
-    found = compare(
-        held_out,
-        rows.outcome,
-        rows.table.select(rows.protected),
-        rows.guess.family,
-        positive=positive,
-        cluster=rows.cluster,
-        setting=f"held out ({fitting.folds} folds)",
-        **options.audit,
-    )
-    before, after = found.sides
-    audited = widen_for_fit(after.audit, growth)
+    held_out = {name: held.predictions for name, held in models.items()}
+    protected = rows.table.select(rows.protected)
+    given = {"cluster": rows.cluster, "setting": f"held out ({fitting.folds} folds)", **options.audit}
+    given = {"positive": positive, **given}
+    found = compare(held_out, rows.outcome, protected, rows.guess.family, **given)
     note = "Rows with a level that the other folds do not have count as the reference level in the audit."
-    audited = replace(audited, notes=(*notes, *audited.notes, *([note] if pooled else [])))
-    return replace(found, sides=(before, replace(after, audit=audited))), held_out
+    more = {"as trained": ((), ()), "corrected": (tuple(notes), (note,) if pooled else ())}
+    sides = []
+    for side, held in zip(found.sides, models.values(), strict=True):
+        audited = audit_held_out(
+            held, rows.outcome, protected, told=side.name == "corrected", family=rows.guess.family, **given
+        )
+        first, last = more[side.name]
+        sides.append(replace(side, audit=replace(audited, notes=(*first, *audited.notes, *last))))
+    return replace(found, sides=tuple(sides)), held_out
 
 
 def _forgiving(estimator: Any) -> Any:

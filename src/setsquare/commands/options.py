@@ -23,6 +23,8 @@ class Options:
     """Largest correlation that counts as a trace instead of a leak; 0 makes everything that is detected a leak."""
     group_tolerance: float = 0.1
     """The same for differences between groups, in standard deviations of the predictions."""
+    shape_tolerance: float = 0.2
+    """The same for curves, combinations of groups and spread, as a correlation."""
     html: Path | None = None
     """Write a report as one page that needs no network."""
     json: Path | None = None
@@ -41,6 +43,7 @@ class Options:
             "level": self.level,
             "tolerance": self.tolerance,
             "group_tolerance": self.group_tolerance,
+            "shape_tolerance": self.shape_tolerance,
         }
 
     @property

@@ -1,0 +1,313 @@
+"""Rows of a cross-validated audit score each other: the error that tests and bounds do not see.
+
+Let ``f_k`` be the model of fold k and ``yhat_i`` its prediction of a held-out row i. To first order
+``yhat_i = g(z_i) + sum_j H_ij r_j``: what the features say, and noise from the outcomes ``r_j = y_j - g(z_j)`` of the
+rows that the model was fitted to. ``H_ij`` is zero within a fold. Where the features know nothing of a protected column
+x, the score is ``T = sum_i x_i g(z_i) + sum_ij x_i H_ij r_j``, with mean zero and
+
+    var T = var(x) sum_i yhat_i^2 + cov(x, r)^2 sum_ij H_ij H_ji.
+
+The first part is what every test takes for the error. The second one is there because the pair (i, j) counts twice:
+i helps to predict j, and j to predict i; where y follows x, the two are correlated. As ``sum_ij H_ij H_ji <=
+sum_ij H_ij^2``, the variance is at most ``1 + s^2`` times what tests take it for, where ``s^2`` is the share of the
+outcome's variance that x explains and the predictions do not. With several columns (whitened, and k outcomes likewise)
+the errors of ``T`` (p, k) gain the map ``M -> C M' C`` with ``C`` the cross-correlations; its singular values ``s``
+give the eigenvalues ``1 + s_i^2`` and ``1 +- s_i s_j``, all others stay 1.
+
+Clusters are what is independent, so that ``C`` is also taken of their sums, and the larger one counts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import optimize, special, stats
+
+from setsquare.auditing.association import cluster_sums
+from setsquare.auditing.certificate import Certificate, ColumnBound
+from setsquare.auditing.folds import scale_error
+from setsquare.auditing.protected import Protected
+from setsquare.auditing.records import Effect, Evaluation, Test
+from setsquare.auditing.result import AuditResult
+from setsquare.auditing.verdict import LINEAR
+from setsquare.rows import mean_weight
+from setsquare.typing import Array, IntArray
+
+#: Most products of columns that are looked at, and rows that tell an indicator from a number.
+SEVERAL = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Mutual:
+    """Correlations ``s`` of protected columns with what the predictions leave of the outcome.
+
+    Attributes
+    ----------
+    together : ndarray
+        Singular values of all columns together, largest first.
+    by_source : dict of str to ndarray
+        Singular values of each source column, given the others.
+    by_column, alone : dict of str to float
+        Largest singular value of each column, given the others, and of each column on its own.
+    beyond : ndarray
+        Singular values of squares and products of the columns, given the columns: for tests of other than linear
+        effects.
+    """
+
+    together: Array
+    by_source: dict[str, Array]
+    by_column: dict[str, float]
+    alone: dict[str, float]
+    beyond: Array
+
+    def concerning(self, evaluation: str, test: str) -> Array:
+        """Singular values that concern a test of an evaluation model."""
+        if evaluation in LINEAR:
+            return self.by_source.get(test, self.together)
+        if evaluation == "shape":
+            return self.beyond
+        most = math.hypot(float(self.together[0]), float(self.beyond[0]))  # any dependence
+        return np.array([min(most, 1.0)])
+
+
+def mutual_scores(outcome: Array, predictions: Array, protected: Protected) -> Mutual:
+    """Find how far the scores of rows that helped to predict each other agree.
+
+    Parameters
+    ----------
+    outcome : ndarray of shape (n, k)
+        Numbers, or indicators of the classes.
+    predictions : ndarray of shape (n, m)
+        Held-out predictions, without the means of their models; used where m = k.
+    protected : Protected
+
+    Examples
+    --------
+    >>> x = np.tile([0.0, 1.0], 50)
+    >>> y = x + np.tile([0.0, 0.0, 1.0, 1.0], 25)
+    >>> found = mutual_scores(y[:, None], np.zeros((100, 1)), Protected(x[:, None], ("x",), ("x",)))
+    >>> round(float(found.together[0]) ** 2, 6)  # half of the variance is that of x
+    0.5
+    """
+    Y = outcome - outcome.mean(axis=0)
+    R = _unexplained(Y, predictions) if predictions.shape == Y.shape else Y
+    w = mean_weight(len(Y), protected.weight)
+    p = protected.values.shape[1]
+    X = _standardise(protected.values, w)
+    X = np.column_stack([X, _standardise(_products(X, protected.sources), w)])
+    views = [_view(w[:, None] * X, R, Y, None)]
+    if protected.cluster is not None:
+        views.append(_view(w[:, None] * X, R, Y, protected.cluster))
+    gram, every, more = (X.T * w) @ X, np.arange(p), np.arange(p, X.shape[1])
+
+    def values(chosen: IntArray, others: IntArray) -> Array:
+        M = _given(gram, chosen, others)
+        return np.asarray(np.max([view.correlations(M) for view in views], axis=0))
+
+    sources = np.asarray(protected.sources, dtype=object)
+    columns = {name: every[j : j + 1] for j, name in enumerate(protected.names)}
+    return Mutual(
+        values(every, every[:0]),
+        {s: values(every[sources == s], every[sources != s]) for s in dict.fromkeys(protected.sources)},
+        {name: float(values(j, np.delete(every, j))[0]) for name, j in columns.items()},
+        {name: float(values(j, every[:0])[0]) for name, j in columns.items()},
+        values(more, every) if len(more) else np.zeros(1),
+    )
+
+
+def _standardise(X: Array, w: Array) -> Array:
+    X = X - w @ X
+    size = np.sqrt(w @ X**2)
+    return np.divide(X, size, out=np.zeros_like(X), where=size > 0.0)
+
+
+def _products(X: Array, sources: tuple[str, ...]) -> Array:
+    """Squares of columns that are no indicators, and products of different sources where those are not too many."""
+    squares = [x * x for x in X.T if len(np.unique(x[:SEVERAL])) > 2]
+    pairs = [(a, b) for b in range(X.shape[1]) for a in range(b) if sources[a] != sources[b]]
+    products = [X[:, a] * X[:, b] for a, b in pairs] if len(pairs) <= SEVERAL else []
+    return np.column_stack([np.zeros((len(X), 0)), *squares[:SEVERAL], *products])
+
+
+def _unexplained(Y: Array, predictions: Array) -> Array:
+    """What its own predictions leave of each outcome; a negative slope counts as none."""
+    P = predictions - predictions.mean(axis=0)
+    spread = np.einsum("nk,nk->k", P, P)
+    slope = np.einsum("nk,nk->k", P, Y) / np.where(spread > 0.0, spread, np.inf)
+    return np.asarray(Y - np.maximum(slope, 0.0) * P)
+
+
+def _given(gram: Array, chosen: IntArray, others: IntArray) -> Array:
+    """Combinations of the columns, (p, c): the chosen ones less what the others say of them."""
+    M = np.zeros((len(gram), len(chosen)))
+    M[chosen, np.arange(len(chosen))] = 1.0
+    if len(others):
+        among = gram[np.ix_(others, others)]
+        M[others] = -np.linalg.lstsq(among, gram[np.ix_(others, chosen)], rcond=1e-10)[0]
+    left = np.einsum("ac,ab,bc->c", M, gram, M)
+    return np.asarray(M * (left > 1e-9))  # a column that the others determine has nothing of its own
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Products of columns and outcomes over independent units: rows, or clusters."""
+
+    columns: Array
+    across: Array
+
+    def correlations(self, M: Array) -> Array:
+        """Singular values of the cross-correlations of combinations of the columns; at least one."""
+        C = inverse_root(M.T @ self.columns @ M) @ (M.T @ self.across)
+        return np.asarray(np.minimum(np.linalg.svd(C, compute_uv=False), 1.0))
+
+
+def _view(A: Array, R: Array, Y: Array, cluster: IntArray | None) -> _View:
+    A, R, Y = (cluster_sums(part.T, cluster) for part in (A, R, Y))
+    return _View(A @ A.T, A @ R.T @ inverse_root(Y @ Y.T).T)
+
+
+def inverse_root(gram: Array) -> Array:
+    """Matrix ``W`` with ``W gram W'`` the identity on the directions that `gram` has, and zero elsewhere."""
+    scale = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0.0)
+    values, vectors = np.linalg.eigh(gram * np.outer(inverse, inverse))
+    kept = values > 1e-9 * max(float(values.max(initial=0.0)), 1e-300)
+    root = np.divide(1.0, np.sqrt(np.abs(values)), out=np.zeros_like(values), where=kept)
+    return np.asarray(root[:, None] * vectors.T * inverse)
+
+
+def variances(s: Array, df: int) -> Array:
+    """Eigenvalues of the covariance of `df` scores, relative to what tests take it for; largest first.
+
+    Examples
+    --------
+    >>> variances(np.array([0.8]), 3)
+    array([1.64, 1.  , 1.  ])
+    >>> variances(np.array([0.8, 0.5]), 4)
+    array([1.64, 1.4 , 1.25, 0.6 ])
+    """
+    pairs = np.outer(s, s)[np.triu_indices(len(s), 1)]
+    found = np.concatenate([1.0 + s * s, 1.0 + pairs, 1.0 - pairs])
+    found = np.concatenate([found, np.ones(max(df - len(found), 0))])
+    return np.asarray(np.sort(found)[::-1][:df])
+
+
+def corrected_p(p: float, df: float, s: Array) -> float:
+    """P-value of a test whose scores have the :func:`variances` of `s`; a test without `df` counts as having 1.
+
+    The statistic is a sum of squares with those variances. With one outcome a single variance differs from 1, and the
+    tail is an integral. With several, it is found by a saddlepoint (Kuonen, 1999), relative to that of variances of 1,
+    where the tail is known.
+
+    Examples
+    --------
+    >>> round(corrected_p(0.05, 1.0, np.array([1.0])), 4)  # 2 * (1 - Phi(1.96 / sqrt(2)))
+    0.1658
+    """
+    if math.isnan(p) or p <= 0.0 or p >= 1.0:
+        return p
+    d = 1 if math.isnan(df) or df < 1.0 else int(df)
+    weights, statistic = variances(s, d), float(stats.chi2.isf(p, d))
+    if d == 1:
+        return float(stats.chi2.sf(statistic / weights[0], 1))
+    if weights[0] < 1.0 + 1e-12:
+        return p
+    if np.abs(weights[1:] - 1.0).max() < 1e-9:
+        return min(1.0, max(p, _tail_of_one(statistic, float(weights[0]), d)))
+    return min(1.0, max(p, p * math.exp(_log_tail(statistic, weights) - _log_tail(statistic, np.ones(d)))))
+
+
+def _tail_of_one(q: float, weight: float, df: int) -> float:
+    """Chance that ``weight * N^2`` and `df` - 1 further squares of normals are above `q` together."""
+    edge = math.sqrt(q / weight)
+    nodes, parts = np.polynomial.legendre.leggauss(200)
+    u = 0.5 * edge * (nodes + 1.0)
+    inside = edge * parts * stats.norm.pdf(u) * stats.chi2.sf(q - weight * u * u, df - 1)
+    return float(inside.sum() + 2.0 * stats.norm.sf(edge))
+
+
+def _log_tail(q: float, weights: Array) -> float:
+    """Logarithm of the chance that a weighted sum of squared normals is above `q`, by Lugannani and Rice."""
+    mean = float(weights.sum())
+    if abs(q - mean) < 1e-3 * mean:  # the formula is 0/0 there, and smooth
+        q = mean * (1.0 + math.copysign(1e-3, q - mean))
+
+    def slope(t: float) -> float:
+        return float(np.sum(weights / (1.0 - 2.0 * t * weights))) - q
+
+    most = 0.5 / float(weights[0])
+    t = optimize.brentq(slope, -0.5 * len(weights) / q, most * (1.0 - 1e-15) - 1e-300, xtol=1e-300, rtol=1e-14)
+    cumulant = -0.5 * float(np.sum(np.log1p(-2.0 * t * weights)))
+    curvature = 2.0 * float(np.sum((weights / (1.0 - 2.0 * t * weights)) ** 2))
+    w = math.copysign(math.sqrt(max(2.0 * (t * q - cumulant), 1e-300)), t)
+    return float(special.log_ndtr(-(w + math.log(t * math.sqrt(curvature) / w) / w)))
+
+
+def allow_for_mutual_scores(result: AuditResult, mutual: Mutual) -> AuditResult:
+    """Correct tests, standard errors and bounds of a cross-validated audit; the verdict is left as it is."""
+    if not result.evaluations:
+        return result
+    return replace(
+        result,
+        evaluations=tuple(_correct(evaluation, mutual) for evaluation in result.evaluations),
+        certificate=_widen(result.certificate, mutual),
+    )
+
+
+def _correct(evaluation: Evaluation, mutual: Mutual) -> Evaluation:
+    def test(given: Test) -> Test:
+        s = mutual.concerning(evaluation.name, given.name)
+        upper = None if given.upper is None else min(1.0, given.upper * math.sqrt(1.0 + float(s[0]) ** 2))
+        return replace(given, p_value=corrected_p(given.p_value, given.df, s), upper=upper)
+
+    return replace(
+        evaluation,
+        joint=test(evaluation.joint),
+        by_source=tuple(map(test, evaluation.by_source)),
+        further=tuple(map(test, evaluation.further)),
+        effects=tuple(_correct_effect(effect, _largest(mutual, effect.term)) for effect in evaluation.effects),
+    )
+
+
+def _largest(mutual: Mutual, term: str) -> float:
+    """Singular value of a term, whose name may have the class behind it."""
+    names = [name for name in mutual.by_column if term == name or term.startswith(f"{name} (")]
+    return mutual.by_column[max(names, key=len)] if names else float(mutual.together[0])
+
+
+def _correct_effect(effect: Effect, s: float) -> Effect:
+    grown = math.sqrt(1.0 + s * s)
+    return replace(
+        effect,
+        std_error=effect.std_error * grown,
+        statistic=effect.statistic / grown,
+        p_value=corrected_p(effect.p_value, 1.0, np.array([s])),
+        ci_low=effect.estimate - grown * (effect.estimate - effect.ci_low),
+        ci_high=effect.estimate + grown * (effect.ci_high - effect.estimate),
+    )
+
+
+def _widen(certificate: Certificate, mutual: Mutual) -> Certificate:
+    """Bounds with the larger standard errors."""
+    ratio, level, n = certificate.effect_kind.endswith("ratio"), certificate.level, certificate.n
+
+    def column(given: ColumnBound) -> ColumnBound:
+        alone, own = (math.sqrt(1.0 + s.get(given.term, 1.0) ** 2) for s in (mutual.alone, mutual.by_column))
+        upper = scale_error(given.correlation, given.correlation_upper, alone, level, n)
+        return given.widened(upper, _grow(given, own, ratio=ratio), alone)
+
+    grown = math.sqrt(1.0 + float(mutual.together[0]) ** 2)
+    upper = scale_error(certificate.correlation, certificate.correlation_upper, grown, level, n)
+    return replace(certificate, correlation_upper=upper, columns=tuple(map(column, certificate.columns)))
+
+
+def _grow(column: ColumnBound, grown: float, *, ratio: bool) -> float:
+    effect, upper = column.effect, column.effect_upper
+    if not (math.isfinite(effect) and math.isfinite(upper)):
+        return upper
+    if not ratio:
+        return effect + grown * (upper - effect)
+    with np.errstate(over="ignore"):
+        return float(np.exp(math.log(effect) + grown * (math.log(upper) - math.log(effect))))

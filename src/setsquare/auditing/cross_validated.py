@@ -1,0 +1,115 @@
+"""Audit the held-out predictions of several folds: what is different from predictions of a single model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn.utils import _safe_indexing
+
+from setsquare import design
+from setsquare.auditing.cross_fit import allow_for_mutual_scores, mutual_scores
+from setsquare.auditing.folds import allow_for_fit
+from setsquare.auditing.held_out import HeldOut, as_numbers
+from setsquare.auditing.known import determines
+from setsquare.auditing.predictions import audit, cluster_numbers
+from setsquare.auditing.protected import Protected
+from setsquare.auditing.result import AuditResult
+from setsquare.auditing.subject import open_predictions, outside_note, read_predictions
+from setsquare.auditing.verdict import judge
+from setsquare.estimators.reading import dense, validate_weight
+from setsquare.typing import BoolArray, Table
+
+#: Said of a model that was fitted to the protected columns.
+CANCEL = (
+    "The models were fitted to the protected columns. Cross-validation then understates the correlation on new rows; "
+    "the bounds correct for this."
+)
+
+
+def audit_held_out(
+    held: HeldOut,
+    y: Any,
+    protected: Table,
+    *,
+    told: bool,
+    features: Any = None,
+    sample_weight: Any = None,
+    **options: Any,
+) -> AuditResult:
+    """Audit held-out predictions; `options` are those of :func:`audit`.
+
+    Parameters
+    ----------
+    held : HeldOut
+    y : array of n values
+        The outcome that the models were fitted to.
+    protected : table of n rows
+    told : bool
+        Whether the models were fitted to the protected columns; see :mod:`setsquare.auditing.folds`.
+    features : table of n rows, optional
+        Features of the models; where they determine a protected column, the models were fitted to it.
+    sample_weight : array of n values, optional
+    """
+    result = _audit(held, protected, sample_weight, options)
+    if not result.evaluations:
+        return result  # constant predictions
+    keep, coded = code_protected(protected, sample_weight, options)
+    outcome = as_numbers(y, held.classes)[keep]
+    if outcome.shape[1] and np.isfinite(outcome).all() and held.numbers.shape[1]:
+        predictions = (held.numbers - held.means)[keep]
+        result = allow_for_mutual_scores(result, mutual_scores(outcome, np.nan_to_num(predictions), coded))
+    if told or (features is not None and _are_known(features, keep, coded, options.get("random_state", 0))):
+        bounds = allow_for_fit(result.certificate, held.growth, coded.basis.rank)
+        result = replace(result, certificate=bounds, notes=(*result.notes, CANCEL))
+    decision = judge(result.evaluations, result.certificate, level=result.level, limits=result.limits)
+    return replace(
+        result,
+        verdict=decision.verdict,
+        reason=decision.reason,
+        found=decision.found,
+        members=decision.members,
+    )
+
+
+def _audit(held: HeldOut, protected: Table, sample_weight: Any, options: Mapping[str, Any]) -> AuditResult:
+    """Audit the predictions, less the means of the models where they differ."""
+    values = held.audited()
+    options = dict(options)
+    if np.ndim(values) == 2 and held.classes is not None:
+        options = {"classes": held.classes} | options
+    elif held.classes is not None and len(held.classes) == 2 and values is held.predictions:
+        options = {"positive": held.classes[1]} | options  # of labels, too, the second class is positive
+    if values is held.predictions:
+        return audit(values, protected, sample_weight=sample_weight, **options)
+    # What the predictions are was decided by the models: a mean that was taken off makes no other family of them.
+    raw = open_predictions(held.predictions)
+    given = {name: options.pop(name, None) for name in ("family", "link", "parameter")}
+    subject = read_predictions(raw.take(~raw.missing), given["family"], given["link"], given["parameter"])
+    result = audit(values, protected, subject.family, sample_weight=sample_weight, **options)
+    outside = outside_note(1, 1, subject.family.name)[0].partition("predictions")[2]
+    return replace(result, notes=(*subject.notes, *(note for note in result.notes if not note.endswith(outside))))
+
+
+def _are_known(features: Any, keep: BoolArray, coded: Protected, seed: int) -> bool:
+    rows = features if keep.all() else _safe_indexing(features, np.flatnonzero(keep))
+    return determines(rows, coded.values, np.random.default_rng(seed))
+
+
+def code_protected(protected: Table, sample_weight: Any, options: Mapping[str, Any]) -> tuple[BoolArray, Protected]:
+    """Rows that an audit keeps, and their coded protected columns."""
+    n = design.n_rows(protected)
+    weight, cluster = validate_weight(sample_weight, n), cluster_numbers(options.get("cluster"), n)
+    reading = {name: options[name] for name in ("coding", "reference", "missing") if name in options}
+    keep = np.ones(n, dtype=bool) if weight is None else weight > 0.0
+    if reading.get("missing") == "drop":
+        known = design.learn(protected, **reading).apply(protected).keep
+        keep &= True if known is None else known
+    if not keep.all():
+        protected = design.filter_rows(protected, keep)
+    encoded = design.learn(protected, **reading).apply(protected)
+    weight = None if weight is None else weight[keep]
+    cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
+    return keep, Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster)
