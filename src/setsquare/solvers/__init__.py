@@ -129,7 +129,7 @@ def _solve(
         ends += attempt(objective.start.theta + draw)
     best = min(ends, key=lambda found: _rank(found.end, settings))
     n_free = len(prepared.mean) - len(prepared.aliased)
-    check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcome_spread())
+    check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcome_spread)
     prepared = replace(prepared, objective=best.objective)
     return certify(prepared, best.end, name, measured(prepared, best.end))
 
