@@ -170,10 +170,8 @@ def _residual_spread(rows: Rows, copies: Copies, limit: Array) -> Array:
         return block.weight @ R, block.weight @ np.square(R)
 
     mean, square = rows.reduce(kernel)
-    if (
-        (mean**2 > 1e-2 * square) & (square > limit**2)
-    ).any():  # sparse features are not centred: once more, with all digits
-        shift = mean
+    if ((mean**2 > 1e-2 * square) & (square > limit**2)).any():
+        shift = mean  # sparse features are not centred: once more, with all digits
         mean, square = rows.reduce(kernel)
     return np.sqrt(np.maximum(square - mean**2, 0.0))
 
