@@ -128,7 +128,7 @@ def separate(
         noise = noise.copy()
         noise[copies.suspect] += np.abs(copies.B).T @ noise[copies.free]
         limit = np.maximum(ALIASED * total[copies.suspect], ROUNDINGS * noise[copies.suspect])
-        more = _residual_spread(rows, copies) > limit
+        more = _residual_spread(rows, copies, limit) > limit
         lost[copies.suspect[~more]] = True
         if not more.any():
             break
@@ -153,13 +153,16 @@ def _copies(gram: Array, scale: Array, lost: NDArray[np.bool_]) -> Copies:
     return Copies(free, suspect, B * scale[suspect] / scale[free, None])
 
 
-def residuals(Z: Array, copies: Copies) -> Array:
+def residuals(Z: Matrix, copies: Copies) -> Array:
     """What the suspects have that the free features do not tell; of features (n, 1 + q) behind a column of ones."""
-    return np.asarray(_dense(Z[:, 1 + copies.suspect]) - Z[:, 1 + copies.free] @ copies.B)
+    C = np.zeros((Z.shape[1], len(copies.suspect)))  # one product copies no features
+    C[1 + copies.free] = -copies.B
+    C[1 + copies.suspect, range(len(copies.suspect))] = 1.0
+    return np.asarray(Z @ C)
 
 
-def _residual_spread(rows: Rows, copies: Copies) -> Array:
-    """Standard deviation of the residuals, from the rows themselves."""
+def _residual_spread(rows: Rows, copies: Copies, limit: Array) -> Array:
+    """Standard deviation of the residuals, from the rows themselves; exact where it may exceed ``limit``."""
     shift = np.zeros(len(copies.suspect))
 
     def kernel(block: Block) -> Sums:
@@ -167,14 +170,10 @@ def _residual_spread(rows: Rows, copies: Copies) -> Array:
         return block.weight @ R, block.weight @ np.square(R)
 
     mean, square = rows.reduce(kernel)
-    if (mean**2 > 1e-2 * square).any():  # sparse features are not centred: once more, with all digits
-        shift = mean
+    if ((mean**2 > 1e-2 * square) & (square > limit**2)).any():
+        shift = mean  # sparse features are not centred: once more, with all digits
         mean, square = rows.reduce(kernel)
     return np.sqrt(np.maximum(square - mean**2, 0.0))
-
-
-def _dense(A: Array) -> Array:
-    return np.asarray(A.toarray() if hasattr(A, "toarray") else A)
 
 
 def centre_filled(Z: Matrix, w: Array) -> tuple[Matrix, Array]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from setsquare.errors import InputError
@@ -31,9 +33,9 @@ def check_freedom(basis: Basis, zq: Array, whitening: Array) -> None:
         refuse_no_freedom(f"{basis.rank} independent", whitening.shape[1])
 
 
-def check_varies(basis: Basis | None, n_free: int, spread: float, outcome_spread: float) -> None:
+def check_varies(basis: Basis | None, n_free: int, spread: float, outcome_spread: Callable[[], float]) -> None:
     """Refuse a constant fit where features are few: uncorrelated with the protected columns, but not independent."""
-    if basis is not None and basis.rank >= n_free and spread <= CONSTANT_FIT * outcome_spread:
+    if basis is not None and basis.rank >= n_free and spread <= CONSTANT_FIT * outcome_spread():
         refuse_no_freedom(f"{basis.rank} independent", n_free)
 
 

@@ -66,7 +66,10 @@ class Centre:
 
 
 def prepare_streamed(problem: StreamedProblem, *, whiten: bool = True) -> Prepared:
-    """Whiten the features, take a basis of the protected columns, set the objective up: one pass, seldom two."""
+    """Whiten the features, take a basis of the protected columns, set the objective up.
+
+    It takes one pass; further ones where columns are, or nearly are, combinations of others.
+    """
     q, p, k = len(problem.feature_names), len(problem.protected_names), problem.n_predictors
     if p:
         check_rows(problem.n_rows, p)

@@ -138,7 +138,7 @@ def _solve(
         ends += _search(prepared, ends, attempt, settings)
     best = ends[0] if len(ends) == 1 else min(ends, key=lambda found: _rank(prepared, found.end))
     n_free = len(prepared.mean) - len(prepared.aliased)
-    check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcome_spread())
+    check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcome_spread)
     prepared = replace(prepared, objective=best.objective)
     return certify(prepared, best.end, name, measured(prepared, best.end))
 
