@@ -78,7 +78,7 @@ def summary(result: AuditResult) -> dict[str, Any]:
     forest = result.evaluation("forest")
     return {
         "verdict": str(result.verdict),
-        "correlation": result.certificate.correlation,
+        "correlation": result.certificate.correlation_sample,
         "correlation_upper": result.certificate.correlation_upper,
         "p": {name: result.evaluation(name).joint.p_value for name in EVALUATIONS},
         "forest_r2": forest.joint.statistic,

@@ -227,7 +227,8 @@ def test_protected_columns_inside_the_features() -> None:
     inside = sq.audit_model(sq.OrthogonalGLMClassifier(protected=["age", "sex"]), both, Y, ["age", "sex"])
     beside = sq.audit_model(sq.OrthogonalGLMClassifier(), Z, Y, X)
     assert inside.p_value == pytest.approx(beside.p_value, rel=1e-6)
-    assert sq.audit_model(LinearRegression(), both[[*"abcd", "age"]], SIGNAL, "age").verdict == "leak"
+    leaking = sq.audit_model(LinearRegression(), both[[*"abcd", "age"]], SIGNAL + 2.0 * X["age"], "age")
+    assert leaking.verdict == "leak"
     assert "did you mean" in refused(LinearRegression(), both[[*"abcd", "age"]], SIGNAL, "agee")
 
 
@@ -293,11 +294,12 @@ def test_bounds_of_a_model_that_does_not_know_the_columns_are_those_of_its_predi
 
 
 def test_wider_bounds_are_what_a_tolerance_is_compared_with() -> None:
-    free = sq.audit_model(LinearRegression(), BOTH, SIGNAL, ["age"])
+    y = SIGNAL + X["age"] / X["age"].std()
+    free = sq.audit_model(LinearRegression(), BOTH, y, ["age"])
     above, below = free.certificate.correlation_upper + np.array([0.001, -0.001])
     assert free.verdict == "leak"
-    assert sq.audit_model(LinearRegression(), BOTH, SIGNAL, ["age"], tolerance=above).verdict == "no leak found"
-    assert sq.audit_model(LinearRegression(), BOTH, SIGNAL, ["age"], tolerance=below).verdict == "leak"
+    assert sq.audit_model(LinearRegression(), BOTH, y, ["age"], tolerance=above).verdict == "trace"
+    assert sq.audit_model(LinearRegression(), BOTH, y, ["age"], tolerance=below).verdict == "leak"
 
 
 def test_constant_predictions_of_a_model_that_knows_the_columns() -> None:

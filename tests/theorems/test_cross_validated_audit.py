@@ -108,8 +108,7 @@ def test_a_bound_with_a_larger_error_is_that_of_the_error(estimate: float) -> No
         likely = stats.norm.cdf((estimate - grid) / error) - stats.norm.cdf((-estimate - grid) / error) >= 0.05
         return max(float(grid[likely].max(initial=0.0)), stats.norm.ppf(0.95) * error)
 
-    # The error is read off the bound, at most too large.
-    assert bound(0.065) - 1e-4 <= scale_error(estimate, bound(0.05), 1.3, 0.95, 400) <= bound(0.065) + 0.012
+    assert bound(0.065) - 1e-4 <= scale_error(estimate, bound(0.05), 1.3) <= bound(0.065) + 0.012  # at most too large
 
 
 # -------------------------------------------------------------------------------------------------------- singular

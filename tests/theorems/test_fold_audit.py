@@ -121,7 +121,7 @@ def single(R: float, error: float, level: float = 0.95) -> ColumnBound:
     grid = np.linspace(0.0, 1.0, 200_001)
     likely = stats.norm.cdf((R - grid) / error) - stats.norm.cdf((-R - grid) / error) >= 1.0 - level
     upper = max(float(grid[likely].max(initial=0.0)), stats.norm.ppf(level) * error)
-    return ColumnBound("x", "x", R, upper, "group", R, R + stats.norm.ppf(level) * error, None)
+    return ColumnBound("x", "x", R, upper, "group", R, R + stats.norm.ppf(level) * error, None, error)
 
 
 @pytest.mark.parametrize("p", [1, 3])

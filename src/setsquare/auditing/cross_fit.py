@@ -291,15 +291,15 @@ def _correct_effect(effect: Effect, s: float) -> Effect:
 
 def _widen(certificate: Certificate, mutual: Mutual) -> Certificate:
     """Bounds with the larger standard errors."""
-    ratio, level, n = certificate.effect_kind.endswith("ratio"), certificate.level, certificate.n
+    ratio = certificate.effect_kind.endswith("ratio")
 
     def column(given: ColumnBound) -> ColumnBound:
         alone, own = (math.sqrt(1.0 + s.get(given.term, 1.0) ** 2) for s in (mutual.alone, mutual.by_column))
-        upper = scale_error(given.correlation, given.correlation_upper, alone, level, n)
+        upper = scale_error(given.correlation, given.correlation_upper, alone)
         return given.widened(upper, _grow(given, own, ratio=ratio), alone)
 
     grown = math.sqrt(1.0 + float(mutual.together[0]) ** 2)
-    upper = scale_error(certificate.correlation, certificate.correlation_upper, grown, level, n)
+    upper = scale_error(certificate.correlation, certificate.correlation_upper, grown)
     return replace(certificate, correlation_upper=upper, columns=tuple(map(column, certificate.columns)))
 
 

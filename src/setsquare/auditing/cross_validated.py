@@ -53,6 +53,9 @@ def audit_held_out(
         Features of the models; where they determine a protected column, the models were fitted to it.
     sample_weight : array of n values, optional
     """
+    known = np.unique(np.asarray(y)) if held.classes is not None and held.predictions.ndim == 1 else ()
+    if len(known) == 2:
+        options = {"positive": known[1]} | options  # of labels, too, the second class is positive, as in scikit-learn
     result = _audit(held, protected, sample_weight, options)
     if not result.evaluations:
         return result  # constant predictions
@@ -80,15 +83,14 @@ def _audit(held: HeldOut, protected: Table, sample_weight: Any, options: Mapping
     options = dict(options)
     if np.ndim(values) == 2 and held.classes is not None:
         options = {"classes": held.classes} | options
-    elif held.classes is not None and len(held.classes) == 2 and values is held.predictions:
-        options = {"positive": held.classes[1]} | options  # of labels, too, the second class is positive
     if values is held.predictions:
         return audit(values, protected, sample_weight=sample_weight, **options)
     # What the predictions are was decided by the models: a mean that was taken off makes no other family of them.
     raw = open_predictions(held.predictions)
-    given = {name: options.pop(name, None) for name in ("family", "link", "parameter")}
-    subject = read_predictions(raw.take(~raw.missing), given["family"], given["link"], given["parameter"])
+    given = [options.pop(name, None) for name in ("family", "link", "parameter", "positive")]
+    subject = read_predictions(raw.take(~raw.missing), *given)
     result = audit(values, protected, subject.family, sample_weight=sample_weight, **options)
+    result = replace(result, positive=subject.positive)
     outside = outside_note(1, 1, subject.family.name)[0].partition("predictions")[2]
     return replace(result, notes=(*subject.notes, *(note for note in result.notes if not note.endswith(outside))))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +23,8 @@ SHAPE_SHARE, SOURCE_SHARE = 0.15, 0.06
 LITTLE = 1e-3
 
 
-class Member(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Member:
     """A test of the family, with its adjusted p-value."""
 
     evaluation: Evaluation

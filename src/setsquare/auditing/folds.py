@@ -15,7 +15,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from setsquare.auditing.certificate import Certificate, ColumnBound
 
@@ -37,7 +37,7 @@ def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = No
 
     Examples
     --------
-    >>> column = ColumnBound("age", "age", 0.0, 0.0822, "sd (1)", 1.0, 1.1, None)
+    >>> column = ColumnBound("age", "age", 0.0, 0.0822, "sd (1)", 1.0, 1.1, None, error=0.05)
     >>> widened = allow_for_fit(Certificate(400, 1, 0.95, 0.0, 0.0822, "odds ratio", (column,)), 1.25)
     >>> round(widened.correlation_upper, 3), round(widened.columns[0].effect_upper, 3)
     (0.11, 1.135)
@@ -45,7 +45,7 @@ def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = No
     level, grown = certificate.level, math.sqrt(growth)
     columns, errors = [], []
     for column in certificate.columns:
-        error = grown * _error(column.correlation, column.correlation_upper, level, certificate.n)
+        error = grown * column.error
         upper = _widen(column.correlation, column.correlation_upper, error, 1, level)
         effect = _widen_effect(column, grown, level, ratio=certificate.effect_kind.endswith("ratio"))
         columns.append(column.widened(upper, effect, grown))
@@ -53,52 +53,20 @@ def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = No
     # Of all columns together the noisiest decides, as in the bound that is widened.
     noisiest = max(errors, default=math.nan)
     rank = len(errors) if rank is None else rank
-    upper = _widen(certificate.correlation, certificate.correlation_upper, noisiest, rank, level)
+    length = max(certificate.correlation, certificate.correlation_sample)  # it has hardly an error to take off
+    upper = _widen(length, certificate.correlation_upper, noisiest, rank, level)
     return replace(certificate, correlation_upper=min(upper, 1.0), columns=tuple(columns))
 
 
-def scale_error(estimate: float, upper: float, grown: float, level: float, n: int) -> float:
+def scale_error(estimate: float, upper: float, grown: float) -> float:
     """Upper bound on a correlation whose standard error is `grown` times what its bound rests on.
 
     Examples
     --------
-    >>> round(scale_error(0.0, 0.1, 1.2, 0.95, 400), 4), round(scale_error(0.5, 0.6, 1.2, 0.95, 400), 4)
+    >>> round(scale_error(0.0, 0.1, 1.2), 4), round(scale_error(0.5, 0.6, 1.2), 4)
     (0.12, 0.62)
     """
-    z = float(special.ndtri(level))
-    if math.isnan(estimate) or math.isnan(upper):
-        return upper
-    if z <= 0.0:
-        return min(1.0, grown * upper)
-    error = grown * _error(estimate, upper, level, n)
-
-    def surprise(bound: float) -> float:
-        below, above = (estimate - bound) / error, (estimate + bound) / error
-        return float(special.ndtr(below) - special.ndtr(-above)) - (1.0 - level)
-
-    found = float(optimize.brentq(surprise, 0.0, estimate + 1.01 * z * error)) if surprise(0.0) > 0.0 else 0.0
-    return min(1.0, max(upper, found, z * error))
-
-
-def _error(estimate: float, upper: float, level: float, n: int) -> float:
-    """Error of a correlation with one column, from its bound; too large rather than too small.
-
-    The bound solves ``P(|upper + error N(0, 1)| <= estimate) = 1 - level``, and is at least ``error * z``.
-    """
-    z = float(special.ndtri(level))
-    if math.isnan(estimate):
-        return math.nan
-    if upper <= estimate or z <= 0.0:  # at little confidence the bound does not tell
-        return math.sqrt((1.0 - estimate**2) / n)
-
-    def surprise(error: float) -> float:
-        below, above = (estimate - upper) / error, (estimate + upper) / error
-        return float(special.ndtr(below) - special.ndtr(-above)) - (1.0 - level)
-
-    least, most = (upper - estimate) / z, upper / z
-    if surprise(least) > -1e-9:  # far from zero, where the other side does not matter
-        return least
-    return float(optimize.brentq(surprise, least, most)) if surprise(most) > 0.0 else most
+    return min(1.0, max(upper, estimate + grown * (upper - estimate)))
 
 
 def _widen(estimate: float, upper: float, error: float, rank: int, level: float) -> float:

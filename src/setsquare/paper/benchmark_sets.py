@@ -157,7 +157,7 @@ def leak(data: BenchmarkSet, predictions: Array, fold: IntArray) -> dict[str, fl
     p, parts = data.X.shape[1], [np.flatnonzero(fold == k) for k in np.unique(fold)]
     audits = [audit(predictions[rows], data.X[rows], data.family) for rows in parts]
     return {
-        "correlation": float(np.mean([found.certificate.correlation for found in audits])),
+        "correlation": float(np.mean([found.certificate.correlation_sample for found in audits])),
         "by_chance": float(np.mean([np.sqrt(p / len(rows) + p / (len(fold) - len(rows))) for rows in parts])),
         "p_value": combined([found.p_value for found in audits]),
     }

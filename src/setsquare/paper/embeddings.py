@@ -208,7 +208,7 @@ def measure(predictions: Array, part: Part) -> dict[str, Any]:
             term: known(interval(correlation(x, predictions), cluster=part.cluster))
             for term, x in zip(coded.names, coded.values.T, strict=True)
         },
-        "correlation": robust.certificate.correlation,
+        "correlation": robust.certificate.correlation_sample,
         "correlation_upper": robust.certificate.correlation_upper,
         "p_value": robust.p_value,
         "auc": known(interval(auc(part.y, predictions), cluster=part.cluster)),

@@ -63,7 +63,7 @@ def measure(data: BenchmarkSet, method: str, setting: str) -> dict[str, Any]:
         model, robust = (audit(predictions, data.X, data.family, vcov) for vcov in ("model", "HC3"))
         pairs = zip(data.protected, model.evaluation().effects, robust.evaluation().effects, strict=True)
         effects = {name: {"estimate": m.estimate, "p_value": m.p_value, "p_hc3": r.p_value} for name, m, r in pairs}
-        return {"effects": effects, "leak": {"correlation": model.certificate.correlation}}
+        return {"effects": effects, "leak": {"correlation": model.certificate.correlation_sample}}
     failures: list[str] = []
     predictions, fold = benchmark_sets.held_out(_or_none(known[method], failures), data, folds=FOLDS, seed=SEED)
     rows = np.flatnonzero(np.isfinite(predictions))

@@ -88,11 +88,11 @@ def measure(movies: Movies, coding: str, mu: Array, rows: BoolArray | None = Non
             strict=True,
         )
     ]
-    leak = {"p_value": held.p_value, "correlation": held.certificate.correlation}
+    leak = {"p_value": held.p_value, "correlation": held.certificate.correlation_sample}
     return {
         "effects": effects,
         **leak,
-        "correlation_fit": fitted.certificate.correlation,
+        "correlation_fit": fitted.certificate.correlation_sample,
         "mean": float(mu[new].mean()),
         "dispersion": float(mu[new].var() / mu[new].mean()),
         **scores(movies, mu),
@@ -142,8 +142,8 @@ def new_splits(movies: Movies, coding: str, splits: int) -> dict[str, float]:
         audits.append(audit(mu[~train], X[~train], "poisson"))
     by_chance = np.sqrt(X.shape[1] * (1.0 / n_new + 1.0 / (len(Z) - n_new)))
     return {
-        "correlation": float(np.mean([found.certificate.correlation for found in audits])),
-        "largest": float(np.max([found.certificate.correlation for found in audits])),
+        "correlation": float(np.mean([found.certificate.correlation_sample for found in audits])),
+        "largest": float(np.max([found.certificate.correlation_sample for found in audits])),
         "by_chance": float(by_chance),
         "p_value": combined([found.p_value for found in audits]),
     }

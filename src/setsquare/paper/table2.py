@@ -90,7 +90,7 @@ def measure(name: str, splits: int) -> dict[str, Any]:
     }
     return {
         "effects": effects,
-        "correlation": float(np.mean([found.certificate.correlation for found in audits])),
+        "correlation": float(np.mean([found.certificate.correlation_sample for found in audits])),
         "by_chance": float(np.sqrt(data.X.shape[1] * (1 / len(train.y) + 1 / len(new.y)))),
         "p_value": benchmark_sets.combined([found.p_value for found in audits]),
         "accuracy": known(interval(performance(new.y, first, new.family)[0])),

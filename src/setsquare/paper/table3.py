@@ -47,7 +47,7 @@ def measure(name: str, setting: str) -> dict[str, Any]:
     for model, method in MODELS.items():
         if setting == "in-sample":
             predictions = method(data, data)
-            left = {"correlation": audit(predictions, data.X, data.family).certificate.correlation}
+            left = {"correlation": audit(predictions, data.X, data.family).certificate.correlation_sample}
         else:
             predictions, fold = benchmark_sets.held_out(method, data, folds=FOLDS, seed=SEED)
             left = benchmark_sets.leak(data, predictions, fold)
