@@ -150,7 +150,8 @@ def test_a_corrected_model_is_orthogonal_and_applies_what_it_learned(call, table
     assert abs(gap) < 1e-8 * spread
     models = json.loads(Path("out.json").read_text())["models"]
     assert [model["name"] for model in models] == ["as trained", "corrected"]
-    assert models[0]["audit"]["verdict"] == "leak" and models[1]["audit"]["verdict"] != "leak"
+    assert models[0]["audit"]["verdict"] == "leak" and "effects" in models[0]["audit"]["found"]
+    assert "effects" not in models[1]["audit"]["found"]  # the spread of the predictions may still differ
 
 
 def test_a_constrained_model_needs_no_protected_column_and_any_order_of_the_others(call, table):

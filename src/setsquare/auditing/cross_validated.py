@@ -53,8 +53,8 @@ def audit_held_out(
         Features of the models; where they determine a protected column, the models were fitted to it.
     sample_weight : array of n values, optional
     """
-    known = np.unique(np.asarray(y)) if held.classes is not None and held.predictions.ndim == 1 else ()
-    if len(known) == 2:
+    known = np.unique(np.asarray(y))
+    if held.classes is not None and held.predictions.ndim == 1 and len(known) == 2:
         options = {"positive": known[1]} | options  # of labels, too, the second class is positive, as in scikit-learn
     result = _audit(held, protected, sample_weight, options)
     if not result.evaluations:
@@ -86,9 +86,11 @@ def _audit(held: HeldOut, protected: Table, sample_weight: Any, options: Mapping
     if values is held.predictions:
         return audit(values, protected, sample_weight=sample_weight, **options)
     # What the predictions are was decided by the models: a mean that was taken off makes no other family of them.
-    raw = open_predictions(held.predictions)
-    given = [options.pop(name, None) for name in ("family", "link", "parameter", "positive")]
-    subject = read_predictions(raw.take(~raw.missing), *given)
+    raw = open_predictions(held.predictions, held.classes if held.predictions.ndim == 2 else None)
+    glm, link, parameter = (options.pop(name, None) for name in ("family", "link", "parameter"))
+    subject = read_predictions(raw.take(~raw.missing), glm, link, parameter, options.get("positive"))
+    if np.ndim(values) == 1:
+        options.pop("positive", None)  # numbers now, whose meaning is settled
     result = audit(values, protected, subject.family, sample_weight=sample_weight, **options)
     result = replace(result, positive=subject.positive)
     outside = outside_note(1, 1, subject.family.name)[0].partition("predictions")[2]

@@ -66,7 +66,8 @@ def scale_error(estimate: float, upper: float, grown: float) -> float:
     >>> round(scale_error(0.0, 0.1, 1.2), 4), round(scale_error(0.5, 0.6, 1.2), 4)
     (0.12, 0.62)
     """
-    return min(1.0, max(upper, estimate + grown * (upper - estimate)))
+    near_zero = grown * upper if 4.0 * estimate <= upper else 0.0  # there the bound is a multiple of the error alone
+    return min(1.0, max(upper, estimate + grown * (upper - estimate), near_zero))
 
 
 def _widen(estimate: float, upper: float, error: float, rank: int, level: float) -> float:
