@@ -71,7 +71,10 @@ def draw_null(score: str, groups: str, n: int, seed: int) -> tuple[bool, bool]:
         y, options = np.exp(rng.normal(size=n)), {"sample_weight": rng.exponential(size=n)}
     elif score == "clusters":
         cluster = np.arange(n) // 10
-        X = draw_groups(groups, n // 10, rng).iloc[cluster].reset_index(drop=True)
+        of_clusters = draw_groups(groups, n // 10, rng)
+        while of_clusters["group"].nunique() < 2:  # nothing to audit
+            of_clusters = draw_groups(groups, n // 10, rng)
+        X = of_clusters.iloc[cluster].reset_index(drop=True)
         y, options = np.exp(rng.normal(size=n) + rng.normal(size=n // 10)[cluster]), {"cluster": cluster}
     else:
         y = SCORES[score](n, rng)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from setsquare.auditing.certificate import Certificate
@@ -11,10 +10,7 @@ from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import Evaluation
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.tensor import EffectMap
-from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Verdict, judge
-
-#: Joint statistics below this hardly happen by chance (for one column in 1 of 4000 audits): these rows were corrected.
-TAUTOLOGY = 1e-7
+from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Verdict, is_tautology, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +51,10 @@ def conclude_audit(
 ) -> AuditResult:
     """Judge, and say what to beware of; ``protected`` are the columns where they are in memory."""
     decision = judge(evaluations, bounds, level=settings.level, limits=settings.limits)
-    reason = decision.reason
-    if _is_tautology(bounds):
-        reason += " These rows were corrected themselves; new rows can differ."
     return replace(
         blank,
         verdict=decision.verdict,
-        reason=reason,
+        reason=decision.reason,
         found=decision.found,
         members=decision.members,
         limits=settings.limits,
@@ -89,7 +82,7 @@ def _cautions(
         notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the clusters.")
     if any(name != "tensor" for name in blind) and protected is not None and protected.weight is not None:
         notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the weights.")
-    if _is_tautology(bounds):
+    if is_tautology(bounds):
         notes.append(
             "The predictions are orthogonal to these columns up to rounding: they were corrected on these same rows. "
             "New rows can differ: audit held-out predictions."
@@ -100,8 +93,3 @@ def _cautions(
             "the test hardly ever rejects. They are the paper's; use vcov='HC3' to find a leak."
         )
     return tuple(notes)
-
-
-def _is_tautology(bounds: Certificate) -> bool:
-    """Whether the predictions are closer to orthogonal than chance can make them."""
-    return not math.isnan(bounds.correlation) and bounds.correlation_sample**2 * bounds.n < TAUTOLOGY
