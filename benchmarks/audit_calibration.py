@@ -153,7 +153,7 @@ def simulate(
     again: dict[str, Any] | None = None,
     only: str = "",
 ) -> dict[str, Any]:
-    """Run everything, or the size of the tests whose name has `only` in it; `keep` is called after each cell."""
+    """Run everything, or one part: "coverage", "power", or the size of the tests whose name has `only` in it."""
     run = Parallel(n_jobs=workers, batch_size=16)
 
     def repeat(function: Callable[..., Any], *args: Any, times: int = repetitions) -> list[Any]:
@@ -175,6 +175,26 @@ def simulate(
             cell = {"test": name, "kind": kind, "n": n, "family": family}
             add("size", cell | rate([p <= NOMINAL for p in found]))
 
+    def coverage() -> None:
+        for kind in track(KINDS, "coverage"):
+            for leak in (0.0, 0.1, 0.5):
+                truth = population(kind, leak) if leak else (0.0, 1.0)
+                found = repeat(covers, kind, leak, truth, times=max(1000, repetitions // 2))
+                held = {"correlation": rate([a for a, _ in found]), "odds ratio": rate([b for _, b in found])}
+                add("coverage", {"kind": kind, "leak": leak, "truth": truth} | held)
+
+    def power() -> None:
+        for name in track(TESTS, "power"):
+            for kind in KINDS:
+                for spread in (0.5, 1.0):
+                    found = repeat(draw_leak, name, kind, spread, times=repetitions // 2)
+                    cell = {"test": name, "kind": kind, "spread": spread, "ceiling": ceiling(kind, spread)}
+                    add("power", cell | rate([p <= NOMINAL for p in found]))
+
+    if only in ("coverage", "power"):
+        results[only] = []
+        coverage() if only == "coverage" else power()
+        return results
     if only:
         names = [name for name in (*TESTS, *PERMUTATION_TESTS) if only in name]
         results["size"] = [cell for cell in results["size"] if cell["test"] not in names]
@@ -182,18 +202,8 @@ def simulate(
             sizes([name], FAMILIES if name.startswith(("default", "paper")) else FAMILIES[:1])
         return results
     sizes(("default (HC3)", "paper (model-based)"), FAMILIES)
-    for kind in track(KINDS, "coverage"):
-        for leak in (0.0, 0.1, 0.5):
-            truth = population(kind, leak) if leak else (0.0, 1.0)
-            found = repeat(covers, kind, leak, truth, times=max(1000, repetitions // 2))
-            held = {"correlation": rate([a for a, _ in found]), "odds ratio": rate([b for _, b in found])}
-            add("coverage", {"kind": kind, "leak": leak, "truth": truth} | held)
-    for name in track(TESTS, "power"):
-        for kind in KINDS:
-            for spread in (0.5, 1.0):
-                found = repeat(draw_leak, name, kind, spread, times=repetitions // 2)
-                cell = {"test": name, "kind": kind, "spread": spread, "ceiling": ceiling(kind, spread)}
-                add("power", cell | rate([p <= NOMINAL for p in found]))
+    coverage()
+    power()
     sizes(("linear", *PERMUTATION_TESTS), FAMILIES[:1])
     return results
 
@@ -270,7 +280,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the repetitions, nothing written")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--figure-only", action="store_true", help="draw and print what was kept")
-    parser.add_argument("--only", default="", help="run the size of these tests again, and keep the rest")
+    parser.add_argument(
+        "--only", default="", help="run coverage, power, or the size of these tests again, and keep the rest"
+    )
     options = parser.parse_args()
     if options.figure_only:
         results = json.loads(RESULTS.read_text())
