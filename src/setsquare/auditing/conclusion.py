@@ -76,7 +76,7 @@ def _cautions(
             "raise n_permutations."
         )
     if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
-        notes.append(f"Units have HC3 errors in the effect map, not {settings.vcov}.")
+        notes.append(f"Units have HC3 standard errors in the effect map, not {settings.vcov}.")
     blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
     if blind and protected is not None and protected.cluster is not None:
         notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the clusters.")

@@ -319,5 +319,5 @@ def _effects(
 
 def _errors(vcov: str, fit: Fit) -> str:
     if vcov == "model":
-        return f"model-based errors (dispersion {fit.dispersion:.4g})"
-    return "cluster-robust errors" if vcov == "cluster" else f"{vcov} errors"
+        return f"model-based standard errors (dispersion {fit.dispersion:.4g})"
+    return "cluster-robust standard errors" if vcov == "cluster" else f"{vcov} standard errors"
