@@ -19,9 +19,9 @@ import pytest
 import sklearn
 
 from setsquare.cli import main
-from setsquare.comparators import COMPARATORS
 from setsquare.datasets.catalogue import LOADERS
 from setsquare.datasets.registry import REGISTRY
+from studies.comparators import COMPARATORS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/guide/*.md")} - {ROOT / "docs/paper.md"})
