@@ -56,7 +56,7 @@ def run(
 def main() -> None:
     """Run the command line; bad input ends with exit code 2 and one sentence."""
     try:
-        app(result_action="return_value")
+        app(sys.argv[1:], result_action="return_value")
     except (SetsquareError, OSError) as error:
         print(f"studies: {error}", file=sys.stderr)
         sys.exit(2)
