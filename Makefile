@@ -37,7 +37,7 @@ demo: $(VENV)/.demo  ## train a model, correct it, show before and after
 test: $(VENV)/.test  ## everything but the experiments marked slow
 	$(BIN)/python -m pytest -n 2 -m "not slow" -q
 
-lint: $(VENV)/.lint  ## ruff, mypy (strict on src) and the layers
+lint: $(VENV)/.lint  ## ruff, mypy (strict on src and studies) and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -60,8 +60,8 @@ docs: $(VENV)/.docs  ## the site in docs/_build/html, without a warning; pages a
 	@echo "Open docs/_build/html/index.html"
 
 paper: $(VENV)/.test  ## every table and figure that can be run (hours; goes on where it was), and the slow tests
-	$(BIN)/setsquare paper --output docs/paper
-	$(BIN)/setsquare paper --page --output docs/paper
+	$(BIN)/python -m studies --output studies/results
+	$(BIN)/python -m studies --page --output studies/results
 	$(BIN)/python -m pytest -m slow -q
 
 clean:

@@ -2,5 +2,11 @@
 
 from importlib.util import find_spec
 
-_NEED_TORCH = ["nn/*", "paper/colored_mnist*", "paper/fig4.py", "paper/published_layers.py"]
-collect_ignore_glob = [] if find_spec("torch") else [f"src/setsquare/{name}" for name in _NEED_TORCH]
+_NEED_TORCH = [
+    "src/setsquare/nn/*",
+    "studies/paper/colored_mnist*",
+    "studies/paper/fig4.py",
+    "studies/paper/movies*",
+    "studies/paper/published_layers.py",
+]
+collect_ignore_glob = [] if find_spec("torch") else _NEED_TORCH

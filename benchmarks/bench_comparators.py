@@ -15,10 +15,10 @@ import numpy as np
 
 from benchmarks.frame import ON_PAPER, Ratio, main, plain, steps
 from benchmarks.measure import interleave, peak_bytes
-from setsquare.comparators import COMPARATORS, available
-from setsquare.paper import benchmark_sets, table7
 from setsquare.problem import Problem
 from setsquare.solvers import solve
+from studies.comparators import COMPARATORS, available
+from studies.paper import benchmark_sets, table7
 
 QUICK = {"rounds": 1, "largest": 20_000}
 SETS = ("compas", "health", "bank")

@@ -59,7 +59,7 @@ def run(rows: int = 181_342, whole: bool = False) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder) / "mimic", rows)
         start = time.perf_counter()
-        command = [sys.executable, "-m", "setsquare", "paper", "table1", "--output", f"{folder}/results"]
+        command = [sys.executable, "-m", "studies", "table1", "--output", f"{folder}/results"]
         command += [] if whole else ["--quick"]
         environment = os.environ | {"SETSQUARE_DATA": folder}
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)

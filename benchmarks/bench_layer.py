@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from benchmarks.frame import Ratio, main, plain
 from benchmarks.measure import forget_peak, in_child, peak_mb
 from setsquare.nn import Orthogonalize
-from setsquare.paper.published_layers import MetadataNorm
+from studies.paper.published_layers import MetadataNorm
 
 QUICK = {"rounds": 2, "steps": 1, "units": 50}
 NORM = "MetadataNorm"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from setsquare.paper import figures
+from studies.paper import figures
 
 BLUE, ORANGE, GREEN = figures.COLOURS[:3]
 GREY = "#8a99a8"

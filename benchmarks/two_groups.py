@@ -54,8 +54,8 @@ from setsquare.auditing.independence import independence
 from setsquare.datasets import make_two_groups
 from setsquare.datasets.two_groups import RANGES
 from setsquare.nn import OrthogonalityConstraint, Orthogonalize
-from setsquare.paper.colored_mnist_training import Published
-from setsquare.paper.published_layers import MetadataNorm
+from studies.paper.colored_mnist_training import Published
+from studies.paper.published_layers import MetadataNorm
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "two_groups.json"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import warnings
 from importlib.metadata import version as installed
+from pathlib import Path
 from typing import Any
 
 import sklearn
@@ -14,7 +16,8 @@ from docutils.utils.math.latex2mathml import tex2mathml
 
 # Examples show the same figures on every machine: nothing that is drawn depends on the number of threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-warnings.filterwarnings("error", module=r"setsquare\..*")
+warnings.filterwarnings("error", module=r"(setsquare|studies)\..*")
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the study is not installed
 
 project = "Setsquare"
 author = "The Setsquare developers"
@@ -29,7 +32,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
-exclude_patterns = ["_build", "paper", "gallery/*.ipynb", "gallery/*.py*"]
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py*"]
 templates_path = ["_templates"]
 suppress_warnings = ["config.cache"]  # the gallery's settings hold a function, which Sphinx cannot remember
 nitpicky = True

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from setsquare import auditing, comparators, datasets, design, errors, families, nn, projection, report
+    from setsquare import auditing, datasets, design, errors, families, nn, projection, report
 
     __version__: str
     from setsquare.auditing import (
@@ -55,7 +55,7 @@ _HOME = {
     "save": "setsquare.storage",
     "solve": "setsquare.solvers",
 }
-_MODULES = ("auditing", "comparators", "datasets", "design", "errors", "families", "nn", "projection", "report")
+_MODULES = ("auditing", "datasets", "design", "errors", "families", "nn", "projection", "report")
 
 __all__ = [
     "AuditResult",
@@ -73,7 +73,6 @@ __all__ = [
     "audit_correction",
     "audit_model",
     "auditing",
-    "comparators",
     "compare",
     "datasets",
     "design",

@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from setsquare import __version__
 from setsquare.commands.options import Options
 from setsquare.commands.running import run
+from setsquare.errors import InputError
 
 app = App(
     name="setsquare",
@@ -253,40 +254,10 @@ def demo(*, html: Path | None = None) -> None:
     demonstration.show(page=html)
 
 
-@app.command
-def paper(
-    *names: str,
-    list_: Annotated[bool, Parameter(name="--list")] = False,
-    output: Path = Path("paper-results"),
-    page: bool = False,
-    quick: bool = False,
-    fresh: bool = False,
-) -> None:
-    """Reproduce tables and figures of the paper: what was printed, what its set-up gives, and what is true.
-
-    Parameters
-    ----------
-    names
-        Tables and figures to run; `--list` names them. Without any, all that can be run.
-    list_
-        Name every table and figure of the paper with its status.
-    output
-        Folder for tables (CSV, JSON) and figures. A run that was stopped goes on from what is there.
-    page
-        Run nothing; write what the folder holds as one Markdown page beside it.
-    quick
-        Smaller runs, to see that they work.
-    fresh
-        Compute everything anew.
-    """
-    from setsquare.paper import show
-
-    if list_:
-        show.catalogue()
-    elif page:
-        show.page(output)
-    else:
-        show.experiments(names, output, quick=quick, fresh=fresh)
+@app.command(show=False)
+def paper(*_: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
+    """Say where the study of the paper is."""
+    raise InputError("The study of the paper is not part of the package: run python -m studies from a clone.")
 
 
 def main() -> None:

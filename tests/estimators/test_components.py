@@ -11,9 +11,9 @@ from sklearn.decomposition import PCA
 from sklearn.pipeline import make_pipeline
 
 import setsquare as sq
-from setsquare.datasets.embeddings import MappedRows
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.moments import Moments
+from studies.datasets.embeddings import MappedRows
 
 
 def _rows(n=3000, q=40, seed=0):

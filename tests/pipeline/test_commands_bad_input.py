@@ -119,7 +119,8 @@ def test_a_bad_file_is_refused_in_one_sentence(command: str, file: str, monkeypa
         ("data show adlt", "did you mean adult"),
         ("data shw", "Did you mean"),
         ("data fetch diabetes --output nowhere/d.csv", "nowhere does not exist"),
-        ("paper table99", "table99"),
+        ("paper", "run python -m studies from a clone"),
+        ("paper --quick table2 --output folder", "run python -m studies from a clone"),
         ("adit good.csv", 'Did you mean "audit"?'),
     ],
 )

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from setsquare.datasets import available, load_colored_mnist
 from setsquare.errors import InputError
-from setsquare.paper import catalogue, colored_mnist, fig4
-from setsquare.paper.colored_mnist_training import (
+from studies.datasets import available, load_colored_mnist
+from studies.paper import catalogue, colored_mnist, fig4
+from studies.paper.colored_mnist_training import (
     MODES,
     Mode,
     Network,

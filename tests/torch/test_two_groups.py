@@ -17,7 +17,7 @@ from setsquare.datasets.two_groups import NOISE, RANGES, best_accuracy
 from setsquare.errors import InputError
 from setsquare.nn.constraint import OrthogonalityConstraint, Scale
 from setsquare.nn.functional import project_out
-from setsquare.paper.published_layers import MetadataNorm
+from studies.paper.published_layers import MetadataNorm
 
 torch.set_num_threads(1)
 

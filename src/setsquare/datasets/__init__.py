@@ -10,13 +10,9 @@ from __future__ import annotations
 from setsquare.datasets.adult import load_adult
 from setsquare.datasets.bank import load_bank
 from setsquare.datasets.catalogue import available, describe, load, names
-from setsquare.datasets.chest_xrays import load_mimic_chest_xrays, load_nih_chest_xrays
-from setsquare.datasets.colored_mnist import load_colored_mnist
 from setsquare.datasets.compas import load_compas
 from setsquare.datasets.diabetes import load_diabetes
-from setsquare.datasets.faces import load_utkface
 from setsquare.datasets.health_retirement import load_health_retirement
-from setsquare.datasets.movies import load_movies
 from setsquare.datasets.record import Dataset
 from setsquare.datasets.registry import DataFile, DatasetInfo
 from setsquare.datasets.synthetic import SyntheticData, make_synthetic
@@ -33,14 +29,9 @@ __all__ = [
     "load",
     "load_adult",
     "load_bank",
-    "load_colored_mnist",
     "load_compas",
     "load_diabetes",
     "load_health_retirement",
-    "load_mimic_chest_xrays",
-    "load_movies",
-    "load_nih_chest_xrays",
-    "load_utkface",
     "make_synthetic",
     "make_two_groups",
     "names",

@@ -38,8 +38,8 @@ class Dataset:
     source, licence : str
         Where the data come from, and on what terms.
     arrays : mapping of str to array of shape (n, ...)
-        Images or embeddings that run over the rows of the table; empty for plain tables. Those of a large file are
-        :class:`~setsquare.datasets.embeddings.MappedRows`, which have the shape and the rows of an array.
+        Images or embeddings that run over the rows of the table; empty for plain tables. Anything
+        with a length, a shape and ``take(rows, axis=0)`` will do, so that rows of a large file can stay on the disk.
     cluster : str or None
         The column that tells which rows belong together (several images of a patient): errors and splits must know.
     dropped : mapping of str to int

@@ -1,5 +1,0 @@
-"""The paper's tables and figures, run again: what was printed, what its set-up gives, and what is true.
-
-One file a table or figure, each with ``run(quick, cells, progress) -> Record`` and, where there is a figure,
-``draw(record, path)``. ``targets.json`` holds the printed figures; :mod:`~setsquare.paper.catalogue` lists all of them.
-"""
