@@ -157,14 +157,14 @@ def cells(samples: int) -> list[Cell]:
     for n in SIZES:
         for groups in GROUPS:
             for score in (*SCORES, *FURTHER):
-                count = samples // 4 if n == SIZES[-1] else samples  # these audits take long
+                count = min(samples, 500) if n == SIZES[-1] else samples  # these audits take long
                 found.append(("size", draw_null, (score, groups, n), count))
         for score in COVERED:
             for leak in (0.3, 1.0):
                 found.append(("coverage", covers_group, (score, leak, n, true_correlation(score, leak)), samples))
-    found += [("levels", covers_levels, case, samples // 4) for case in LEVELS]
+    found += [("levels", covers_levels, case, min(samples, 500)) for case in LEVELS]
     found += [
-        ("power", draw_shaped, (kind, n), samples // 4)
+        ("power", draw_shaped, (kind, n), min(samples, 500))
         for kind in ("curvature", "spread", "combinations")
         for n in SIZES
     ]
