@@ -52,17 +52,17 @@ def audit(
     file
         CSV, Parquet or Feather; "-" is standard input.
     predictions
-        Column of predictions; several, with commas between, for the probabilities of classes.
+        Column of predictions; several, comma-separated, for the probabilities of classes.
     protected
-        Columns that the predictions must not follow, with commas between.
+        Columns that the predictions must not follow, comma-separated.
     outcome
         Column of what was predicted: also says how good the predictions are.
     cluster
-        Column of what rows have in common (a patient, a site).
+        Cluster column, for example the patient; gives cluster-robust standard errors.
     weight
         Column of weights.
     family
-        Of the predictions; guessed by default.
+        Family of the predictions; guessed by default.
     positive
         The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that the
         column of predictions is named after.
@@ -94,13 +94,13 @@ def compare(
     file
         CSV, Parquet or Feather; "-" is standard input.
     predictions
-        Columns of predictions, with commas between; the first is what the others are compared with.
+        Columns of predictions, comma-separated; the first is what the others are compared with.
     protected
-        Columns that the predictions must not follow, with commas between.
+        Columns that the predictions must not follow, comma-separated.
     outcome
         Column of what was predicted.
     cluster
-        Column of what rows have in common (a patient, a site).
+        Cluster column, for example the patient; gives cluster-robust standard errors.
     weight
         Column of weights.
     family
@@ -145,13 +145,13 @@ def correct(
     target
         Column to predict.
     protected
-        Columns that the predictions must not follow, with commas between.
+        Columns that the predictions must not follow, comma-separated.
     output
         File of the model, such as model.setsquare.
     features
         Columns to predict from; by default all others.
     family
-        Of the target; guessed by default.
+        Family of the target; guessed by default.
     method
         Constrained: predicts without the protected columns. Generalized: needs them, keeps more accuracy. Linear:
         needs them, and may leave the range of the predictions.
@@ -160,7 +160,8 @@ def correct(
     predictions
         File for these predictions: .csv, .parquet or .feather.
     cluster
-        Column of what rows have in common (a patient, a site); no fold splits one.
+        Cluster column, for example the patient; gives cluster-robust standard errors, and no fold
+        splits a cluster.
     l2
         Ridge on the coefficients.
     unseen
@@ -168,7 +169,7 @@ def correct(
     folds
         Folds of the audit.
     seed
-        Of the folds.
+        Random seed for the folds.
     positive
         The class, of two, that results are about; by default the second one of the model.
     """
@@ -195,7 +196,7 @@ def apply(
     predictions
         File for the predictions: .csv, .parquet or .feather; standard output by default.
     keep
-        Columns of the file to write beside the predictions, with commas between.
+        Columns of the file to write beside the predictions, comma-separated.
     quiet
         Print nothing but the predictions.
     """

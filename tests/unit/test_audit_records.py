@@ -421,7 +421,10 @@ def test_reasons_have_the_numbers() -> None:
 
 
 def test_a_leak_names_what_was_tested_where_no_column_stands_out() -> None:
-    assert "depend on sex and race (p = 0.021)" in verdict(evaluation(0.02, sex=0.06, race=0.07))[1]
+    assert (
+        "depend on sex and race taken together; no single column stands out (p = 0.021)"
+        in verdict(evaluation(0.02, sex=0.06, race=0.07))[1]
+    )
 
 
 def test_a_column_that_stands_out_counts_where_the_joint_test_does_not() -> None:

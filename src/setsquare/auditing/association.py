@@ -96,8 +96,7 @@ def association(
     rows = ArrayRows(X, y[:, None], np.zeros((len(y), 0)), w)
     if cluster is None:
         return associate(rows, float(w @ y), basis, float(w @ w), level)
-    share = cluster_sums(w, cluster)
-    sample = _Sample(len(share), float(share @ share))
+    sample = _Sample(int(cluster.max()) + 1, _shared_noise(y, X, w, cluster, basis))
     return _associate(rows, float(w @ y), basis, sample, level, Block(X, y[:, None], X[:, :0], w), cluster)
 
 
@@ -201,6 +200,18 @@ def cluster_sums(values: Array, cluster: IntArray | None) -> Array:
     order = np.argsort(cluster, kind="stable")
     starts = np.searchsorted(cluster[order], np.arange(int(cluster.max()) + 1))
     return np.asarray(np.add.reduceat(values[..., order], starts, axis=-1))
+
+
+def _shared_noise(y: Array, X: Array, w: Array, cluster: IntArray, basis: Basis) -> float:
+    """Mean variance of the correlations with one spread for all rows, of which clusters share what they seem to."""
+    gap, Q = y - w @ y, basis.apply(X)
+    shares, sums = cluster_sums(w, cluster), cluster_sums((w[:, None] * Q).T, cluster)
+    together, alone = cluster_sums(w * gap, cluster), w * gap
+    expected = float(w @ gap**2) * float(shares @ shares - w @ w)
+    shared = float(together @ together - alone @ alone) / expected if expected > 0.0 else 0.0
+    shared = min(max(shared, 0.0), 1.0)
+    own = float(np.sum((w[:, None] * Q) ** 2))
+    return ((1.0 - shared) * own + shared * float(np.sum(sums**2))) / basis.rank
 
 
 @dataclass(frozen=True, slots=True)

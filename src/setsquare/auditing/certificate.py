@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -85,6 +85,8 @@ class Certificate:
         explain something by chance; what more than one would is taken off.
     correlation_sample : float
         Multiple correlation in these rows, with nothing taken off.
+    references : tuple of ColumnBound
+        The same for the reference groups, which have no column; their effects are those of the others.
     effect_kind : str
         ``odds ratio``, ``rate ratio`` or ``difference (sd of predictions)``; empty for units of a tensor.
     columns : tuple of ColumnBound
@@ -99,6 +101,12 @@ class Certificate:
     effect_kind: str
     columns: tuple[ColumnBound, ...]
     correlation_sample: float = 0.0
+    references: tuple[ColumnBound, ...] = ()
+
+    @property
+    def groups(self) -> tuple[ColumnBound, ...]:
+        """Bounds for each group, the reference groups included."""
+        return tuple(c for c in (*self.columns, *self.references) if c.difference_upper is not None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -132,7 +140,58 @@ def certify(
     scale = _spread(y, protected.weight) if glm.activation.name == "identity" and y.ndim == 1 else 1.0
     spreads = [_spread(x, protected.weight) for x in protected.columns]
     terms = tuple(zip(protected.names, protected.sources, protected.group_sizes, spreads, strict=True))
-    return bound_effects(whole, single, terms, glm, fit, level, scale, len(y))
+    found = bound_effects(whole, single, terms, glm, fit, level, scale, len(y))
+    return replace(found, references=_bound_references(y, protected, level))
+
+
+def _bound_references(y: Array, protected: Protected, level: float) -> tuple[ColumnBound, ...]:
+    """Bounds for the groups that others are compared with, which have no column of their own."""
+    w = mean_weight(len(y), protected.weight)
+    found = find_references(w @ protected.values, protected.sources, protected.is_group)
+    if not found.sources:
+        return ()
+    rest = 1.0 - protected.values @ found.members
+    names = tuple(f"{source} (reference group)" for source in found.sources)
+    references = replace(protected, values=rest, names=names, sources=found.sources)
+    single = _largest(y.reshape(len(y), -1), references, level)[1]
+    return bound_references(found, single, rest.sum(axis=0))
+
+
+class References(NamedTuple):
+    """Reference groups: their source columns, and which columns are the other groups of each (p, m); shares (m,)."""
+
+    sources: tuple[str, ...]
+    members: Array
+    share: Array
+
+
+def find_references(mean: Array, sources: Sequence[str], is_group: Sequence[bool]) -> References:
+    """Reference groups of columns with these (weighted) means; a source of one column has two groups that mirror."""
+    found, members = [], []
+    for source in dict.fromkeys(sources):
+        own = np.asarray([s == source for s in sources])
+        if (
+            own.sum() > 1
+            and all(group for group, o in zip(is_group, own, strict=True) if o)
+            and mean @ own < 1.0 - 1e-12
+        ):
+            found.append(source)
+            members.append(own.astype(np.float64))
+    A = np.column_stack(members) if members else np.zeros((len(mean), 0))
+    return References(tuple(found), A, 1.0 - mean @ A)
+
+
+def bound_references(references: References, single: Sequence[Association], sizes: Array) -> tuple[ColumnBound, ...]:
+    """Bounds for reference groups of these ``sizes`` (m,), from those of their correlations."""
+    bounds = []
+    for source, found, share, size in zip(references.sources, single, references.share, sizes, strict=True):
+        spread = math.sqrt(float(share * (1.0 - share)))
+        name, numbers = f"{source} (reference group)", (found.estimate / spread, found.upper / spread)
+        effects = (math.inf, math.inf)  # they are those of the other groups
+        bounds.append(
+            ColumnBound(name, source, found.estimate, found.upper, "group", *effects, int(size), found.error, *numbers)
+        )
+    return tuple(bounds)
 
 
 def bound_effects(

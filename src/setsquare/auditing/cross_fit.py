@@ -300,7 +300,12 @@ def _widen(certificate: Certificate, mutual: Mutual) -> Certificate:
 
     grown = math.sqrt(1.0 + float(mutual.together[0]) ** 2)
     upper = scale_error(certificate.correlation, certificate.correlation_upper, grown)
-    return replace(certificate, correlation_upper=upper, columns=tuple(map(column, certificate.columns)))
+    return replace(
+        certificate,
+        correlation_upper=upper,
+        columns=tuple(map(column, certificate.columns)),
+        references=tuple(map(column, certificate.references)),
+    )
 
 
 def _grow(column: ColumnBound, grown: float, *, ratio: bool) -> float:

@@ -55,7 +55,13 @@ def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = No
     rank = len(errors) if rank is None else rank
     length = max(certificate.correlation, certificate.correlation_sample)  # it has hardly an error to take off
     upper = _widen(length, certificate.correlation_upper, noisiest, rank, level)
-    return replace(certificate, correlation_upper=min(upper, 1.0), columns=tuple(columns))
+    references = tuple(
+        one.widened(
+            _widen(one.correlation, one.correlation_upper, grown * one.error, 1, level), one.effect_upper, grown
+        )
+        for one in certificate.references
+    )
+    return replace(certificate, correlation_upper=min(upper, 1.0), columns=tuple(columns), references=references)
 
 
 def scale_error(estimate: float, upper: float, grown: float) -> float:

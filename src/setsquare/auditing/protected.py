@@ -89,11 +89,13 @@ class Protected:
 
     @cached_property
     def group_sizes(self) -> tuple[int | None, ...]:
-        """Rows in the group that a column indicates; None for a column that is no indicator."""
+        """Rows in the group that a column indicates (0 and 1, or 1 and 2); None for a column that is no indicator."""
         low, high = self.ends
-        zero_one = (low == 0.0) & (high == 1.0)
-        columns = zip(self.columns, zero_one, strict=True)
-        return tuple(int(x.sum()) if maybe and np.array_equal(x, x * x) else None for x, maybe in columns)
+        columns = zip(self.columns, low, high, strict=True)
+        return tuple(
+            int(x.sum() - len(x) * a) if b - a == 1.0 and bool((x == np.floor(x)).all()) else None
+            for x, a, b in columns
+        )
 
     @property
     def is_group(self) -> tuple[bool, ...]:

@@ -202,7 +202,7 @@ def comparison_rows(comparison: Comparison) -> list[list[str]]:
     rows = [
         ["", *(side.name for side in sides)],
         ["verdict", *(str(side.audit.verdict) for side in sides)],
-        ["p-value", *(p_value(side.audit.p_value) for side in sides)],
+        ["p-value (adjusted)", *(p_value(side.audit.p_adjusted) for side in sides)],
         ["correlation", *(number(c.correlation) for c in bounds)],
         ["  at most", *(number(c.correlation_upper) for c in bounds)],
     ]

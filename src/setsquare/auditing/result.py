@@ -96,6 +96,11 @@ class AuditResult:
         return self.evaluations[0].joint.p_value if self.evaluations else float("nan")
 
     @property
+    def p_adjusted(self) -> float:
+        """Smallest p-value of the tests that decide, adjusted for all of them."""
+        return min((member.adjusted for member in self.members), default=float("nan"))
+
+    @property
     def is_leak(self) -> bool:
         """Whether a leak was found."""
         return self.verdict is Verdict.LEAK
@@ -149,6 +154,15 @@ class AuditResult:
             "level": self.level,
             "found": list(self.found),
             "limits": asdict(self.limits),
+            "tests": [
+                {
+                    "evaluation": member.evaluation.name,
+                    "test": member.test.name,
+                    "p_value": member.test.p_value,
+                    "p_adjusted": member.adjusted,
+                }
+                for member in self.members
+            ],
             "notes": list(self.notes),
             "evaluations": [evaluation.to_dict() for evaluation in self.evaluations],
             "certificate": self.certificate.to_dict(),

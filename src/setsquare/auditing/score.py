@@ -81,6 +81,9 @@ class Sample:
         Of columns and responses side by side; weights sum to one.
     noise : ndarray of shape (d, d)
         ``sum_i w_i^2 x_i x_i'`` of the centred columns: the covariance of scores if all rows have one spread.
+    spread : ndarray of shape (d + k, d + k)
+        Second moments of columns and responses, centred and without weights: a heavy group must not set the spread by
+        which it is judged.
     n : float
         Number of independent units: rows, as many as the weights are worth, or clusters.
     equal_weights : bool
@@ -90,6 +93,7 @@ class Sample:
     rows: Rows
     moments: Moments
     noise: Array
+    spread: Array
     n: float
     equal_weights: bool
     cluster: IntArray | None = None
@@ -109,13 +113,16 @@ class Sample:
         moments = _without_rounding(Moments(1.0, shift + first, second - np.outer(first, first)))
         if cluster is not None:
             noise = _shared_noise(rows, moments, d, cluster)
-            return cls(rows, moments, noise, float(cluster.max()) + 1.0, equal_weights, cluster)
+            spread = moments.scatter if equal_weights else _unweighted(more[1], more[2], moments.scatter)
+            return cls(rows, moments, noise, spread, float(cluster.max()) + 1.0, equal_weights, cluster)
         if equal_weights:
-            return cls(rows, moments, moments.scatter[:d, :d] / rows.n_rows, float(rows.n_rows), True)
+            noise = moments.scatter[:d, :d] / rows.n_rows
+            return cls(rows, moments, noise, moments.scatter, float(rows.n_rows), True)
         step, heavy = first[:d], more[0]
         mixed = np.outer(heavy[1:, 0], step)
         noise = heavy[1:, 1:] - mixed - mixed.T + heavy[0, 0] * np.outer(step, step)
-        return cls(rows, moments, noise, 1.0 / float(heavy[0, 0]), False)
+        spread = _unweighted(more[1], more[2], moments.scatter)
+        return cls(rows, moments, noise, spread, 1.0 / float(heavy[0, 0]), False)
 
 
 def _without_rounding(moments: Moments) -> Moments:
@@ -130,7 +137,19 @@ def _sums(shift: Array, d: int, equal_weights: bool, block: Block) -> Sums:
     if equal_weights:
         return sums
     ones = np.column_stack([np.ones(len(both)), both[:, :d]])
-    return *sums, weighted_gram(ones, block.weight**2)
+    counted = block.weight > 0.0
+    return (
+        *sums,
+        weighted_gram(ones, block.weight**2),
+        np.append(both[counted].sum(axis=0), counted.sum()),
+        both[counted].T @ both[counted],
+    )
+
+
+def _unweighted(first: Array, second: Array, scatter: Array) -> Array:
+    """Centred second moments of rows that all count alike; what does not vary stays so."""
+    mean = first[:-1] / first[-1]
+    return np.where(scatter == 0.0, 0.0, second / first[-1] - np.outer(mean, mean))
 
 
 def blocks_of(rows: Rows) -> Iterable[Block]:
@@ -248,9 +267,8 @@ def _pooled(name: str, sample: Sample, found: _Map, score: Array) -> Test:
     T, (r, k) = found.tested, score.shape
     if r == 0:
         return Test(name, math.nan, 0.0, math.nan, "nothing to test")
-    d, S = sample.n_columns, sample.moments.scatter
-    fitted = found.fit.T @ S[:d, d:] + score.T @ score
-    residual = S[d:, d:] - fitted
+    slopes = np.vstack([-(found.fit + T @ score), np.eye(k)])
+    residual = slopes.T @ sample.spread @ slopes
     spent = r + found.n_given + k
     df = max(sample.n - spent, 1.0)
     U = orthonormal(T.T @ sample.noise @ T)

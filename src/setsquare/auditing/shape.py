@@ -5,9 +5,10 @@ alone can have small effects of race and sex; one whose mean is the same in two 
 one group above a threshold. Three tests look for these, beside the one of linear effects:
 
 * *curvature*: natural splines of each numeric column, given the linear effects;
-* *combinations*: products of the groups of different columns, given the columns themselves;
+* *combinations*: products of two different columns, given the columns themselves;
 * *spread*: the size of the residuals, ``|r| - k r``. The term with ``k = mean(sign(r))`` makes up for the estimated
-  means: without it skewed predictions would be called uneven in far more than 5 % of the samples.
+  means: without it skewed predictions would be called uneven in far more than 5 % of the samples. Of several classes
+  the sizes are added up: labels then have no spread of their own, which is right, since it follows from their means.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from itertools import combinations
 import numpy as np
 
 from setsquare.auditing.association import bound_length
-from setsquare.auditing.records import ALL, Evaluation, Test
+from setsquare.auditing.records import ALL, Evaluation, Test, holm
 from setsquare.auditing.score import Answer, Question, Sample, answer, blocks_of, orthonormal
 from setsquare.rows import Block, Rows, Sums
-from setsquare.typing import Array
+from setsquare.typing import Array, BoolArray
 
 #: Knots of the splines, in standard deviations from the mean.
 KNOTS = (-1.6, -0.7, 0.0, 0.7, 1.6)
 #: Rows that a combination of groups must have to be tested, and the most combinations.
 FEW_ROWS, MOST_CELLS = 20, 60
+#: Share of the variance that rounding leaves of predictions that are a linear function of the columns.
+EXPLAINED = 1e-12
 TITLE = "curvature, combinations and spread"
 CURVATURE, COMBINATIONS, SPREAD = "curvature", "combinations", "spread"
 
@@ -43,11 +46,15 @@ class Shape:
     knots : tuple of (int, ndarray)
         Position of a numeric column, and the knots of its spline.
     products : tuple of (int, int)
-        Positions of two indicators whose product is tested.
+        Positions of two columns whose product is tested.
+    mean : ndarray of shape (p,)
+    scale : ndarray of shape (p,)
     """
 
     knots: tuple[tuple[int, Array], ...]
     products: tuple[tuple[int, int], ...]
+    mean: Array
+    scale: Array
 
     @property
     def n_curves(self) -> int:
@@ -57,8 +64,9 @@ class Shape:
     def apply(self, X: Array) -> Array:
         """Protected columns (b, p) with the further ones beside them."""
         curves = [_spline(X[:, j], knots) for j, knots in self.knots]
-        cells = [X[:, a] * X[:, b] for a, b in self.products]
-        return np.column_stack([X, *curves, *cells])
+        used = sorted({j for pair in self.products for j in pair})
+        centred = {j: (X[:, j] - self.mean[j]) / self.scale[j] for j in used}
+        return np.column_stack([X, *curves, *(centred[a] * centred[b] for a, b in self.products)])
 
 
 def _spline(x: Array, knots: Array) -> Array:
@@ -72,9 +80,9 @@ def _spline(x: Array, knots: Array) -> Array:
 
 
 def plan_shape(sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ...], sources: tuple[str, ...]) -> Shape:
-    """Choose knots within the range of each numeric column, and the products of indicators of different sources.
+    """Choose knots within the range of each numeric column, and products of columns of different sources.
 
-    Products of too few rows are left out; of too many the most common stay.
+    Products of groups with too few rows in common are left out; of too many the most common stay.
     """
     p = sample.n_columns
     mean, S = sample.moments.mean[:p], sample.moments.scatter[:p, :p]
@@ -85,15 +93,18 @@ def plan_shape(sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ..
         places = np.unique(np.clip(places, ends[0][j], ends[1][j]))
         if not is_group and spread[j] > 0.0 and len(places) >= 3:
             knots.append((j, places))
-    indicators = [j for j, is_group in enumerate(groups) if is_group]
-    count = sample.rows.n_rows * _smallest_cell(mean, S + np.outer(mean, mean))
-    pairs = [(a, b) for a, b in combinations(indicators, 2) if sources[a] != sources[b] and count[a, b] >= FEW_ROWS]
-    common = sorted(pairs, key=lambda pair: -count[pair])[:MOST_CELLS]
-    return Shape(tuple(knots), tuple(sorted(common)))
+    share = np.where(np.asarray(groups), mean - ends[0], 0.5)  # of the rows of a group
+    count = sample.rows.n_rows * np.where(np.outer(groups, groups), _smallest_cell(share, S), share * (1.0 - share))
+    varying = [j for j in range(p) if spread[j] > 0.0]
+    pairs = [(a, b) for a, b in combinations(varying, 2) if sources[a] != sources[b]]
+    pairs = [(a, b) for a, b in pairs if min(count[a, b], count[b, a]) >= FEW_ROWS]
+    common = sorted(pairs, key=lambda pair: -min(count[pair], count[pair[::-1]]))[:MOST_CELLS]
+    return Shape(tuple(knots), tuple(sorted(common)), mean, np.where(spread > 0.0, spread, 1.0))
 
 
-def _smallest_cell(share: Array, both: Array) -> Array:
-    """Smallest share of the four cells of each pair of indicators, (p, p)."""
+def _smallest_cell(share: Array, S: Array) -> Array:
+    """Smallest share of the four cells of each pair of indicators with the covariances ``S``, (p, p)."""
+    both = S + np.outer(share, share)
     either = share[:, None] + share - both
     return np.minimum(np.minimum(both, 1.0 - either), np.minimum(share[:, None], share) - both)
 
@@ -138,31 +149,78 @@ def evaluate_shape(
         Confidence of the bounds.
     """
     p, shape = sample.n_columns, plan_shape(sample, ends, groups, sources)
-    found: list[Answer] = []
-    if not np.diag(sample.moments.scatter)[:p].any() or not np.diag(sample.moments.scatter)[p:].any():
+    if not np.diag(sample.moments.scatter)[:p].any() or _is_explained(sample):
         return Evaluation("shape", TITLE, (), Test(ALL, math.nan, 0.0, math.nan, "nothing to test"))
+    found = []
     if shape.knots or shape.products:
         wider = _widen(sample, shape)
         extra = np.arange(wider.n_columns) - p
         curves, cells = (extra >= 0) & (extra < shape.n_curves), extra >= shape.n_curves
-        asked = [Question(CURVATURE, curves, cells), Question(COMBINATIONS, cells, curves)]
-        found += answer(wider, [question for question in asked if question.chosen.any()])
-    found += _test_spread(sample)
-    numeric, crossed = [j for j, _ in shape.knots], [j for pair in shape.products for j in pair]
-    columns = {CURVATURE: numeric, COMBINATIONS: crossed, SPREAD: range(p)}
+        asked = [
+            (CURVATURE, curves, cells, _curves(shape, sources)),
+            (COMBINATIONS, cells, curves, _pairs(shape, sources)),
+        ]
+        found += [_ask(wider, *part) for part in asked if part[1].any()]
+    found.append(_ask(_spread_sample(sample), SPREAD, np.ones(p, dtype=bool), np.zeros(p, dtype=bool), _each(sources)))
     tests = tuple(
-        replace(
-            one.test,
-            sources=tuple(dict.fromkeys(sources[j] for j in sorted(columns[one.test.name]))),
-            upper=_bound(one, sample, level),
-        )
-        for one in found
+        replace(whole.test, sources=_concerned(parts, level), upper=_bound(whole, sample, level))
+        for whole, parts in found
     )
     p_values = [test.p_value for test in tests if not math.isnan(test.p_value)]
     smallest = min(1.0, len(p_values) * min(p_values)) if p_values else math.nan
     count = len(p_values)
     joint = Test(ALL, min(p_values, default=1.0), count, smallest, f"smallest of {count} p-values, times {count}")
     return Evaluation("shape", TITLE, (), joint, further=tests)
+
+
+#: Source columns, and which of the further columns are theirs.
+Parts = list[tuple[tuple[str, ...], list[int]]]
+
+
+def _curves(shape: Shape, sources: tuple[str, ...]) -> Parts:
+    ends = np.cumsum([0, *(len(knots) - 2 for _, knots in shape.knots)])
+    return [((sources[j],), list(range(a, b))) for (j, _), a, b in zip(shape.knots, ends[:-1], ends[1:], strict=True)]
+
+
+def _pairs(shape: Shape, sources: tuple[str, ...]) -> Parts:
+    found: dict[tuple[str, ...], list[int]] = {}
+    for i, (a, b) in enumerate(shape.products):
+        found.setdefault((sources[a], sources[b]), []).append(i)
+    return list(found.items())
+
+
+def _each(sources: tuple[str, ...]) -> Parts:
+    return [((source,), [j for j, s in enumerate(sources) if s == source]) for source in dict.fromkeys(sources)]
+
+
+def _ask(
+    sample: Sample, name: str, chosen: BoolArray, ignored: BoolArray, parts: Parts
+) -> tuple[Answer, list[tuple[tuple[str, ...], float]]]:
+    """Test all the chosen columns, and each part of them given the others."""
+    places = np.flatnonzero(chosen)
+    questions = [Question(name, chosen, ignored)]
+    for _, positions in parts:
+        own = np.zeros(len(chosen), dtype=bool)
+        own[places[positions]] = True
+        questions.append(Question(name, own, ignored))
+    whole, *rest = answer(sample, questions[:1] if len(parts) == 1 else questions)
+    each = rest or [whole]
+    return whole, [(names, one.test.p_value) for (names, _), one in zip(parts, each, strict=True)]
+
+
+def _concerned(parts: list[tuple[tuple[str, ...], float]], level: float) -> tuple[str, ...]:
+    """Source columns that stand out; all of them where none does."""
+    adjusted = holm([p for _, p in parts])
+    out = [names for (names, _), p in zip(parts, adjusted, strict=True) if p <= 1.0 - level]
+    return tuple(dict.fromkeys(name for names in out or [names for names, _ in parts] for name in names))
+
+
+def _is_explained(sample: Sample) -> bool:
+    """Whether the columns explain the predictions up to rounding: nothing is left that could have a shape."""
+    p, S = sample.n_columns, sample.moments.scatter
+    T = orthonormal(S[:p, :p])
+    total = np.diag(S)[p:]
+    return bool((total - np.sum((T.T @ S[:p, p:]) ** 2, axis=0) <= EXPLAINED * total).all())
 
 
 def _widen(sample: Sample, shape: Shape) -> Sample:
@@ -178,17 +236,16 @@ def _change_columns(shape: Shape, block: Block) -> Block:
     return replace(block, Z=shape.apply(np.asarray(block.Z)))
 
 
-def _test_spread(sample: Sample) -> tuple[Answer, ...]:
-    p, S = sample.n_columns, sample.moments.scatter
-    mean, everything = sample.moments.mean, np.ones(p, dtype=bool)
+def _spread_sample(sample: Sample) -> Sample:
+    """The same columns, with the size of the residuals as the response."""
+    p, S, mean = sample.n_columns, sample.moments.scatter, sample.moments.mean
     T = orthonormal(S[:p, :p])
     slopes = T @ (T.T @ S[:p, p:])
     lean = sample.rows.reduce(partial(_lean, mean, slopes))[0]
     size = np.sqrt(np.maximum(np.diag(S)[p:] - np.sum(slopes * S[:p, p:], axis=0), 0.0))
     rows = Mapped(sample.rows, partial(_change_response, mean, slopes, lean))
-    shift = np.concatenate([mean[:p], 0.8 * size])
-    spread = Sample.of(rows, shift, p, equal_weights=sample.equal_weights, cluster=sample.cluster)
-    return answer(spread, [Question(SPREAD, everything, ~everything)])
+    shift = np.append(mean[:p], 0.8 * size.sum())
+    return Sample.of(rows, shift, p, equal_weights=sample.equal_weights, cluster=sample.cluster)
 
 
 def _residual(mean: Array, slopes: Array, block: Block) -> Array:
@@ -202,7 +259,7 @@ def _lean(mean: Array, slopes: Array, block: Block) -> Sums:
 
 def _change_response(mean: Array, slopes: Array, lean: Array, block: Block) -> Block:
     residual = _residual(mean, slopes, block)
-    return replace(block, y=np.abs(residual) - lean * residual)
+    return replace(block, y=np.sum(np.abs(residual) - lean * residual, axis=1, keepdims=True))
 
 
 def _bound(found: Answer, sample: Sample, level: float) -> float | None:

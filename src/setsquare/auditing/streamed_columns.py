@@ -56,7 +56,7 @@ class StreamedProtected:
     ) -> StreamedProtected:
         """Read ranges and moments; ``mean`` is that of the predictions."""
         found = blocks.reduce(partial(_ranges, mean), _Ranges.merge)
-        sizes = zip(found.total, found.is_indicator, strict=True)
+        sizes = zip(found.total - n_rows * found.low, found.is_whole & (found.high - found.low == 1.0), strict=True)
         return cls(
             blocks,
             names,
@@ -121,7 +121,7 @@ class _Ranges:
     low: Array
     high: Array
     total: Array
-    is_indicator: BoolArray
+    is_whole: BoolArray
     widest: float
     heaviest: float
     concentration: float
@@ -132,7 +132,7 @@ class _Ranges:
             np.minimum(self.low, other.low),
             np.maximum(self.high, other.high),
             self.total + other.total,
-            self.is_indicator & other.is_indicator,
+            self.is_whole & other.is_whole,
             max(self.widest, other.widest),
             max(self.heaviest, other.heaviest),
             self.concentration + other.concentration,
@@ -146,7 +146,7 @@ def _ranges(mean: float, block: Block) -> _Ranges:
         X.min(axis=0, initial=np.inf),
         X.max(axis=0, initial=-np.inf),
         X.sum(axis=0),
-        (X == X * X).all(axis=0),
+        (np.floor(X) == X).all(axis=0),
         float(np.abs(w * (y[:, 0] - mean)).max(initial=0.0)),
         float(w.max(initial=0.0)),
         float(w @ w),

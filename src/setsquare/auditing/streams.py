@@ -11,14 +11,20 @@ import numpy as np
 
 from setsquare import design
 from setsquare.auditing.association import associate
-from setsquare.auditing.certificate import Certificate, bound_effects
+from setsquare.auditing.certificate import (
+    Certificate,
+    ColumnBound,
+    bound_effects,
+    bound_references,
+    find_references,
+)
 from setsquare.auditing.conclusion import Settings, conclude_audit, nothing_to_leak
 from setsquare.auditing.covariance import ALONE
 from setsquare.auditing.glm import Evidence, conclude, fit_prepared
 from setsquare.auditing.protected import note_constant
 from setsquare.auditing.records import Evaluation
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.shape import evaluate_shape
+from setsquare.auditing.shape import Mapped, evaluate_shape
 from setsquare.auditing.streamed_columns import StreamedProtected, without_ones
 from setsquare.auditing.subject import guess_family, outside_note
 from setsquare.design import Design, TableSeen
@@ -28,11 +34,13 @@ from setsquare.estimators.outcomes import Numbers
 from setsquare.estimators.reading import Reader
 from setsquare.estimators.streaming import Encoder, Roles, numbers
 from setsquare.families import Family
-from setsquare.rows import single_threaded_blas
+from setsquare.moments import Moments
+from setsquare.projection import basis_of_moments
+from setsquare.rows import Block, single_threaded_blas
 from setsquare.sources import Stream
 from setsquare.streamed_preparation import StreamedRows, prepare_streamed
 from setsquare.streamed_problem import Outcomes, StreamedProblem
-from setsquare.typing import Table
+from setsquare.typing import Array, Table
 
 
 class Looked(NamedTuple):
@@ -151,7 +159,26 @@ def evaluate_stream(
         )
     ]
     scale = float(spreads[-1]) if problem.family.activation.name == "identity" else 1.0
-    return (found, shape), bound_effects(whole, single, terms, problem.family, robust, level, scale, problem.n_rows)
+    bounds = bound_effects(whole, single, terms, problem.family, robust, level, scale, problem.n_rows)
+    return (found, shape), replace(bounds, references=_references(rows, columns, level))
+
+
+def _references(rows: StreamedRows, columns: StreamedProtected, level: float) -> tuple[ColumnBound, ...]:
+    """Bounds for the groups that others are compared with."""
+    mean, p = columns.moments.mean, len(columns.names)
+    found = find_references(mean[:p], columns.sources, columns.is_group)
+    if not found.sources:
+        return ()
+    scatter = found.members.T @ columns.moments.scatter[:p, :p] @ found.members
+    basis = basis_of_moments(Moments(columns.moments.weight, found.share, scatter), found.sources)
+    rest = Mapped(rows, partial(_rest, found.members))
+    single = associate(rest, float(mean[-1]), basis, columns.concentration, level)[1]
+    total = np.asarray([0 if size is None else size for size in columns.group_sizes])
+    return bound_references(found, single, columns.n_rows - total @ found.members)
+
+
+def _rest(members: Array, block: Block) -> Block:
+    return replace(block, Z=1.0 - np.asarray(block.Z) @ members)
 
 
 def _look(roles: Roles, missing: Any, cells: Any, glm: Family | None, table: Table) -> Looked:

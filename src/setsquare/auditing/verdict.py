@@ -126,68 +126,75 @@ def _finding(what: str, rejected: Sequence[Member]) -> str:
     kinds: dict[str, list[Member]] = {}
     for member in rejected:
         kinds.setdefault(kind_of(member), []).append(member)
-    opening = "" if "effects" in kinds else "No linear effect was found, but there is another dependence. "
+    opening = "" if "effects" in kinds else "The means show no linear effect, but there is another dependence. "
     return opening + " ".join(_sentence(what, kind, members) for kind, members in kinds.items())
 
 
 def _sentence(what: str, kind: str, members: Sequence[Member]) -> str:
     p = _p(min(member.adjusted for member in members))
-    sources = [m.test.name for m in members if m.test is not m.evaluation.joint] or [
-        test.name for test in members[0].evaluation.by_source
-    ]
-    columns = _listed(tuple(dict.fromkeys(members[0].test.sources or sources)))
+    evaluation = members[0].evaluation
+    single = [m.test.name for m in members if m.test is not evaluation.joint]
+    columns = _listed(members[0].test.sources or tuple(dict.fromkeys(single or [t.name for t in evaluation.by_source])))
     if kind == "effects":
-        return f"{what} depend on {columns} ({p})."
+        alone = len(evaluation.by_source) < 2 or single
+        return f"{what} depend on {columns}{'' if alone else ' taken together; no single column stands out'} ({p})."
     if kind == CURVATURE:
         return f"{what} follow {columns} along a curve ({p})."
     if kind == COMBINATIONS:
-        return f"{what} differ between combinations of {columns}, beyond what each explains ({p})."
+        return f"{what} depend on combinations of {columns}, beyond what each explains ({p})."
     if kind == SPREAD:
-        return f"{what} are spread more widely in some groups or at some values of {columns} ({p})."
-    return f"{what} depend on {columns} ({p}, {members[0].evaluation.title})."
+        return f"The spread of {what[:1].lower()}{what[1:]} differs with {columns} ({p})."
+    return f"{what} depend on {columns} ({p}, {evaluation.title})."
 
 
 def _size(rejected: Sequence[Member], certificate: Certificate, limits: Limits, alpha: float) -> tuple[Verdict, str]:
-    """Whether what was found is certainly small, with the numbers."""
-    upper = certificate.correlation_upper
-    bounds = [math.inf if m.test.upper is None else m.test.upper for m in rejected if m.evaluation.name == "shape"]
-    bounded = all(m.evaluation.name in (*LINEAR, "shape") for m in rejected)
-    large, unknown = _large_groups(certificate, limits.difference, alpha)
-    confidence = f"with {_percent(certificate.level)} confidence"
-    numbers = f"Correlation {certificate.correlation:.3f} (at most {upper:.3f} {confidence})."
-    mean = [upper] if any(m.evaluation.name in LINEAR for m in rejected) else []
-    small = bounded and not large and max(mean, default=0.0) <= limits.correlation
-    small &= max(bounds, default=0.0) <= limits.shape
+    """Whether what was found is certainly small, with the numbers.
+
+    What was found must be below its limits. Where only curves, combinations or spread were found, the means are judged
+    as they are where nothing is found.
+    """
+    upper, confidence = certificate.correlation_upper, f"with {_percent(certificate.level)} confidence"
+    shapes = [m.test for m in rejected if m.evaluation.name == "shape"]
+    effects = any(m.evaluation.name in LINEAR for m in rejected)
+    groups = [c for c in certificate.groups if (c.difference_upper or 0.0) > limits.difference]
+    small = all(m.evaluation.name in (*LINEAR, "shape") for m in rejected) and limits.correlation > 0.0
+    small &= all(test.upper is not None and test.upper <= limits.shape for test in shapes)
+    small &= upper <= (limits.correlation if effects else max(SMALL, limits.correlation))
+    small &= not (groups if effects else _certain(groups, certificate, alpha))
+    limit = f"; limit {limits.correlation:g}" if effects else ""
+    numbers = [f"Correlation {certificate.correlation:.3f} (at most {upper:.3f} {confidence}{limit})."]
+    for test in shapes:
+        if test.upper is not None:
+            numbers.append(f"{test.name.capitalize()}: correlation at most {test.upper:.3f} (limit {limits.shape:g}).")
+    if groups and effects:
+        numbers.append(_largest(groups, limits))
     if not small:
-        differs = (
-            f" {large[0].term} differs from all other rows by {large[0].difference:.2f} standard deviations of the "
-            f"predictions."
-            if large and upper <= max(SMALL, limits.correlation)
-            else ""
-        )
         titles = "; ".join(dict.fromkeys(m.evaluation.title for m in rejected))
-        return Verdict.LEAK, f"{numbers}{differs} Test: {titles}."
-    shape = f" Curves, combinations and spread: at most {max(bounds):.3f} (limit {limits.shape:g})." if bounds else ""
-    text = (
-        f"It is small. {numbers[:-1]}; the limits are {limits.correlation:g} for correlations and "
-        f"{limits.difference:g} standard deviations for differences between groups.{shape}{_too_few(unknown)}"
+        return Verdict.LEAK, f"{' '.join(numbers)} Test: {titles}."
+    unknown = [] if effects else [c for c in groups if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
+    within = f" No group differs by more than {limits.difference:g} standard deviations." if effects else ""
+    return Verdict.TRACE, f"It is certainly small. {' '.join(numbers)}{within}{_too_few(unknown)}"
+
+
+def _largest(groups: Sequence[ColumnBound], limits: Limits) -> str:
+    """Say which group may differ most, beyond the limit."""
+    group = max(groups, key=lambda c: c.difference or 0.0)
+    return (
+        f"The mean of {group.term} is {group.difference or 0.0:.2f} standard deviations from that of the other rows "
+        f"(at most {group.difference_upper or 0.0:.2f}; limit {limits.difference:g})."
     )
-    return Verdict.TRACE, text
 
 
-def _large_groups(certificate: Certificate, limit: float, alpha: float) -> tuple[list[ColumnBound], list[ColumnBound]]:
-    """Groups that certainly differ and may do so by more than the limit; and those that are too small to say."""
-    groups = [c for c in certificate.columns if c.difference_upper is not None and c.difference_upper > limit]
-    z = -float(special.ndtri(alpha / (2.0 * max(len(certificate.columns), 1))))
-    large = [c for c in groups if c.correlation > z * c.error]
-    large.sort(key=lambda c: -(c.difference or 0.0))
-    return large, [c for c in groups if c not in large]
+def _certain(groups: Sequence[ColumnBound], certificate: Certificate, alpha: float) -> list[ColumnBound]:
+    """Groups whose mean certainly differs from that of all other rows."""
+    z = -float(special.ndtri(alpha / (2.0 * max(len(certificate.groups), 1))))
+    return [c for c in groups if c.correlation > z * c.error]
 
 
 def _nothing_found(smallest: str, certificate: Certificate, limit: float) -> tuple[Verdict, str]:
     upper, confidence = certificate.correlation_upper, _percent(certificate.level)
     if upper <= limit:
-        unknown = [c for c in certificate.columns if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
+        unknown = [c for c in certificate.groups if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
         return Verdict.NONE, (
             f"No dependence on the protected columns was found ({smallest}). The correlation is at most {upper:.3f} "
             f"with {confidence} confidence (n = {certificate.n}).{_too_few(unknown)}"
@@ -210,8 +217,8 @@ def _too_few(groups: Sequence[ColumnBound]) -> str:
     listed = ", ".join(f"{c.term} (up to {c.difference_upper:.2f}, {c.n_group} rows)" for c in ordered[:4])
     more = f" and {len(groups) - 4} more" if len(groups) > 4 else ""
     return (
-        " Some groups are too small to be sure of; the difference from all other rows, in standard deviations of the "
-        f"predictions, may be larger: {listed}{more}."
+        f" For these groups a difference above {SMALL_DIFFERENCE:g} standard deviations of the predictions cannot be "
+        f"ruled out: {listed}{more}."
     )
 
 

@@ -77,7 +77,7 @@ def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, 
         )
     notes += [
         "A dependence is no proof of a cause, and an explanation can be harmless or not: that is for people to judge.",
-        f"Nothing is said of columns other than {names}, or of combinations that were not coded.",
+        f"It says nothing about columns other than {names}.",
         "Predictions at a right angle to a column are not the whole of fairness: error rates and calibration can "
         + ("differ all the same; calibration by level is shown below." if with_outcome else "differ all the same."),
     ]

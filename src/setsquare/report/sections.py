@@ -27,7 +27,7 @@ def summary(audits: Audits, scores: Scores) -> Section:
     bounds = [audit.certificate for audit in audits.values()]
     rows = [
         ["Verdict", *(str(audit.verdict) for audit in audits.values())],
-        ["p-value", *(p_value(audit.p_value) for audit in audits.values())],
+        ["p-value (adjusted)", *(p_value(audit.p_adjusted) for audit in audits.values())],
         ["Correlation with the protected columns", *(number(c.correlation) for c in bounds)],
         ["Correlation, at most", *(number(c.correlation_upper) for c in bounds)],
     ]
