@@ -55,18 +55,26 @@ SCORES: dict[str, Callable[[int, Rng], np.ndarray]] = {
     "grid of 3 values": lambda n, rng: rng.choice([0.1, 0.2, 0.5], n),
     "t with 2 df": lambda n, rng: rng.standard_t(2, size=n),
     "3 classes": lambda n, rng: rng.dirichlet([4.0, 2.0, 0.5], n),
+    "4 labels": lambda n, rng: rng.choice(list("stuv"), n, p=[0.55, 0.3, 0.1, 0.05]),
+    "7 labels": lambda n, rng: rng.choice(list("stuvwxy"), n, p=[0.4, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03]),
     "7 classes": lambda n, rng: rng.dirichlet([4.0, 3.0, 2.0, 1.0, 1.0, 0.5, 0.3], n),
 }
 CONTINUOUS = ("normal", "lognormal", "rare probabilities", "t with 2 df")
-FURTHER = ("heteroscedastic", "weights", "clusters")
+FURTHER = ("heteroscedastic", "very heteroscedastic", "weights", "weights by group", "clusters")
 
 
 def draw_null(score: str, groups: str, n: int, seed: int) -> tuple[bool, bool]:
     """Whether the verdict, and the test of the effects, accuse predictions without an effect."""
     rng = np.random.default_rng([seed, n, *map(ord, score + groups)])
     X, options = draw_groups(groups, n, rng), {}
-    if score == "heteroscedastic":
-        y = rng.normal(size=n) * np.where(X["group"].isin(["v", "b", "e"]), 2.0, 1.0)
+    if score.endswith("heteroscedastic"):
+        factor = 3.0 if score.startswith("very") else 2.0
+        y = rng.normal(size=n) * np.where(X["group"].isin(["v", "b", "e"]), factor, 1.0)
+    elif score == "weights by group":
+        y, options = (
+            SCORES["zero-inflated"](n, rng),
+            {"sample_weight": np.where(X["group"].isin(["v", "f"]), 10.0, 1.0)},
+        )
     elif score == "weights":
         y, options = np.exp(rng.normal(size=n)), {"sample_weight": rng.exponential(size=n)}
     elif score == "clusters":
