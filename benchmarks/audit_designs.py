@@ -1,6 +1,6 @@
 """Whether the audit keeps its promises in hard designs: skewed, rare, tied, clustered, many levels, few rows.
 
-    python -m benchmarks.audit_designs            # 2000 samples a cell, 500 where n = 5000: about an hour on 2 cores
+    python -m benchmarks.audit_designs            # 2000 samples a cell, fewer of large n: half an hour on 2 cores
     python -m benchmarks.audit_designs --quick    # a tenth of the samples, nothing written
 
 *Size*: how often innocent predictions are accused, by the verdict and by the test of the effects. Heteroscedastic
@@ -165,11 +165,11 @@ def cells(samples: int) -> list[Cell]:
     for n in SIZES:
         for groups in GROUPS:
             for score in (*SCORES, *FURTHER):
-                count = min(samples, 500) if n == SIZES[-1] else samples  # these audits take long
+                count = min(samples, {200: 2000, 1000: 1000, 5000: 500}[n])  # long audits have fewer samples
                 found.append(("size", draw_null, (score, groups, n), count))
         for score in COVERED:
             for leak in (0.3, 1.0):
-                found.append(("coverage", covers_group, (score, leak, n, true_correlation(score, leak)), samples))
+                found.append(("coverage", covers_group, (score, leak, n, true_correlation(score, leak)), samples // 2))
     found += [("levels", covers_levels, case, min(samples, 500)) for case in LEVELS]
     found += [
         ("power", draw_shaped, (kind, n), min(samples, 500))
