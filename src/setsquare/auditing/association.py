@@ -17,7 +17,17 @@ import numpy as np
 from scipy import special
 
 from setsquare.projection import Basis, protected_basis
-from setsquare.rows import ArrayRows, Block, Rows, Sums, add_up, mean_weight, row_slices, single_threaded_blas
+from setsquare.rows import (
+    ArrayRows,
+    Block,
+    Rows,
+    Sums,
+    add_up,
+    mean_weight,
+    row_slices,
+    single_threaded_blas,
+    weighted_gram,
+)
 from setsquare.typing import Array, IntArray
 
 
@@ -96,7 +106,8 @@ def association(
     rows = ArrayRows(X, y[:, None], np.zeros((len(y), 0)), w)
     if cluster is None:
         return associate(rows, float(w @ y), basis, float(w @ w), level)
-    sample = _Sample(int(cluster.max()) + 1, _shared_noise(y, X, w, cluster, basis))
+    noise = shared_noise(basis.apply(X), (y - w @ y)[:, None], w, cluster)
+    sample = _Sample(int(cluster.max()) + 1, float(np.trace(noise)) / basis.rank)
     return _associate(rows, float(w @ y), basis, sample, level, Block(X, y[:, None], X[:, :0], w), cluster)
 
 
@@ -202,16 +213,18 @@ def cluster_sums(values: Array, cluster: IntArray | None) -> Array:
     return np.asarray(np.add.reduceat(values[..., order], starts, axis=-1))
 
 
-def _shared_noise(y: Array, X: Array, w: Array, cluster: IntArray, basis: Basis) -> float:
-    """Mean variance of the correlations with one spread for all rows, of which clusters share what they seem to."""
-    gap, Q = y - w @ y, basis.apply(X)
-    shares, sums = cluster_sums(w, cluster), cluster_sums((w[:, None] * Q).T, cluster)
-    together, alone = cluster_sums(w * gap, cluster), w * gap
-    expected = float(w @ gap**2) * float(shares @ shares - w @ w)
-    shared = float(together @ together - alone @ alone) / expected if expected > 0.0 else 0.0
+def shared_noise(X: Array, residual: Array, w: Array, cluster: IntArray) -> Array:
+    """Covariance of ``sum_i w_i x_i r_i`` (p, p) for residuals of variance one, of which clusters share some part.
+
+    ``X`` (n, p) is centred. The shared part is what products of residuals (n, k) within clusters show, from 0 to 1.
+    """
+    size, shares = np.sum(residual**2, axis=1), cluster_sums(w, cluster)
+    together = cluster_sums((w[:, None] * residual).T, cluster)
+    expected = float(size @ w) * float(shares @ shares - w @ w)
+    shared = (float(np.sum(together**2)) - float(w**2 @ size)) / expected if expected > 0.0 else 0.0
     shared = min(max(shared, 0.0), 1.0)
-    own = float(np.sum((w[:, None] * Q) ** 2))
-    return ((1.0 - shared) * own + shared * float(np.sum(sums**2))) / basis.rank
+    sums = cluster_sums((w[:, None] * X).T, cluster)
+    return np.asarray((1.0 - shared) * weighted_gram(X, w**2) + shared * (sums @ sums.T))
 
 
 @dataclass(frozen=True, slots=True)

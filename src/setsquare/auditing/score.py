@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from setsquare.auditing.association import cluster_sums
+from setsquare.auditing.association import cluster_sums, shared_noise
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.records import ALL, Test, wald
 from setsquare.moments import Moments
@@ -166,13 +166,7 @@ def _shared_noise(rows: Rows, moments: Moments, d: int, cluster: IntArray) -> Ar
     X = np.concatenate([np.asarray(block.Z) for block in blocks]) - mean[:d]
     T = orthonormal(S[:d, :d])
     residual = np.concatenate([block.y for block in blocks]) - mean[d:] - X @ (T @ (T.T @ S[:d, d:]))
-    size, shares = np.sum(residual**2, axis=1), cluster_sums(w, cluster)
-    together = cluster_sums((w[:, None] * residual).T, cluster)
-    expected = float(size @ w) * float(shares @ shares - w @ w)
-    shared = (float(np.sum(together**2)) - float(w**2 @ size)) / expected if expected > 0.0 else 0.0
-    sums = cluster_sums((w[:, None] * X).T, cluster)
-    shared = min(max(shared, 0.0), 1.0)
-    return np.asarray((1.0 - shared) * weighted_gram(X, w**2) + shared * (sums @ sums.T))
+    return shared_noise(X, residual, w, cluster)
 
 
 def orthonormal(S: Array) -> Array:
