@@ -124,6 +124,18 @@ def covers_group(score: str, leak: float, n: int, truth: float, seed: int) -> tu
     return found.correlation_upper >= abs(truth), found.correlation_upper >= found.correlation
 
 
+def covers_skewed(leak: float, n: int, truth: float, seed: int) -> tuple[bool, bool]:
+    """Whether the bound holds where the protected column itself has a long tail."""
+    x, y = draw_skewed(leak, n, np.random.default_rng([seed, n]))
+    found = sq.audit(y, x, evaluation="glm").certificate
+    return found.correlation_upper >= truth, found.correlation_upper >= found.correlation
+
+
+def draw_skewed(leak: float, n: int, rng: Rng) -> tuple[np.ndarray, np.ndarray]:
+    x = np.exp(rng.normal(size=n))
+    return x, rng.exponential(size=n) * (1.0 + leak * x)
+
+
 def covers_levels(levels: int, n: int, truth: float, seed: int) -> tuple[bool, bool]:
     rng = np.random.default_rng([seed, n, levels])
     effect = rng.normal(size=levels)
@@ -170,6 +182,8 @@ def cells(samples: int) -> list[Cell]:
         for score in COVERED:
             for leak in (0.3, 1.0):
                 found.append(("coverage", covers_group, (score, leak, n, true_correlation(score, leak)), samples // 2))
+    truth = float(np.corrcoef(*draw_skewed(0.25, 4_000_000, np.random.default_rng(0)))[0, 1])
+    found += [("skewed", covers_skewed, (0.25, n, truth), min(samples, 1000)) for n in SIZES]
     found += [("levels", covers_levels, case, min(samples, 500)) for case in LEVELS]
     found += [
         ("power", draw_shaped, (kind, n), min(samples, 500))
@@ -199,6 +213,7 @@ def show(results: dict[str, Any], console: Console) -> None:
     titles = {
         "size": ("accused", "by the effects", "Size at nominal 0.05"),
         "coverage": ("covered", "bound not below estimate", "Coverage of the bound on the correlation, 10 % group"),
+        "skewed": ("covered", "bound not below estimate", "Coverage, lognormal protected column"),
         "levels": ("covered", "bound not below estimate", "Coverage of the bound on the correlation, many levels"),
         "power": ("found", "", "Leaks without a linear effect"),
     }
@@ -216,7 +231,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--quick", action="store_true", help="a tenth of the samples, nothing written")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--only", default="", help="size, coverage, levels or power")
+    parser.add_argument("--only", default="", help="size, coverage, skewed, levels or power")
     parser.add_argument("--show", action="store_true", help="print what was kept")
     options = parser.parse_args()
     done = json.loads(RESULTS.read_text()) if RESULTS.exists() and not options.quick else {}

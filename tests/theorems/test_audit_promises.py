@@ -47,6 +47,14 @@ def test_shuffling_is_asked_only_where_two_tests_disagree() -> None:
     assert method(0.01, 0.2).startswith("permutation") and method(0.2, 0.01).startswith("permutation")
 
 
+def test_a_small_group_of_large_spread_is_not_called_an_effect() -> None:
+    """Shuffling mixes the two spreads: it alone accused 41 of these 300."""
+    rng, group = np.random.default_rng(7), (np.arange(200) < 20).astype(float)
+    wide = np.where(group == 1.0, 5.0, 1.0)
+    p = [sq.audit(wide * rng.normal(size=200), group, "gaussian", evaluation="glm").p_value for _ in range(300)]
+    assert np.count_nonzero(np.array(p) <= 0.05) <= 27  # 15 expected at 5 %
+
+
 # ----------------------------------------------------------------------------------------------------- many levels
 @pytest.mark.parametrize(("levels", "n", "truth"), [(60, 5000, 0.05), (30, 4908, 0.05), (100, 20_800, 0.03)])
 def test_bounds_with_many_levels_hold_and_are_not_below_the_estimate(levels: int, n: int, truth: float) -> None:
