@@ -8,18 +8,18 @@ columns from representations; ``compare`` puts several predictions side by side.
 
 from __future__ import annotations
 
-from .certificate import Certificate
-from .comparison import Comparison, compare
-from .correction import audit_correction
-from .leakage import ConfoundLeakage
-from .model import audit_model
-from .predictions import audit
-from .probe_result import ProbeResult
-from .probes import probe
-from .records import Effect, Evaluation, Test, benjamini_hochberg, holm
-from .result import AuditResult
-from .tensor import EffectMap
-from .verdict import Verdict
+from setsquare.auditing.certificate import Certificate
+from setsquare.auditing.comparison import Comparison, compare
+from setsquare.auditing.correction import audit_correction
+from setsquare.auditing.leakage import ConfoundLeakage
+from setsquare.auditing.model import audit_model
+from setsquare.auditing.predictions import audit
+from setsquare.auditing.probe_result import ProbeResult
+from setsquare.auditing.probes import probe
+from setsquare.auditing.records import Effect, Evaluation, Test, benjamini_hochberg, holm
+from setsquare.auditing.result import AuditResult
+from setsquare.auditing.tensor import EffectMap
+from setsquare.auditing.verdict import Verdict
 
 __all__ = [
     "AuditResult",

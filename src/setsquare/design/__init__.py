@@ -8,14 +8,14 @@ richer basis (all cells, splines) is what extends every guarantee beyond a linea
 
 from __future__ import annotations
 
-from .coders import Categorical, Cells, Coder, Numeric
-from .column import Level
-from .column import complete_rows as complete
-from .encoding import Design, Encoded
-from .formula import Formula
-from .seen import TableSeen, observe
-from .table import check_column, column_names, drop, filter_rows, n_rows, select, slice_rows
-from .training import learn, settle
+from setsquare.design.coders import Categorical, Cells, Coder, Numeric
+from setsquare.design.column import Level
+from setsquare.design.column import complete_rows as complete
+from setsquare.design.encoding import Design, Encoded
+from setsquare.design.formula import Formula
+from setsquare.design.seen import TableSeen, observe
+from setsquare.design.table import check_column, column_names, drop, filter_rows, n_rows, select, slice_rows
+from setsquare.design.training import learn, settle
 
 __all__ = [
     "Categorical",

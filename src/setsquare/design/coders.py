@@ -11,7 +11,7 @@ import numpy as np
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.typing import Array, BoolArray, IntArray
 
-from .column import Level, Levels, Rows, label
+from setsquare.design.column import Level, Levels, Rows, label
 
 Unseen: TypeAlias = Literal["error", "pool"]
 #: So many dummy columns are filled faster one after the other than row by row.

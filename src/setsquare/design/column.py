@@ -14,8 +14,8 @@ import numpy as np
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.typing import Array, BoolArray, IntArray, Table
 
-from .strays import stray_values
-from .table import Frame, is_sparse, open_table
+from setsquare.design.strays import stray_values
+from setsquare.design.table import Frame, is_sparse, open_table
 
 #: A level as plain data, fit for JSON; None stands for "missing" where that is a level of its own.
 Level: TypeAlias = str | int | float | bool | None

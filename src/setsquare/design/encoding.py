@@ -12,9 +12,9 @@ import numpy as np
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.typing import Array, BoolArray, Matrix, Table
 
-from .coders import Categorical, Cells, Coder, Numeric, Unseen
-from .column import Missing, Rows, open_rows, plain_columns
-from .table import Frame, is_sparse, open_table, require_filled
+from setsquare.design.coders import Categorical, Cells, Coder, Numeric, Unseen
+from setsquare.design.column import Missing, Rows, open_rows, plain_columns
+from setsquare.design.table import Frame, is_sparse, open_table, require_filled
 
 _KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
     "numeric": Numeric,

@@ -15,9 +15,9 @@ from setsquare.errors import InputError, UnseenLevelError
 from setsquare.extras import require
 from setsquare.typing import Array
 
-from .coders import Categorical, Numeric, Unseen
-from .column import Rows
-from .table import Frame
+from setsquare.design.coders import Categorical, Numeric, Unseen
+from setsquare.design.column import Rows
+from setsquare.design.table import Frame
 
 
 @dataclass(frozen=True, slots=True)

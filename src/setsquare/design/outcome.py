@@ -10,7 +10,7 @@ import numpy as np
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, family
 
-from .strays import refuse_strays
+from setsquare.design.strays import refuse_strays
 
 #: More labels than this are an identifier.
 MANY_CLASSES = 100

@@ -12,10 +12,10 @@ import numpy as np
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.typing import IntArray, Table
 
-from .coders import Categorical, Numeric, order_levels
-from .column import Column, Level, Levels, Missing, Numbers, complete_rows, plain_columns, read, read_column
-from .strays import refuse_strays
-from .table import filter_rows, n_rows, open_table
+from setsquare.design.coders import Categorical, Numeric, order_levels
+from setsquare.design.column import Column, Level, Levels, Missing, Numbers, complete_rows, plain_columns, read, read_column
+from setsquare.design.strays import refuse_strays
+from setsquare.design.table import filter_rows, n_rows, open_table
 
 #: A text column with more levels than this, and than half the rows, is taken for an identifier.
 MANY_LEVELS = 50

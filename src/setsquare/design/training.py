@@ -9,12 +9,12 @@ from typing import Any, Literal, TypeAlias, get_args
 from setsquare.errors import InputError
 from setsquare.typing import Table
 
-from .coders import Categorical, Cells, Coder, Numeric, Unseen, locate_levels
-from .column import Level, Missing, Rows, open_rows, refuse_missing
-from .encoding import Design, read_matrix
-from .formula import learn_formula, parse
-from .seen import Seen, TableSeen, code_column, looks_like_codes, observed, see
-from .table import Columns, Frame, is_sparse, open_table, require_filled, resolve
+from setsquare.design.coders import Categorical, Cells, Coder, Numeric, Unseen, locate_levels
+from setsquare.design.column import Level, Missing, Rows, open_rows, refuse_missing
+from setsquare.design.encoding import Design, read_matrix
+from setsquare.design.formula import learn_formula, parse
+from setsquare.design.seen import Seen, TableSeen, code_column, looks_like_codes, observed, see
+from setsquare.design.table import Columns, Frame, is_sparse, open_table, require_filled, resolve
 
 Coding: TypeAlias = Literal["dummy", "cells"]
 
