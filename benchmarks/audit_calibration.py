@@ -25,9 +25,9 @@ from rich.table import Table
 from scipy import stats
 
 import setsquare as sq
-from setsquare import design
-from setsquare.auditing.forest import forest_importances, forest_r2
-from setsquare.auditing.independence import independence
+from setsquare import tables
+from setsquare.auditing.evaluations.forest import forest_importances, forest_r2
+from setsquare.auditing.evaluations.independence import independence
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "audit_calibration.json"
@@ -85,7 +85,7 @@ def p_value(name: str, y: np.ndarray, x: np.ndarray, family: str, seed: int = 0)
     if name == "relu":
         options = {"evaluation": "relu", "n_permutations": N_PERMUTATIONS, "random_state": seed}
         return sq.audit(y, x, family=family, **options).p_value
-    encoded = design.learn(x).apply(x)
+    encoded = tables.learn(x).apply(x)
     X, sources, options = encoded.values, encoded.sources, {"n_permutations": N_PERMUTATIONS}
     rng = np.random.default_rng([seed, 1])
     if name == "forest R²":

@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.frame import ON_PAPER, Ratio, main, plain, steps
 from benchmarks.measure import interleave, peak_bytes
-from setsquare.problem import Problem
-from setsquare.solvers import solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import solve
 from studies.comparators import COMPARATORS, available
 from studies.paper import benchmark_sets, table7
 

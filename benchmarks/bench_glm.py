@@ -29,7 +29,7 @@ from sklearn.preprocessing import OneHotEncoder
 import setsquare as sq
 from benchmarks.frame import Bound, Ratio, main, plain, steps
 from benchmarks.measure import Timed, interleave, peak_bytes
-from setsquare import datasets, design
+from setsquare import datasets, tables
 from setsquare.datasets import Dataset
 
 LOADERS = {
@@ -88,7 +88,7 @@ def form(table: pd.DataFrame, how: str) -> Any:
 def code(table: pd.DataFrame, coding: str) -> np.ndarray:
     """Design matrix in R's coding, or of the levels that occur."""
     if coding == "observed levels":
-        return design.learn(table).apply(table).values
+        return tables.learn(table).apply(table).values
     return pd.get_dummies(table, drop_first=True, dtype=float).to_numpy(dtype=float)
 
 

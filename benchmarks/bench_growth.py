@@ -59,8 +59,8 @@ def draw(n: int, q: int, p: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def fit(Z: np.ndarray, y: np.ndarray, X: np.ndarray) -> dict[str, Any]:
-    from setsquare.problem import Problem
-    from setsquare.solvers import solve
+    from setsquare.glm.problem import Problem
+    from setsquare.glm.solver import solve
 
     solution = solve(Problem(Z, y, X, family="binomial"))
     left = solution.certificate.max_correlation
@@ -118,8 +118,8 @@ class Listening:
 
 def traffic(q: int, p: int) -> dict[str, int]:
     """Bytes of an iteration on a cluster: sums of each block of rows, and the task that workers are sent."""
-    from setsquare.preparation import prepare
-    from setsquare.problem import Problem
+    from setsquare.glm.preparation import prepare
+    from setsquare.glm.problem import Problem
 
     Z, y, X = draw(20 * q, q, p)
     objective = prepare(Problem(Z, y, X, family="binomial")).objective

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from benchmarks.frame import Bound, Ratio, main, plain, steps
 from benchmarks.measure import in_child, peak_mb
 from setsquare import OrthogonalGLMClassifier, Problem, Solution, Stream, solve
-from setsquare.sources import LocalParts
+from setsquare.rows import LocalParts
 
 QUICK = {"rows": 100_000, "features": 10, "rounds": 1}
 CHUNK = 250_000

@@ -4,7 +4,7 @@
 
 Each case is generated and fitted in a process of its own, whose peak memory (of everything: interpreter, data, fit) is
 what the operating system counted. "crossing" fits the same problem with both solvers, one after the other: where
-``large`` becomes the cheaper one is what ``setsquare.solvers.choice`` is calibrated by. The load of the machine is
+``large`` becomes the cheaper one is what ``setsquare.glm.solver_choice`` is calibrated by. The load of the machine is
 printed, for nothing else here says how busy it was.
 """
 
@@ -20,8 +20,8 @@ from scipy import sparse
 
 from benchmarks.frame import Bound, Ratio, main, plain, steps
 from benchmarks.measure import in_child, peak_mb
-from setsquare.problem import Problem
-from setsquare.solvers import solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import solve
 
 QUICK = {"shrink": 10, "rounds": 1}
 #: name -> kind of features, rows, and columns (one-hot: categoricals, levels), and solvers to run

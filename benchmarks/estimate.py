@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from setsquare.sources.cluster import FAN_IN
+from setsquare.rows.dask import FAN_IN
 
 
 @dataclass(frozen=True, slots=True)

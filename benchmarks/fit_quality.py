@@ -15,7 +15,7 @@ import warnings
 import numpy as np
 
 import setsquare as sq
-from setsquare import datasets, design
+from setsquare import datasets, tables
 from setsquare.datasets import Dataset
 
 SETS = {
@@ -47,8 +47,8 @@ def score(data: Dataset, prediction: np.ndarray) -> str:
 
 def row(name: str, data: Dataset) -> str:
     features, protected = data.features_table(), data.protected_table()
-    Z = design.learn(features).apply(features).values
-    X = design.learn(protected).apply(protected).values
+    Z = tables.learn(features).apply(features).values
+    X = tables.learn(protected).apply(protected).values
     start = time.perf_counter()
     solution = sq.solve(sq.Problem(Z, data.y, X, data.family))
     seconds = time.perf_counter() - start

@@ -50,7 +50,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
 from benchmarks.two_groups_show import LEVEL, draw_figure, show
-from setsquare.auditing.independence import independence
+from setsquare.auditing.evaluations.independence import independence
 from setsquare.datasets import make_two_groups
 from setsquare.datasets.two_groups import RANGES
 from setsquare.nn import OrthogonalityConstraint, Orthogonalize

@@ -111,7 +111,7 @@ def escape_shapes(_app: Any, _what: str, _name: str, _object: Any, _options: Any
 
 
 def resolve(app: Any, _env: Any, node: Any, content: Any) -> Any:
-    """Find ``setsquare.problem.Problem`` under its public name, ``setsquare.Problem``."""
+    """Find ``setsquare.glm.problem.Problem`` under its public name, ``setsquare.Problem``."""
     domain, target = app.env.get_domain("py"), node.get("reftarget", "")
     short = target.rsplit(".", 1)[-1]
     found = [name for name in domain.objects if name.rsplit(".", 1)[-1] == short]

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from setsquare import auditing, datasets, design, errors, families, nn, projection, report
+    from setsquare import auditing, datasets, errors, families, nn, projection, report, tables
 
     __version__: str
     from setsquare.auditing import (
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
         PredictionOrthogonalizer,
         PrincipalComponents,
     )
-    from setsquare.problem import Problem
-    from setsquare.solvers import Solution, solve
-    from setsquare.sources import Stream
+    from setsquare.glm import Problem, Solution, solve
+    from setsquare.rows import Stream
     from setsquare.storage import load, save
 
 _HOME = {
@@ -43,9 +42,9 @@ _HOME = {
     "PredictionOrthogonalizer": "setsquare.estimators",
     "PrincipalComponents": "setsquare.estimators",
     "ProbeResult": "setsquare.auditing",
-    "Problem": "setsquare.problem",
-    "Solution": "setsquare.solvers",
-    "Stream": "setsquare.sources",
+    "Problem": "setsquare.glm",
+    "Solution": "setsquare.glm",
+    "Stream": "setsquare.rows",
     "audit": "setsquare.auditing",
     "audit_correction": "setsquare.auditing",
     "audit_model": "setsquare.auditing",
@@ -53,9 +52,9 @@ _HOME = {
     "load": "setsquare.storage",
     "probe": "setsquare.auditing",
     "save": "setsquare.storage",
-    "solve": "setsquare.solvers",
+    "solve": "setsquare.glm",
 }
-_MODULES = ("auditing", "datasets", "design", "errors", "families", "nn", "projection", "report")
+_MODULES = ("auditing", "datasets", "tables", "errors", "families", "nn", "projection", "report")
 
 __all__ = [
     "AuditResult",
@@ -75,7 +74,6 @@ __all__ = [
     "auditing",
     "compare",
     "datasets",
-    "design",
     "errors",
     "families",
     "load",
@@ -85,6 +83,7 @@ __all__ = [
     "report",
     "save",
     "solve",
+    "tables",
 ]
 
 

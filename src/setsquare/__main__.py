@@ -1,5 +1,5 @@
 """``python -m setsquare``."""
 
-from setsquare.cli import main
+from setsquare.cli.app import main
 
 main()

@@ -16,15 +16,15 @@ from typing import ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 from sklearn.exceptions import NotFittedError
 
-from setsquare import Problem, Solution, design
+from setsquare import Problem, Solution, tables
+from setsquare._typing import Array, Table
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
-from setsquare.estimators.reading import dense
+from setsquare.estimators.roles import dense
 from setsquare.families import Family, family
-from setsquare.preparation import Prepared
+from setsquare.glm.preparation import Prepared
+from setsquare.glm.solver import Status
 from setsquare.projection import Basis
 from setsquare.projection.basis import CONSTANT
-from setsquare.solvers import Status
-from setsquare.typing import Array, Table
 
 
 @runtime_checkable
@@ -146,10 +146,10 @@ class LinearComparator(ABC):
         glm = family(self.family)
         if glm.name not in self.families or glm.link != "canonical":
             raise InputError(f"{type(self).__name__} is not defined for {glm}: choose {', '.join(self.families)}.")
-        if design.n_rows(protected) != design.n_rows(Z):
-            raise InputError(_UNEQUAL.format(design.n_rows(Z), design.n_rows(protected)))
+        if tables.n_rows(protected) != tables.n_rows(Z):
+            raise InputError(_UNEQUAL.format(tables.n_rows(Z), tables.n_rows(protected)))
         with _as_they_are():
-            self._designs = design.learn(Z), design.learn(protected)
+            self._designs = tables.learn(Z), tables.learn(protected)
             (features, names), (X, protected_names) = (
                 (dense(coded.values), coded.names)
                 for coded in (self._designs[0].apply(Z), self._designs[1].apply(protected))
@@ -176,8 +176,8 @@ class LinearComparator(ABC):
         protected : dataframe or array of shape (n, p), optional
         """
         result = self._result()
-        if protected is not None and design.n_rows(protected) != design.n_rows(Z):
-            raise InputError(_UNEQUAL.format(design.n_rows(Z), design.n_rows(protected)))
+        if protected is not None and tables.n_rows(protected) != tables.n_rows(Z):
+            raise InputError(_UNEQUAL.format(tables.n_rows(Z), tables.n_rows(protected)))
         with _as_they_are():
             X = None if protected is None else dense(self._designs[1].apply(protected).values)
             features = dense(self._designs[0].apply(Z).values)

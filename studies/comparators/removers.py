@@ -14,8 +14,8 @@ from importlib import import_module
 import numpy as np
 
 from setsquare import Problem, solve
-from setsquare.extras import require
-from setsquare.typing import Array
+from setsquare._extras import require
+from setsquare._typing import Array
 from studies.comparators.base import Fit, LinearComparator, linear_fit
 
 

@@ -16,14 +16,14 @@ import numpy as np
 from scipy.optimize import brentq, fminbound, nnls
 
 from setsquare import Problem
+from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.families import Family
-from setsquare.objective import Objective
-from setsquare.preparation import Prepared, prepare
-from setsquare.rows import single_threaded_blas, weighted_product
-from setsquare.solvers import Status
-from setsquare.solvers.sqp import SINGULAR, Settings, kkt_residual, solve_sqp
-from setsquare.typing import Array
+from setsquare.glm.objective import Objective
+from setsquare.glm.preparation import Prepared, prepare
+from setsquare.glm.solver import Status
+from setsquare.glm.sqp import SINGULAR, Settings, kkt_residual, solve_sqp
+from setsquare.rows.blocks import single_threaded_blas, weighted_product
 from studies.comparators.base import Fit, LinearComparator, max_correlation
 
 #: Relative KKT residual of a solution, and the promised reduction of the loss (a share of it) that rounding hides.

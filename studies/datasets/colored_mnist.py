@@ -8,12 +8,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from setsquare._extras import require
+from setsquare._typing import IntArray
 from setsquare.datasets import Dataset
 from setsquare.datasets.files import locate
 from setsquare.datasets.record import assemble
 from setsquare.errors import InputError
-from setsquare.extras import require
-from setsquare.typing import IntArray
 from studies.datasets.registry import REGISTRY
 
 COLOURS = ("red", "green", "blue")

@@ -12,11 +12,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from setsquare import Problem, Solution, audit, datasets, design, families, solve
+from setsquare import Problem, Solution, audit, datasets, families, solve, tables
+from setsquare._extras import require
+from setsquare._typing import Array, IntArray
 from setsquare.datasets import DataFile
 from setsquare.datasets.files import find, locate
-from setsquare.extras import require
-from setsquare.typing import Array, IntArray
 
 #: Rows of Adult (from 1) that the authors' benchmark drew.
 ADULT_ROWS = DataFile(
@@ -84,7 +84,7 @@ def encode(data: datasets.Dataset, name: str) -> BenchmarkSet:
     >>> encode(datasets.load_diabetes(), "diabetes").X.shape
     (442, 2)
     """
-    Z, X = (design.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
+    Z, X = (tables.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
     return BenchmarkSet(name, data.family, Z.values, data.y, X.values, Z.names, X.names)
 
 
@@ -176,7 +176,7 @@ def known(record: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from setsquare.auditing.performance import Interval
+    >>> from setsquare.auditing.comparison.performance import Interval
     >>> known(Interval(1.0))
     {'estimate': 1.0}
     """

@@ -22,12 +22,12 @@ from setsquare import (
     PredictionOrthogonalizer,
     PrincipalComponents,
     audit,
-    design,
+    tables,
 )
-from setsquare.auditing.performance import Metric, difference, interval, performance
+from setsquare._typing import Array
+from setsquare.auditing.comparison.performance import Metric, difference, interval, performance
 from setsquare.datasets import Dataset
-from setsquare.rows import mean_weight
-from setsquare.typing import Array
+from setsquare.rows.blocks import mean_weight
 from studies.paper.benchmark_sets import known
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def measure(predictions: Array, part: Part) -> dict[str, Any]:
         audit(predictions, part.protected, "binomial", vcov, cluster=part.cluster) for vcov in ("HC3", "model")
     )
     pairs = zip(robust.evaluation().effects, printed.evaluation().effects, strict=True)
-    coded = design.learn(part.protected).apply(part.protected)
+    coded = tables.learn(part.protected).apply(part.protected)
     return {
         "effects": {effect.term: known(effect) | {"p_model": paper.p_value} for effect, paper in pairs},
         "correlations": {

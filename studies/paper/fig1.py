@@ -18,13 +18,13 @@ from rich.progress import Progress
 from scipy.special import expit
 
 from setsquare import Problem, audit, solve
+from setsquare._typing import Array
 from setsquare.families import binomial
-from setsquare.objective import Model, Objective
-from setsquare.preparation import prepare
+from setsquare.glm.mdmm import solve_mdmm
+from setsquare.glm.objective import Model, Objective
+from setsquare.glm.preparation import prepare
+from setsquare.glm.solver import Settings
 from setsquare.projection import Projector
-from setsquare.solvers import Settings
-from setsquare.solvers.mdmm import solve_mdmm
-from setsquare.typing import Array
 from studies.paper import figures
 from studies.paper.cells import Cells
 from studies.paper.record import Record, Table

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setsquare.extras import require
+from setsquare._extras import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

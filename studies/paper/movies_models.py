@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from setsquare import Problem, audit, design, families, solve
-from setsquare.auditing.performance import interval, performance
+from setsquare import Problem, audit, families, solve, tables
+from setsquare._typing import Array, BoolArray
+from setsquare.auditing.comparison.performance import interval, performance
 from setsquare.datasets import Dataset
 from setsquare.errors import NotOrthogonalError
 from setsquare.projection import GeneralizedProjector, Projector
-from setsquare.typing import Array, BoolArray
 from studies.datasets import load_movies
 from studies.paper.benchmark_sets import combined, known
 from studies.paper.movies_network import Correction, Network, Rows, Settings, evaluate, mean_with_dropout, train
@@ -63,7 +63,7 @@ class Movies:
         for coding, crew in CODINGS.items():
             table = data.table[["actor", crew]]
             table = table.apply(lambda column: column.map(CODE).astype(float)) if coding == "paper" else table
-            coded = design.learn(table).apply(table)
+            coded = tables.learn(table).apply(table)
             X[coding], names[coding] = coded.values, coded.names
         return cls(data, data.y, X, names, data.table["split"].to_numpy() == "train")
 

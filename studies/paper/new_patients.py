@@ -13,10 +13,10 @@ from scipy.special import expit
 from sklearn.model_selection import GroupKFold, GroupShuffleSplit
 from sklearn.preprocessing import StandardScaler
 
-from setsquare import LinearOrthogonalizer, OrthogonalGLMClassifier, PredictionOrthogonalizer, Problem, design, solve
-from setsquare.auditing.performance import interval
+from setsquare import LinearOrthogonalizer, OrthogonalGLMClassifier, PredictionOrthogonalizer, Problem, solve, tables
+from setsquare._typing import Array
+from setsquare.auditing.comparison.performance import interval
 from setsquare.families import binomial
-from setsquare.typing import Array
 from studies.paper.cells import Cells
 from studies.paper.embeddings import Part, auc, correlation, logistic
 
@@ -66,7 +66,7 @@ def _patients_equal(train: Part, new: Part) -> Array:
 
 def _images_and_patients(train: Part, new: Part) -> Array:
     """Zero in both senses: a column times its weights, centred with them, has the weighted covariance as its own."""
-    X, w = np.asarray(design.learn(train.protected).apply(train.protected).values), once_a_patient(train)
+    X, w = np.asarray(tables.learn(train.protected).apply(train.protected).values), once_a_patient(train)
     weighted = (X - np.average(X, axis=0, weights=w)) * w[:, None]
     model = OrthogonalGLMClassifier().fit(train.Z, train.y, protected=np.hstack([X, weighted]))
     return _second(model.predict_proba(new.Z))
@@ -122,7 +122,7 @@ def try_on(name: str, train: Part, new: Part) -> dict[str, Any]:
     """
     setting = SETTINGS[name]
     p = setting.predict(*(replace(part, Z=part.Z[:, : setting.components]) for part in (train, new)))
-    coded = design.learn(new.protected).apply(new.protected)
+    coded = tables.learn(new.protected).apply(new.protected)
     X, once = np.asarray(coded.values), once_a_patient(new)
     return {
         kind: {

@@ -10,8 +10,8 @@ import numpy as np
 from rich.progress import Progress
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from setsquare import LinearOrthogonalizer, design, probe
-from setsquare.typing import Array
+from setsquare import LinearOrthogonalizer, probe, tables
+from setsquare._typing import Array
 from studies.comparators.removers import fit_leace
 from studies.paper.cells import Cells
 from studies.paper.embeddings import Part
@@ -26,7 +26,7 @@ class Leace(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-le
 
     def fit(self, X: Array, y: Any = None, protected: Any = None) -> Self:
         """Learn the map from features (n, q) and protected columns."""
-        P = np.asarray(design.learn(protected).apply(protected).values, dtype=np.float64)
+        P = np.asarray(tables.learn(protected).apply(protected).values, dtype=np.float64)
         self.map_ = fit_leace(np.asarray(X, dtype=np.float64), P)
         return self
 

@@ -17,13 +17,13 @@ import numpy as np
 from scipy import stats
 
 from setsquare import Problem, Solution, solve
-from setsquare.auditing.glm import fit_glm
+from setsquare._typing import Array
+from setsquare.auditing.evaluations.glm import fit_glm
 from setsquare.auditing.protected import Protected
 from setsquare.datasets import make_synthetic
 from setsquare.datasets.synthetic import SyntheticFamily
 from setsquare.families import Family, family
 from setsquare.projection import Projector
-from setsquare.typing import Array
 from studies.paper.catalogue import targets
 
 SEED = 2024

@@ -51,7 +51,7 @@ def adult() -> Report:
     kinds = (LogisticRegression(max_iter=1000), sq.OrthogonalGLMClassifier(l2=1e-3))
     if data.family == "gaussian":
         kinds = (LinearRegression(), sq.OrthogonalGLMRegressor(l2=1e-3))
-    scaled = StandardScaler().fit_transform(sq.design.learn(features).apply(features).values)
+    scaled = StandardScaler().fit_transform(sq.tables.learn(features).apply(features).values)
     models = (kinds[0].fit(scaled, data.y), kinds[1].fit(scaled, data.y, protected=protected))
     values = [m.predict_proba(scaled)[:, 1] if data.family == "binomial" else m.predict(scaled) for m in models]
     predictions = dict(zip(("as trained", "corrected"), values, strict=True))

@@ -27,8 +27,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 
 import setsquare as sq
+from setsquare.auditing.audit_models import predict_held_out
 from setsquare.auditing.cross_validated import audit_held_out
-from setsquare.auditing.model import predict_held_out
 from setsquare.errors import InputError
 
 N = 240

@@ -12,7 +12,7 @@ from sklearn.pipeline import make_pipeline
 
 import setsquare as sq
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.moments import Moments
+from setsquare.projection.moments import Moments
 from studies.datasets.embeddings import MappedRows
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from setsquare import LinearOrthogonalizer, PrincipalComponents, Stream
 from setsquare.errors import DroppedColumnWarning, InputError, MissingValuesError, PooledLevelWarning, UnseenLevelError
-from setsquare.moments import Moments
 from setsquare.projection import Projector, basis_of_moments, protected_basis
+from setsquare.projection.moments import Moments
 
 
 def draw(n: int = 2000, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:

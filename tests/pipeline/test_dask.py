@@ -17,7 +17,7 @@ import pytest
 
 from setsquare import LinearOrthogonalizer, OrthogonalGLMClassifier, OrthogonalGLMRegressor, Stream
 from setsquare.errors import InputError
-from setsquare.streamed_preparation import StreamedRows
+from setsquare.glm.streamed_preparation import StreamedRows
 
 dask = pytest.importorskip("dask", reason="dask is not installed: pip install 'setsquare[dask]'")
 distributed = pytest.importorskip("distributed", reason="dask is not installed: pip install 'setsquare[dask]'")
@@ -98,10 +98,10 @@ def test_a_cluster_gives_the_model_of_the_table_in_memory(client, files: Path, e
 
 
 def test_only_sums_travel_to_the_caller(client, files: Path) -> None:
-    from setsquare.estimators.outcomes import Classes
-    from setsquare.estimators.reading import Columns
-    from setsquare.estimators.streaming import assign, learn_stream, stream_problem
-    from setsquare.streamed_preparation import prepare_streamed
+    from setsquare.estimators.roles import Columns
+    from setsquare.estimators.stream import assign, learn_stream, stream_problem
+    from setsquare.estimators.stream_outcome import Classes
+    from setsquare.glm.streamed_preparation import prepare_streamed
 
     stream, columns = Stream(dd.read_parquet(files)), Columns(PROTECTED)
     roles = assign(stream, "income", None, None, None, columns)

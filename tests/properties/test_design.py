@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setsquare import design
+from setsquare import tables
 
 MAKERS = st.sampled_from([pd.DataFrame, pl.DataFrame, pa.table])
 MISSING = st.sampled_from(["drop", "level"])
@@ -21,7 +21,7 @@ LEVELS = st.sampled_from(["a", "b", "c d", "é", ""])
 
 
 @st.composite
-def tables(draw: st.DrawFn, holes: bool = True) -> dict[str, list[Any]]:
+def drawn_tables(draw: st.DrawFn, holes: bool = True) -> dict[str, list[Any]]:
     """Two text columns, a boolean and a number; the first row is complete."""
     n = draw(st.integers(1, 25))
     parts = {"p": LEVELS, "q": LEVELS, "flag": st.booleans(), "age": st.floats(-1e6, 1e6)}
@@ -33,14 +33,14 @@ def rows(table: dict[str, list[Any]], order: Any) -> dict[str, list[Any]]:
     return {name: [values[i] for i in order] for name, values in table.items()}
 
 
-@given(tables(), MAKERS, MISSING, CODING, st.randoms(use_true_random=False))
+@given(drawn_tables(), MAKERS, MISSING, CODING, st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_permuted_rows_give_permuted_rows(table: Any, make: Any, missing: Any, coding: Any, random: Any) -> None:
     order = list(range(len(table["p"])))
     random.shuffle(order)
-    learned = design.learn(make(table), missing=missing, coding=coding)
+    learned = tables.learn(make(table), missing=missing, coding=coding)
     permuted = make(rows(table, order))
-    again = design.learn(permuted, missing=missing, coding=coding)
+    again = tables.learn(permuted, missing=missing, coding=coding)
     assert again.names == learned.names
     one, two = learned.apply(make(table)), learned.apply(permuted)
     keep = np.ones(len(order), bool) if one.keep is None else one.keep
@@ -49,22 +49,22 @@ def test_permuted_rows_give_permuted_rows(table: Any, make: Any, missing: Any, c
     np.testing.assert_array_equal(two.values, one.values[kept[order][kept[order] >= 0]])
 
 
-@given(tables(), MISSING, CODING)
+@given(drawn_tables(), MISSING, CODING)
 @settings(deadline=None)
 def test_all_libraries_agree(table: Any, missing: Any, coding: Any) -> None:
     matrices = []
     for make in (pd.DataFrame, pl.DataFrame, pa.table):
-        learned = design.learn(make(table), missing=missing, coding=coding)
+        learned = tables.learn(make(table), missing=missing, coding=coding)
         encoded = learned.apply(make(table))
         matrices.append((encoded.names, encoded.values.tolist()))
     assert matrices[0] == matrices[1] == matrices[2]
 
 
-@given(tables(), MAKERS)
+@given(drawn_tables(), MAKERS)
 @settings(deadline=None)
 def test_cells_saturate(table: Any, make: Any) -> None:
     columns = ["p", "q", "flag"]
-    encoded = design.learn(make(table), columns, coding="cells", missing="level").apply(make(table))
+    encoded = tables.learn(make(table), columns, coding="cells", missing="level").apply(make(table))
     combinations = list(zip(*(table[name] for name in columns), strict=True))
     assert len(encoded.names) == len(set(combinations)) - 1
     # With the reference as one column more, every row is in exactly one cell, and equal rows share it.
@@ -74,43 +74,43 @@ def test_cells_saturate(table: Any, make: Any) -> None:
     assert len(set(zip(coded, combinations, strict=True))) == len(set(coded)) == len(set(combinations))
 
 
-@given(tables(), MAKERS)
+@given(drawn_tables(), MAKERS)
 @settings(deadline=None)
 def test_dummies_undo_to_the_levels(table: Any, make: Any) -> None:
-    learned = design.learn(make(table), "p", missing="level")
+    learned = tables.learn(make(table), "p", missing="level")
     encoded = learned.apply(make(table))
     coder = learned.coders[0]
-    assert isinstance(coder, design.Categorical)
+    assert isinstance(coder, tables.Categorical)
     position = encoded.values @ np.arange(1, len(coder.levels))
     assert [coder.levels[int(i)] for i in position] == table["p"]
 
 
-@given(tables(), MAKERS, MISSING, CODING)
+@given(drawn_tables(), MAKERS, MISSING, CODING)
 @settings(deadline=None)
 def test_plain_data_carry_the_whole_design(table: Any, make: Any, missing: Any, coding: Any) -> None:
-    learned = design.learn(make(table), missing=missing, coding=coding)
-    again = design.Design.from_dict(json.loads(json.dumps(learned.to_dict())))
+    learned = tables.learn(make(table), missing=missing, coding=coding)
+    again = tables.Design.from_dict(json.loads(json.dumps(learned.to_dict())))
     assert again == learned
     np.testing.assert_array_equal(again.apply(make(table)).values, learned.apply(make(table)).values)
 
 
-@given(tables(), MAKERS, CODING)
+@given(drawn_tables(), MAKERS, CODING)
 @settings(deadline=None)
 def test_drop_is_learning_on_the_complete_rows(table: Any, make: Any, coding: Any) -> None:
-    dropped = design.learn(make(table), missing="drop", coding=coding)
+    dropped = tables.learn(make(table), missing="drop", coding=coding)
     complete = [i for i in range(len(table["p"])) if all(values[i] is not None for values in table.values())]
-    expected = design.learn(make(rows(table, complete)), coding=coding)
+    expected = tables.learn(make(rows(table, complete)), coding=coding)
     assert dropped.coders == expected.coders
     encoded = dropped.apply(make(table))
     np.testing.assert_array_equal(encoded.values, expected.apply(make(rows(table, complete))).values)
     assert (encoded.keep is None) == (len(complete) == len(table["p"]))
 
 
-@given(tables(holes=False), tables(holes=False), MAKERS, CODING)
+@given(drawn_tables(holes=False), drawn_tables(holes=False), MAKERS, CODING)
 @settings(deadline=None)
 def test_pooled_rows_are_counted_exactly(train: Any, later: Any, make: Any, coding: Any) -> None:
     columns = ["p", "q"]
-    learned = design.learn(make(train), columns, coding=coding, unseen="pool")
+    learned = tables.learn(make(train), columns, coding=coding, unseen="pool")
     encoded = learned.apply(make(later))
     if coding == "cells":
         seen = set(zip(train["p"], train["q"], strict=True))

@@ -10,8 +10,8 @@ import pytest
 
 from setsquare.errors import InputError
 from setsquare.families import Family
-from setsquare.problem import Problem
-from setsquare.solvers import Status, solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Status, solve
 
 
 def draw_problem(rng: np.random.Generator, draw_outcome, glm: Family) -> Problem:

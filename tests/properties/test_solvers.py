@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from setsquare.errors import InputError
 from setsquare.families import family
-from setsquare.problem import Problem
-from setsquare.solvers import Status, solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Status, solve
 
 NAMES = st.sampled_from(["gaussian", "binomial", "poisson", "gamma", "negative_binomial", "multinomial"])
 

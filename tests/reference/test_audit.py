@@ -13,7 +13,7 @@ import pytest
 from scipy import linalg
 
 import setsquare as sq
-from setsquare import datasets, design
+from setsquare import datasets, tables
 
 R = json.loads((Path(__file__).parent / "values" / "r_evaluation.json").read_text())
 SETS = ("adult", "bank", "compas", "health_retirement")
@@ -36,7 +36,7 @@ def require(name: str) -> None:
 def fitted(name: str) -> Fitted:
     data = datasets.load_adult("uci", table2=True) if name == "adult_uci" else getattr(datasets, f"load_{name}")()
     table = data.features_table()
-    Z = design.learn(table).apply(table).values
+    Z = tables.learn(table).apply(table).values
     eta = glm_as_r(np.column_stack([np.ones(len(Z)), Z]), data.y, data.family)
     return Fitted(data, eta, np.exp(eta) if data.family == "poisson" else 1.0 / (1.0 + np.exp(-eta)))
 

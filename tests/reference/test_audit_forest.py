@@ -23,6 +23,6 @@ def test_uncorrected_predictions_are_flagged(name: str) -> None:
 
 
 def _fit(features: object, data: datasets.Dataset) -> object:
-    encoded = sq.design.learn(features).apply(features)
+    encoded = sq.tables.learn(features).apply(features)
     fit = sq.solve(sq.Problem(encoded.values, data.y, family=data.family))
     return sq.families.family(data.family).activation(fit.intercept[0] + encoded.values @ fit.coef[0])

@@ -15,7 +15,7 @@ from statsmodels.genmod.families import links
 from statsmodels.stats.multitest import multipletests
 
 from setsquare.auditing import benjamini_hochberg, holm
-from setsquare.auditing.glm import fit_glm
+from setsquare.auditing.evaluations.glm import fit_glm
 from setsquare.auditing.protected import Protected
 from setsquare.families import Family, family
 

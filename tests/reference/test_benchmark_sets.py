@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from setsquare import datasets, design
-from setsquare.problem import Problem
-from setsquare.solvers import Solution, Status, solve
+from setsquare import datasets, tables
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Solution, Status, solve
 
 LOADERS: dict[str, tuple[str, Callable[[], datasets.Dataset]]] = {
     "adult": ("adult", datasets.load_adult),
@@ -42,7 +42,7 @@ class Set(NamedTuple):
 @cache
 def read(name: str) -> Set:
     data = LOADERS[name][1]()
-    Z, X = (design.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
+    Z, X = (tables.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
     return Set(Z.values, data.y, X.values, data.family, Z.names, X.names)
 
 
@@ -169,7 +169,7 @@ def test_education_as_levels_and_as_a_number_is_named_as_aliased() -> None:
         pytest.skip("the data set adult_uci is not on this machine: set SETSQUARE_DATA")
     data = datasets.load_adult("uci")
     table = data.table[["age", "education", "education_num"]]
-    Z = design.learn(table).apply(table)
+    Z = tables.learn(table).apply(table)
     problem = Problem(Z.values, data.y, family="binomial", feature_names=Z.names)
     found = solve(problem)
     assert found.certificate.aliased_features == ("education_num",)

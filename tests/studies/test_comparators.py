@@ -15,8 +15,8 @@ from sklearn.exceptions import NotFittedError
 
 from setsquare.errors import InputError, MissingDependencyError
 from setsquare.families import family
-from setsquare.preparation import prepare
-from setsquare.problem import Problem
+from setsquare.glm.preparation import prepare
+from setsquare.glm.problem import Problem
 from studies.comparators import (
     COMPARATORS,
     BerkIndividual,
@@ -231,7 +231,7 @@ def test_what_a_user_may_get_wrong(draw: Draw, monkeypatch: pytest.MonkeyPatch) 
         Zafar().predict(Z)
     with pytest.raises(InputError, match="rows"):
         Zafar(family="poisson").fit(Z, y, X[:-1])
-    monkeypatch.setattr("setsquare.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("setsquare._extras.find_spec", lambda name: None)
     for name, package in (("correlation-remover", "fairlearn"), ("leace", "concept_erasure")):
         with pytest.raises(MissingDependencyError, match=package):
             COMPARATORS[name](family="poisson").fit(Z, y, X)

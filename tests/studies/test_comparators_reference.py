@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from setsquare import datasets, design
+from setsquare import datasets, tables
 from setsquare.families import family
-from setsquare.problem import Problem
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Status, solve
 from setsquare.projection import project_out
-from setsquare.solvers import Status, solve
 from studies.comparators import COMPARATORS, Zafar
 from studies.comparators.fair_ridge import RidgePath
 from studies.comparators.unfairness import equal_opportunity
@@ -107,7 +107,7 @@ def read(name: str) -> Set:
         rows = np.loadtxt(saved_file("fairml/adult_subsample_seed32_5000.csv"), skiprows=1, dtype=int) - 1
         table, y = table.iloc[rows], y[rows]
     features = table[[column for column in data.features if column not in data.protected]]
-    Z, X = (design.learn(part).apply(part).values for part in (features, table[list(data.protected)]))
+    Z, X = (tables.learn(part).apply(part).values for part in (features, table[list(data.protected)]))
     return Set(Z, y, X, data.family)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from setsquare.families import family
-from setsquare.problem import Problem
-from setsquare.solvers import Status, solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Status, solve
 from studies.comparators import (
     COMPARATORS,
     BerkIndividual,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from setsquare.problem import Problem
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import solve
 from setsquare.projection import project_out
-from setsquare.solvers import solve
 from studies.paper import catalogue, fig1
 from studies.paper.record import Record
 

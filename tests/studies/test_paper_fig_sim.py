@@ -11,8 +11,8 @@ import statsmodels.api as sm
 from rich.progress import Progress
 
 from setsquare.datasets.synthetic import make_synthetic
-from setsquare.problem import Problem
-from setsquare.solvers import solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import solve
 from studies.paper import catalogue, fig_sim, simulation
 from studies.paper.cells import Cells
 from studies.paper.record import Cell, Record, Table

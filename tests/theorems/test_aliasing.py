@@ -14,9 +14,9 @@ from scipy import sparse
 
 import setsquare as sq
 from setsquare.errors import DroppedColumnWarning, InputError
-from setsquare.preparation import prepare
-from setsquare.problem import Problem
-from setsquare.solvers import solve
+from setsquare.glm.preparation import prepare
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import solve
 
 N = 3000
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 import setsquare as sq
-from setsquare import design
-from setsquare.auditing.association import association
-from setsquare.auditing.glm import fit_glm
+from setsquare import tables
+from setsquare.auditing.bounds import association
+from setsquare.auditing.evaluations.glm import fit_glm
 from setsquare.auditing.protected import Protected
 from setsquare.families import Family, family
 
@@ -310,7 +310,7 @@ def test_the_map_of_units_is_an_audit_of_each(weighted: bool, rng: np.random.Gen
     units = sq.audit(Y, table, sample_weight=weight, n_permutations=19).effect_map
     for unit in np.ndindex(3, 2):
         alone = sq.audit(Y[(..., *unit)], table, "gaussian", sample_weight=weight)
-        encoded = design.learn(table).apply(table)
+        encoded = tables.learn(table).apply(table)
         columns = Protected(encoded.values, encoded.names, encoded.sources, weight)
         joint = fit_glm(Y[(..., *unit)], columns, family("gaussian")).all
         at = (slice(None), *unit)

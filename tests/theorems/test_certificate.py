@@ -13,13 +13,13 @@ from scipy.special import log_softmax
 from setsquare import OrthogonalGLMRegressor, Stream
 from setsquare.errors import FewRowsWarning, NotOrthogonalError
 from setsquare.families import contrasts, family
-from setsquare.preparation import prepare
-from setsquare.problem import Problem
+from setsquare.glm.certificate import AT_THE_EDGE, level_of
+from setsquare.glm.influence import Floor, Tally
+from setsquare.glm.preparation import prepare
+from setsquare.glm.problem import Problem
+from setsquare.glm.solution import rests_on_few
+from setsquare.glm.solver import Status, solve
 from setsquare.projection import GeneralizedProjector
-from setsquare.solvers import Status, solve
-from setsquare.solvers.certify import AT_THE_EDGE, level_of
-from setsquare.solvers.solution import rests_on_few
-from setsquare.solvers.tally import Floor, Tally
 
 EXPOSED = ("poisson", "negative_binomial", "gamma", "tweedie", "binomial", "gaussian")
 SOLVERS = ("sqp", "large")

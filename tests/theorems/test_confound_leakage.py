@@ -9,8 +9,8 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
-from setsquare import datasets, design
-from setsquare.auditing.leakage import confound_leakage
+from setsquare import datasets, tables
+from setsquare.auditing.confound_leakage import confound_leakage
 from setsquare.projection import Projector
 
 
@@ -116,7 +116,7 @@ def test_on_compas_a_tree_is_fed_and_a_linear_model_is_not(protected: tuple[str,
         "priors_count",
     ]
     table = data.table[list(protected)]
-    Z, X = data.table[few_valued].to_numpy(dtype=float), design.learn(table).apply(table).values
+    Z, X = data.table[few_valued].to_numpy(dtype=float), tables.learn(table).apply(table).values
     fed, linear = (
         confound_leakage(
             Z,

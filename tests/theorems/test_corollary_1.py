@@ -8,9 +8,9 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from setsquare.families import Family, family
-from setsquare.preparation import prepare
-from setsquare.problem import Problem
-from setsquare.solvers import Status, solve
+from setsquare.glm.preparation import prepare
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Status, solve
 
 #: name -> mean, its slope and variance as functions written down here once more, to compare with
 MEANS = {

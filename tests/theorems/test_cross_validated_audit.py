@@ -12,13 +12,13 @@ from sklearn.linear_model import Lasso, LinearRegression, LogisticRegression, Ri
 from sklearn.model_selection import KFold, LeaveOneOut
 
 import setsquare as sq
+from setsquare._typing import Array
+from setsquare.auditing.audit_models import predict_held_out
 from setsquare.auditing.cross_fit import corrected_p, mutual_scores, variances
-from setsquare.auditing.folds import scale_error
+from setsquare.auditing.determined import determines
+from setsquare.auditing.fold_bounds import scale_error
 from setsquare.auditing.held_out import as_numbers
-from setsquare.auditing.known import determines
-from setsquare.auditing.model import predict_held_out
 from setsquare.auditing.protected import Protected
-from setsquare.typing import Array
 
 N, N_SAMPLES = 200, 80
 #: More false alarms than this happen in one of a thousand runs where 5 % are promised.

@@ -16,9 +16,9 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold
 
 import setsquare as sq
+from setsquare._typing import Array
 from setsquare.auditing.certificate import Certificate, ColumnBound
-from setsquare.auditing.folds import allow_for_fit
-from setsquare.typing import Array
+from setsquare.auditing.fold_bounds import allow_for_fit
 
 N, P, N_SAMPLES = 200, 3, 40
 #: At least so many of the bounds must hold: with a coverage of 95 %, fewer happen in one of a thousand runs.

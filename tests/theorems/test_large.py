@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from setsquare import datasets, design
+from setsquare import datasets, tables
 from setsquare.families import Family, family
-from setsquare.problem import Problem
-from setsquare.solvers import Solution, Status, solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Solution, Status, solve
 
 
 def linear_predictors(found: Solution, problem: Problem) -> np.ndarray:
@@ -121,7 +121,7 @@ def test_the_benchmark_sets_have_the_same_optimum(name: str) -> None:
     if not datasets.available(file):
         pytest.skip(f"the data set {file} is not on this machine: set SETSQUARE_DATA")
     data = load()
-    Z, X = (design.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
+    Z, X = (tables.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
     problem = Problem(sparse.csr_array(Z.values), data.y, X.values, family=data.family, feature_names=Z.names)
     exact, found = solve(problem, "sqp"), solve(problem, "large")
     assert largest_correlation(found, problem) < 1e-8

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from fairlearn.preprocessing import CorrelationRemover
 
-from setsquare.problem import Problem
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import solve
 from setsquare.projection import GeneralizedProjector, project_out, protected_basis
-from setsquare.solvers import solve
 
 N = 2000
 

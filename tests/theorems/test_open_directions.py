@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import setsquare as sq
-from setsquare.preparation import prepare
-from setsquare.solvers import Settings, Status
-from setsquare.solvers.sqp import solve_sqp
+from setsquare.glm.preparation import prepare
+from setsquare.glm.solver import Settings, Status
+from setsquare.glm.sqp import solve_sqp
 
 
 def separated(seed: int) -> sq.Problem:

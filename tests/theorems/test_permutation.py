@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from setsquare.auditing.forest import forest_importances, forest_r2
-from setsquare.auditing.independence import MEASURES, independence
+from setsquare.auditing.evaluations.forest import forest_importances, forest_r2
+from setsquare.auditing.evaluations.independence import MEASURES, independence
 
 P_VALUES: dict[str, Callable[[np.ndarray, np.ndarray, np.random.Generator, int], float]] = {
     measure: lambda y, X, rng, B, measure=measure: (

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from setsquare.families import family
-from setsquare.problem import Problem
-from setsquare.solvers import solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import solve
 
 torch = pytest.importorskip("torch")
 sqnn = pytest.importorskip("setsquare.nn")

@@ -18,8 +18,8 @@ from tests.theorems.tournament import EDGES, KINDS, N_PROBLEMS, Drawn, Reference
 
 from setsquare.errors import SetsquareError
 from setsquare.families import family
-from setsquare.problem import Problem
-from setsquare.solvers import Solution, solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Solution, solve
 
 BEST = json.loads((Path(__file__).parents[1] / "reference" / "values" / "tournament.json").read_text())["losses"]
 SEEDS = range(N_PROBLEMS)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import setsquare as sq
+from setsquare._typing import Array
 from setsquare.auditing import AuditResult
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.nn import Orthogonalize, audit_layer, blind, fit_layer
-from setsquare.typing import Array
 
 torch.set_num_threads(1)
 quick = partial(audit_layer, n_permutations=99)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.glm.solver import solve
 from setsquare.nn import blind, fit_layer, refit_head
-from setsquare.solvers import solve
 
 
 class Net(nn.Module):

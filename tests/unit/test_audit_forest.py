@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import r2_score
 
-from setsquare.auditing.forest import _smoother, forest_importances, forest_r2
+from setsquare.auditing.evaluations.forest import _smoother, forest_importances, forest_r2
 from setsquare.errors import InputError
 
 NAMES = ["race[1]", "race[2]", "race[3]", "age", "pay"]
@@ -59,7 +59,7 @@ def test_r2_of_a_function_of_the_protected_columns() -> None:
 def test_permutations_in_slices_are_the_same_permutations(monkeypatch: pytest.MonkeyPatch) -> None:
     y, X = draw()
     whole = r2(y, X, n_trees=20)
-    monkeypatch.setattr("setsquare.auditing.forest.LEAF_VALUES", 10_000)
+    monkeypatch.setattr("setsquare.auditing.evaluations.forest.LEAF_VALUES", 10_000)
     assert r2(y, X, n_trees=20).null_sd == pytest.approx(whole.null_sd, rel=1e-10)
 
 

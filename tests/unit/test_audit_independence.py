@@ -5,8 +5,8 @@ import pytest
 from scipy.spatial.distance import pdist, squareform
 from sklearn.metrics import mutual_info_score
 
-from setsquare.auditing.independence import MEASURES, Dependence, independence
-from setsquare.auditing.permutation import permutation_test, row_blocks
+from setsquare.auditing.evaluations.independence import MEASURES, Dependence, independence
+from setsquare.auditing.evaluations.permutation import permutation_test, row_blocks
 from setsquare.errors import InputError, MissingValuesError
 
 T = np.arange(12.0)

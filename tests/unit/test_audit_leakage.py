@@ -15,7 +15,7 @@ from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from setsquare import LinearOrthogonalizer
 from setsquare.auditing import leakage
-from setsquare.auditing.leakage import ConfoundLeakage, confound_leakage
+from setsquare.auditing.confound_leakage import ConfoundLeakage, confound_leakage
 from setsquare.errors import InputError, MissingValuesError
 
 

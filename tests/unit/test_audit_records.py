@@ -10,10 +10,9 @@ import pytest
 from scipy import stats
 
 import setsquare as sq
-from setsquare.auditing.association import association
+from setsquare.auditing.bounds import association
 from setsquare.auditing.certificate import Certificate
-from setsquare.auditing.protected import Protected
-from setsquare.auditing.records import (
+from setsquare.auditing.evaluations.records import (
     Effect,
     Evaluation,
     Test,
@@ -24,8 +23,9 @@ from setsquare.auditing.records import (
     wald,
     z_effect,
 )
-from setsquare.auditing.score import answer, largest_score, questions_of, sample_of, signed
-from setsquare.auditing.tensor import unit_correlations
+from setsquare.auditing.evaluations.score import answer, largest_score, questions_of, sample_of, signed
+from setsquare.auditing.evaluations.tensor import unit_correlations
+from setsquare.auditing.protected import Protected
 from setsquare.auditing.verdict import Limits, judge
 
 N = 150

@@ -10,13 +10,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from setsquare.auditing import relu as relu_module
-from setsquare.auditing.relu import fit_relu
-from setsquare.auditing.relu_cells import MAX_CELLS, branch_and_bound
-from setsquare.auditing.relu_descent import Cells, descend, multi_start
-from setsquare.auditing.relu_line import line_search, one_column
+from setsquare.auditing.evaluations import relu as relu_module
+from setsquare.auditing.evaluations.relu import fit_relu
+from setsquare.auditing.evaluations.relu_cells import MAX_CELLS, branch_and_bound
+from setsquare.auditing.evaluations.relu_descent import Cells, descend, multi_start
+from setsquare.auditing.evaluations.relu_line import line_search, one_column
 from setsquare.errors import InputError
-from setsquare.rows import single_threaded_blas
+from setsquare.rows.blocks import single_threaded_blas
 
 
 def relu(u: np.ndarray) -> np.ndarray:

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 
 import setsquare as sq
-from setsquare.auditing import frames
 from setsquare.auditing.render import number, p_value
 from setsquare.errors import InputError, MissingDependencyError
+from setsquare.tables import dataframes as frames
 
 N = 300
 rng = np.random.default_rng(3)

@@ -178,7 +178,7 @@ def test_a_missing_file_without_the_variable_says_so(
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("setsquare.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("setsquare._extras.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pandas.*install setsquare\[data\]"):
         datasets.load_diabetes()
 

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from setsquare import design
+from setsquare import tables
 from setsquare.errors import InputError, MissingDependencyError, MissingValuesError, UnseenLevelError
 
 FORMULA = "~ sex * race + bs(age, df=4)"
@@ -48,7 +48,7 @@ def typed(values: dict[str, list[Any]]) -> pd.DataFrame:
 def test_state_is_learned_once_and_reused(make: Any, formula: str) -> None:
     train, later = data(0), inside(data(1), data(0))
     reference = formulaic.Formula(f"{formula} + 1").get_model_matrix(typed(train))
-    learned = design.learn(make(train), formula)
+    learned = tables.learn(make(train), formula)
     assert learned.names == tuple(reference.columns[1:])
     np.testing.assert_allclose(learned.apply(make(train)).values, reference.to_numpy()[:, 1:], rtol=1e-12)
     expected = reference.model_spec.get_model_matrix(typed(later)).to_numpy()[:, 1:]
@@ -57,7 +57,7 @@ def test_state_is_learned_once_and_reused(make: Any, formula: str) -> None:
 
 
 def test_sources_are_variables() -> None:
-    learned = design.learn(pd.DataFrame(data(0)), formula="~ race:sex + log(age) + I(age * year) + np.sqrt(age):flag")
+    learned = tables.learn(pd.DataFrame(data(0)), formula="~ race:sex + log(age) + I(age * year) + np.sqrt(age):flag")
     assert learned.sources[:2] == ("age", "age:year")
     assert set(learned.sources[2:]) == {"race:sex", "age:flag"}
     assert len(learned.names) == len(learned.sources)
@@ -65,21 +65,21 @@ def test_sources_are_variables() -> None:
 
 def test_arrays_and_names_with_spaces() -> None:
     array = np.array([[1, "a"], [2, "b"], [3, "a"]], dtype=object)
-    np.testing.assert_array_equal(design.learn(array, "~ x0 * x1").apply(array).values[:, 2], [0, 2, 0])
-    assert design.learn(pd.DataFrame({"my col": [1.0, 2.0]}), "~ `my col`").sources == ("my col",)
+    np.testing.assert_array_equal(tables.learn(array, "~ x0 * x1").apply(array).values[:, 2], [0, 2, 0])
+    assert tables.learn(pd.DataFrame({"my col": [1.0, 2.0]}), "~ `my col`").sources == ("my col",)
 
 
 def test_the_dot_stands_for_all_columns(make: Any) -> None:
-    assert set(design.learn(make(data(0)), "~ .").sources) == set(data(0))
+    assert set(tables.learn(make(data(0)), "~ .").sources) == set(data(0))
 
 
 def test_the_reference_level_is_ours(make: Any) -> None:
-    learned = design.learn(make(data(0)), "~ race", reference={"race": "b"})
+    learned = tables.learn(make(data(0)), "~ race", reference={"race": "b"})
     assert learned.names == ("race[T.a]", "race[T.c]")
 
 
 def test_a_single_level_is_listed_as_constant() -> None:
-    learned = design.learn(pd.DataFrame({"a": ["u", "u"], "b": [1.0, 2.0]}), "~ a + b")
+    learned = tables.learn(pd.DataFrame({"a": ["u", "u"], "b": [1.0, 2.0]}), "~ a + b")
     assert learned.names == ("b",) and learned.constant == ("a",)
 
 
@@ -87,16 +87,16 @@ def test_unseen_levels(make: Any) -> None:
     train, later = data(0), inside(data(1), data(0))
     later["race"][:2] = ["x", "x"]
     with pytest.raises(UnseenLevelError, match=r"'race' has 2 rows .*'x' \(2\)"):
-        design.learn(make(train), FORMULA).apply(make(later))
-    encoded = design.learn(make(train), FORMULA, unseen="pool").apply(make(later))
+        tables.learn(make(train), FORMULA).apply(make(later))
+    encoded = tables.learn(make(train), FORMULA, unseen="pool").apply(make(later))
     assert encoded.n_pooled == {"race": 2}
     later["race"][:2] = ["a", "a"]
-    np.testing.assert_array_equal(encoded.values, design.learn(make(train), FORMULA).apply(make(later)).values)
+    np.testing.assert_array_equal(encoded.values, tables.learn(make(train), FORMULA).apply(make(later)).values)
 
 
 @pytest.mark.parametrize("unseen", ["error", "pool"])
 def test_unseen_numbers_in_a_categorical_term_are_never_silent(make: Any, unseen: Any) -> None:
-    learned = design.learn(make(data(0)), "~ C(year)", unseen=unseen)
+    learned = tables.learn(make(data(0)), "~ C(year)", unseen=unseen)
     with pytest.raises(UnseenLevelError, match=r"2031.*Convert the column to text"):
         learned.apply(make(data(0) | {"year": [2031] * 60}))
 
@@ -105,14 +105,14 @@ def test_missing_values(make: Any) -> None:
     train = data(0)
     train["age"][3], train["race"][5] = None, None
     with pytest.raises(MissingValuesError, match=r"'age' \(1\), 'race' \(1\)"):
-        design.learn(make(train), FORMULA)
-    dropped = design.learn(make(train), FORMULA, missing="drop").apply(make(train))
+        tables.learn(make(train), FORMULA)
+    dropped = tables.learn(make(train), FORMULA, missing="drop").apply(make(train))
     assert dropped.keep is not None and np.flatnonzero(~dropped.keep).tolist() == [3, 5]
     complete = pd.DataFrame(train).dropna()
-    np.testing.assert_array_equal(dropped.values, design.learn(complete, FORMULA).apply(complete).values)
+    np.testing.assert_array_equal(dropped.values, tables.learn(complete, FORMULA).apply(complete).values)
     # Columns outside the formula do not count.
-    assert design.learn(make(train), "~ sex").apply(make(train)).keep is None
-    levels = design.learn(make(train), "~ race + age", missing="level")
+    assert tables.learn(make(train), "~ sex").apply(make(train)).keep is None
+    levels = tables.learn(make(train), "~ race + age", missing="level")
     assert levels.names == ("race[T.b]", "race[T.c]", "race[T.missing]", "age", "age[missing]")
     assert levels.sources == ("race", "race", "race", "age", "age")
     values = levels.apply(make(train)).values
@@ -134,23 +134,23 @@ def test_missing_values(make: Any) -> None:
 )
 def test_wrong_formulas(make: Any, formula: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        design.learn(make(data(0)), formula=formula)
+        tables.learn(make(data(0)), formula=formula)
 
 
 def test_a_left_side_is_refused() -> None:
     with pytest.raises(InputError, match="no left side"):
-        design.learn(pd.DataFrame(data(0)), formula="age ~ sex")
+        tables.learn(pd.DataFrame(data(0)), formula="age ~ sex")
 
 
 def test_beyond_the_knots_of_training_is_an_error() -> None:
-    learned = design.learn(pd.DataFrame(data(0)), FORMULA)
+    learned = tables.learn(pd.DataFrame(data(0)), FORMULA)
     with pytest.raises(InputError, match=r"cannot be used.*extrapolation"):
         learned.apply(pd.DataFrame(data(0) | {"age": [200.0] * 60}))
 
 
 def test_a_formula_design_pickles_but_has_no_plain_data() -> None:
     frame = pd.DataFrame(data(0))
-    learned = design.learn(frame, FORMULA)
+    learned = tables.learn(frame, FORMULA)
     again = pickle.loads(pickle.dumps(learned))
     np.testing.assert_array_equal(again.apply(frame).values, learned.apply(frame).values)
     with pytest.raises(InputError, match="formula cannot be written"):
@@ -160,4 +160,4 @@ def test_a_formula_design_pickles_but_has_no_plain_data() -> None:
 def test_without_formulaic_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "formulaic", None)
     with pytest.raises(MissingDependencyError, match=r"pip install setsquare\[formula\]"):
-        design.learn(pd.DataFrame(data(0)), "~ sex")
+        tables.learn(pd.DataFrame(data(0)), "~ sex")

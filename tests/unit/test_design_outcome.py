@@ -8,9 +8,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 import setsquare as sq
-from setsquare.design.outcome import Values, guess_family, read_family
-from setsquare.design.positive import positive_class
 from setsquare.errors import InputError
+from setsquare.tables.outcome import Values, guess_family, read_family
+from setsquare.tables.positive import positive_class
 
 RNG = np.random.default_rng(0)
 N = 600

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import setsquare as sq
-from setsquare import design
-from setsquare.design.strays import stray_values
+from setsquare import tables
 from setsquare.errors import InputError
+from setsquare.tables.stray_values import stray_values
 
 N = 400
 RNG = np.random.default_rng(0)
@@ -28,7 +28,7 @@ def table(request: pytest.FixtureRequest) -> Any:
 
 def test_a_stray_point_in_a_protected_column_is_named(table: Any) -> None:
     with pytest.raises(InputError, match=r"Column 'age' holds numbers but for '\.' \(1 row\).*34 groups.*category"):
-        sq.audit(SCORE, design.select(table, ["age"]))
+        sq.audit(SCORE, tables.select(table, ["age"]))
 
 
 def test_a_stray_point_in_a_feature_is_named(table: Any) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from setsquare import design
+from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError
 
 DATA = {"age": [1.0, 2.0], "sex": ["m", "f"], "race": ["a", "b"]}
@@ -23,7 +23,7 @@ def table(request: pytest.FixtureRequest) -> Any:
 
 
 def test_names_and_size(table: Any) -> None:
-    assert design.column_names(table) == ("age", "sex", "race") and design.n_rows(table) == 2
+    assert tables.column_names(table) == ("age", "sex", "race") and tables.n_rows(table) == 2
 
 
 @pytest.mark.parametrize(
@@ -31,55 +31,55 @@ def test_names_and_size(table: Any) -> None:
     [(None, ("age", "sex", "race")), ("sex", ("sex",)), (-1, ("race",)), (["race", 0], ("race", "age"))],
 )
 def test_select_and_drop_keep_the_kind_of_table(table: Any, columns: Any, expected: tuple[str, ...]) -> None:
-    chosen = design.select(table, columns)
-    assert type(chosen) is type(table) and design.column_names(chosen) == expected
-    rest = design.drop(table, columns)
+    chosen = tables.select(table, columns)
+    assert type(chosen) is type(table) and tables.column_names(chosen) == expected
+    rest = tables.drop(table, columns)
     gone = () if columns is None else expected
     assert type(rest) is type(table)
-    assert design.column_names(rest) == tuple(name for name in DATA if name not in gone)
-    assert design.learn(table, columns).columns == expected
+    assert tables.column_names(rest) == tuple(name for name in DATA if name not in gone)
+    assert tables.learn(table, columns).columns == expected
 
 
 def test_filter_rows(table: Any) -> None:
-    kept = design.filter_rows(table, np.array([False, True]))
-    assert type(kept) is type(table) and design.n_rows(kept) == 1
-    np.testing.assert_array_equal(design.learn(kept, "age").apply(kept).values, [[2.0]])
-    assert design.filter_rows(table, None) is table
+    kept = tables.filter_rows(table, np.array([False, True]))
+    assert type(kept) is type(table) and tables.n_rows(kept) == 1
+    np.testing.assert_array_equal(tables.learn(kept, "age").apply(kept).values, [[2.0]])
+    assert tables.filter_rows(table, None) is table
 
 
 def test_arrays_and_sparse_matrices_are_tables_too() -> None:
     array = np.arange(6.0).reshape(2, 3)
-    np.testing.assert_array_equal(design.select(array, ["x2", 0]), array[:, [2, 0]])
-    np.testing.assert_array_equal(design.drop(sparse.csc_array(array), "x1").toarray(), array[:, [0, 2]])
+    np.testing.assert_array_equal(tables.select(array, ["x2", 0]), array[:, [2, 0]])
+    np.testing.assert_array_equal(tables.drop(sparse.csc_array(array), "x1").toarray(), array[:, [0, 2]])
     np.testing.assert_array_equal(
-        design.filter_rows(sparse.csr_array(array), np.array([True, False])).toarray(), array[:1]
+        tables.filter_rows(sparse.csr_array(array), np.array([True, False])).toarray(), array[:1]
     )
 
 
 @pytest.mark.parametrize("series", [pd.Series(["a", "b"]), pl.Series(["a", "b"]), pd.Series(["a", "b"], name="g")])
 def test_a_series_is_one_column(series: Any) -> None:
     name = series.name or "x0"
-    assert design.learn(series).names == (f"{name}[b]",)
+    assert tables.learn(series).names == (f"{name}[b]",)
 
 
 def test_whole_number_names_are_read_by_position_and_written_as_text() -> None:
     frame = pd.DataFrame(np.arange(4.0).reshape(2, 2), columns=[5, 3])
-    learned = design.learn(frame, ["3", 0])
+    learned = tables.learn(frame, ["3", 0])
     assert learned.names == ("3", "5")
     np.testing.assert_array_equal(learned.apply(frame).values, [[1, 0], [3, 2]])
 
 
 def test_unknown_columns_are_named_with_the_nearest(table: Any) -> None:
     with pytest.raises(InputError, match="no column 'rcae'; did you mean 'race'"):
-        design.learn(table, ["sex", "rcae"])
+        tables.learn(table, ["sex", "rcae"])
     with pytest.raises(InputError, match="no column 'zzz'; the table has 'age', 'sex', 'race'"):
-        design.learn(table, "zzz")
+        tables.learn(table, "zzz")
     with pytest.raises(InputError, match="no column at position 3"):
-        design.learn(table, 3)
+        tables.learn(table, 3)
     with pytest.raises(InputError, match="not by True"):
-        design.learn(table, [True])
+        tables.learn(table, [True])
     with pytest.raises(InputError, match="no column 'race'"):
-        design.learn(table).apply(design.drop(table, "race"))
+        tables.learn(table).apply(tables.drop(table, "race"))
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_unknown_columns_are_named_with_the_nearest(table: Any) -> None:
 )
 def test_duplicate_names_are_refused(twice: Any) -> None:
     with pytest.raises(InputError, match=r"must be unique, but '[a1]' occurs more than once"):
-        design.learn(twice)
+        tables.learn(twice)
 
 
 def test_a_column_asked_for_twice_is_refused(table: Any) -> None:
     with pytest.raises(InputError, match="'age' occurs more than once"):
-        design.learn(table, ["age", 0])
+        tables.learn(table, ["age", 0])
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ def test_a_column_asked_for_twice_is_refused(table: Any) -> None:
 )
 def test_tables_that_cannot_be_read(wrong: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        design.learn(wrong)
+        tables.learn(wrong)
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_matrix, sparse.coo_array])
 @pytest.mark.parametrize("missing", ["error", "drop", "level"])
 def test_sparse_matrices_pass_through(kind: Any, missing: Any) -> None:
     dense = np.array([[0, 1, 0], [2, 0, 3]])
-    learned = design.learn(kind(dense), [2, 1], missing=missing)
+    learned = tables.learn(kind(dense), [2, 1], missing=missing)
     encoded = learned.apply(kind(dense))
     assert sparse.issparse(encoded.values) and encoded.values.format == "csr"
     assert encoded.values.dtype == np.float64 and encoded.names == ("x2", "x1")
@@ -132,18 +132,18 @@ def test_sparse_matrices_pass_through(kind: Any, missing: Any) -> None:
 
 def test_sparse_float_matrices_are_not_copied() -> None:
     matrix = sparse.csr_array(np.eye(3))
-    assert design.learn(matrix).apply(matrix).values.data is matrix.data
+    assert tables.learn(matrix).apply(matrix).values.data is matrix.data
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_sparse_matrices_must_be_finite(bad: float) -> None:
     with pytest.raises(MissingValuesError, match=r"not finite in 'x1' \(1\)"):
-        design.learn(sparse.csr_array([[0.0, bad], [1.0, 0.0]]), missing="drop")
+        tables.learn(sparse.csr_array([[0.0, bad], [1.0, 0.0]]), missing="drop")
 
 
 def test_numeric_arrays_are_not_copied_and_still_checked() -> None:
     array = np.arange(6.0).reshape(3, 2)
-    learned = design.learn(array)
+    learned = tables.learn(array)
     assert np.shares_memory(learned.apply(array).values, array)
     array[1, 1] = np.nan
     with pytest.raises(MissingValuesError, match=r"'x1' \(1\)"):

@@ -9,11 +9,11 @@ from scipy import sparse
 
 from setsquare import OrthogonalGLMClassifier, OrthogonalGLMRegressor, Stream
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
-from setsquare.problem import Problem
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import solve
+from setsquare.glm.streamed_problem import Outcomes
 from setsquare.projection import GeneralizedProjector
-from setsquare.rows import mean_weight
-from setsquare.solvers import solve
-from setsquare.streamed_problem import Outcomes
+from setsquare.rows.blocks import mean_weight
 
 SOLVERS = ("sqp", "large")
 

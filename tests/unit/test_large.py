@@ -15,16 +15,16 @@ from scipy import sparse
 import setsquare as sq
 from setsquare.errors import InputError
 from setsquare.families import Family, family
-from setsquare.preparation import prepare
-from setsquare.problem import Problem
-from setsquare.solvers import Status, solve
-from setsquare.solvers.choice import choose
-from setsquare.solvers.krylov import Metric, conjugate_gradients, lowest_curvature
-from setsquare.solvers.large import Krylov
-from setsquare.solvers.newton import Frame
-from setsquare.solvers.sqp import Settings
-from setsquare.solvers.wide import WideObjective, prepare_wide
-from setsquare.solvers.wide_rows import WideRows
+from setsquare.glm.krylov import Metric, conjugate_gradients, lowest_curvature
+from setsquare.glm.large import Krylov
+from setsquare.glm.newton import Frame
+from setsquare.glm.preparation import prepare
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Status, solve
+from setsquare.glm.solver_choice import choose
+from setsquare.glm.sqp import Settings
+from setsquare.glm.wide import WideObjective, prepare_wide
+from setsquare.rows.wide import WideRows
 
 STORED: dict[str, Callable[[np.ndarray], object]] = {
     "float64": np.asarray,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from setsquare.moments import Moments
-from setsquare.rows import OWN_CACHE, n_cores, sum_over_rows, workers
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import OWN_CACHE, n_cores, sum_over_rows, workers
 
 N = 3 * OWN_CACHE // 16  # several blocks of two columns
 

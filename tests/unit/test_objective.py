@@ -9,9 +9,9 @@ import pytest
 from scipy import sparse
 
 from setsquare.families import Family, contrasts, family
-from setsquare.objective import Objective
-from setsquare.preparation import Prepared, prepare
-from setsquare.problem import Problem
+from setsquare.glm.objective import Objective
+from setsquare.glm.preparation import Prepared, prepare
+from setsquare.glm.problem import Problem
 
 
 def near_start(prepared: Prepared, seed: int = 0, size: float = 0.1) -> tuple[np.ndarray, np.ndarray]:

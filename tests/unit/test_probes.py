@@ -14,8 +14,8 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression
 
 import setsquare as sq
-from setsquare.auditing import probe_models
-from setsquare.auditing.probe_models import read_attributes, recover, split_rows
+from setsquare.auditing.probes import models as probe_models
+from setsquare.auditing.probes.models import read_attributes, recover, split_rows
 
 QUICK = {"probes": ("logistic",)}
 

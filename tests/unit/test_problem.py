@@ -7,9 +7,9 @@ import pytest
 from scipy import sparse
 
 from setsquare.errors import InputError, MissingValuesError, OutcomeRangeError
-from setsquare.preparation import prepare
-from setsquare.problem import Problem
-from setsquare.solvers import solve
+from setsquare.glm.preparation import prepare
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import solve
 
 NAMES = {"feature_names": ("age", "income", "debt", "rooms"), "protected_names": ("sex", "race")}
 

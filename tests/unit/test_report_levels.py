@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from setsquare.auditing.calibration import calibration
-from setsquare.auditing.performance import interval
+from setsquare.auditing.comparison.calibration import calibration
+from setsquare.auditing.comparison.performance import interval
 from setsquare.families import family
 from setsquare.report.groups import group_rows
 from setsquare.report.levels import QUANTILES, Sample, histogram_edges, reliabilities, spreads

@@ -12,9 +12,9 @@ import threadpoolctl
 from scipy import sparse
 
 from setsquare import rows as rows_module
-from setsquare.problem import Problem
-from setsquare.rows import ArrayRows, add_up, as_double, is_sparse, row_slices, weighted_gram, weighted_product
-from setsquare.solvers import solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import solve
+from setsquare.rows.blocks import ArrayRows, add_up, as_double, is_sparse, row_slices, weighted_gram, weighted_product
 
 
 def draw_rows(n: int = 1234, q: int = 5, seed: int = 0, *, make=np.asarray) -> ArrayRows:

@@ -10,9 +10,9 @@ import pytest
 
 import setsquare as sq
 from setsquare.errors import InputError
-from setsquare.rows import Block
-from setsquare.sources.parts import LocalParts, Piece
-from setsquare.sources.scratch import ScratchParts, Store
+from setsquare.rows.blocks import Block
+from setsquare.rows.passes import LocalParts, Piece
+from setsquare.rows.scratch import ScratchParts, Store
 
 
 def draw(n: int, *, short: bool = False, weighted: bool = False, offset: bool = False, alone: bool = False) -> Block:
@@ -109,7 +109,7 @@ def test_a_full_disk_means_another_reading(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_room_is_left_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("setsquare.sources.scratch.SPARE", 2**62)
+    monkeypatch.setattr("setsquare.rows.scratch.SPARE", 2**62)
     source, store = Counted((4, 3)), Store(str(tmp_path))
     parts = ScratchParts(LocalParts(source), store)
     assert list(parts.map(total)) == list(parts.map(total))

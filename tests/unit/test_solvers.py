@@ -18,8 +18,8 @@ from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 import setsquare as sq
 from setsquare.errors import InputError
 from setsquare.families import Family, family
-from setsquare.problem import Problem
-from setsquare.solvers import Solution, Status, solve
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Solution, Status, solve
 
 NAMES = ("binomial", "poisson", "multinomial")
 

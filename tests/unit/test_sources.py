@@ -14,12 +14,12 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from setsquare import Stream, design
+from setsquare import Stream, tables
 from setsquare.errors import DataNotFoundError, InputError, MissingValuesError
 from setsquare.projection import protected_basis
-from setsquare.rows import n_cores
-from setsquare.sources import LocalParts, as_stream
-from setsquare.sources.parts import Piece
+from setsquare.rows import LocalParts, as_stream
+from setsquare.rows.blocks import n_cores
+from setsquare.rows.passes import Piece
 
 
 def draw_table(n: int = 1000, seed: int = 0) -> pd.DataFrame:
@@ -198,7 +198,7 @@ def test_an_error_in_a_batch_names_the_file(files: Path) -> None:
     broken = draw_table(10)
     broken.loc[3, "age"] = np.inf
     broken.to_parquet(files / "part5.parquet", index=False)
-    parts = Stream(str(files / "part*.parquet")).parts().map(lambda t: design.observe(t, ["age"], missing="error"))
+    parts = Stream(str(files / "part*.parquet")).parts().map(lambda t: tables.observe(t, ["age"], missing="error"))
     with pytest.raises(MissingValuesError, match=r"Column 'age' has 1 infinite value; .* \(in .*part5\.parquet\)"):
         list(parts)
 
@@ -223,14 +223,14 @@ def test_a_design_learned_in_batches_is_that_of_the_whole_table(coding: str, mis
             table.loc[rng.random(1000) < 0.1, name] = None
         table.loc[:99, "sex"] = None  # a whole batch without a value
     options = {"coding": coding, "missing": missing, "reference": {"sex": "m"}}
-    whole = design.learn(make(table), **options)
+    whole = tables.learn(make(table), **options)
     cells = list(table.columns) if coding == "cells" else ()
     batches = [make(table.iloc[i : i + 100].reset_index(drop=True)) for i in range(0, 1000, 100)]
-    seen = [design.observe(batch, table.columns, missing=missing, cells=cells) for batch in batches]
+    seen = [tables.observe(batch, table.columns, missing=missing, cells=cells) for batch in batches]
     merged = seen[0]
     for other in seen[1:]:
         merged = merged.merge(other)
-    found = design.settle(merged, tuple(table.columns), **options)
+    found = tables.settle(merged, tuple(table.columns), **options)
     assert found.names == whole.names and found.sources == whole.sources
     encoded = whole.apply(make(table))
     np.testing.assert_allclose(found.apply(make(table)).values, encoded.values, rtol=1e-13)
@@ -241,10 +241,10 @@ def test_a_design_learned_in_batches_is_that_of_the_whole_table(coding: str, mis
 def test_declared_levels_keep_their_order_whichever_batch_has_them() -> None:
     table = draw_table()
     by_level = [table[table.grade == level] for level in ("high", "low", "mid")]
-    merged = design.observe(by_level[0], ["grade"], missing="error")
+    merged = tables.observe(by_level[0], ["grade"], missing="error")
     for other in by_level[1:]:
-        merged = merged.merge(design.observe(other, ["grade"], missing="error"))
-    assert design.settle(merged, ["grade"]).coders[0].levels == ("low", "mid", "high")
+        merged = merged.merge(tables.observe(other, ["grade"], missing="error"))
+    assert tables.settle(merged, ["grade"]).coders[0].levels == ("low", "mid", "high")
 
 
 def test_what_only_all_batches_can_tell_is_refused_with_counts_of_all() -> None:
@@ -252,11 +252,11 @@ def test_what_only_all_batches_can_tell_is_refused_with_counts_of_all() -> None:
     table.loc[[5, 700, 900], "age"] = np.nan
     halves = [table.iloc[:500], table.iloc[500:]]
 
-    def learn(columns: list[str], batches=halves, cells=(), **options) -> design.Design:
+    def learn(columns: list[str], batches=halves, cells=(), **options) -> tables.Design:
         first, second = (
-            design.observe(b, columns, missing=options.get("missing", "error"), cells=cells) for b in batches
+            tables.observe(b, columns, missing=options.get("missing", "error"), cells=cells) for b in batches
         )
-        return design.settle(first.merge(second), columns, **options)
+        return tables.settle(first.merge(second), columns, **options)
 
     with pytest.raises(MissingValuesError, match=r"'age' \(3\)"):
         learn(["age", "sex"])

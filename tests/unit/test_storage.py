@@ -18,7 +18,7 @@ from tests.fixtures.make_models import draw, models, output
 
 import setsquare as sq
 from setsquare.errors import InputError
-from setsquare.estimators.plain import PlainGLMClassifier, PlainGLMRegressor
+from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.storage import write_files
 from setsquare.storage.container import DIGEST, pack, unpack
 from setsquare.storage.models import dump

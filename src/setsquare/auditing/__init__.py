@@ -8,17 +8,17 @@ columns from representations; ``compare`` puts several predictions side by side.
 
 from __future__ import annotations
 
+from setsquare.auditing.audit_models import audit_model
+from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.certificate import Certificate
-from setsquare.auditing.comparison import Comparison, compare
+from setsquare.auditing.comparison.compare import Comparison, compare
+from setsquare.auditing.confound_leakage import ConfoundLeakage
 from setsquare.auditing.correction import audit_correction
-from setsquare.auditing.leakage import ConfoundLeakage
-from setsquare.auditing.model import audit_model
-from setsquare.auditing.predictions import audit
-from setsquare.auditing.probe_result import ProbeResult
-from setsquare.auditing.probes import probe
-from setsquare.auditing.records import Effect, Evaluation, Test, benjamini_hochberg, holm
+from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, benjamini_hochberg, holm
+from setsquare.auditing.evaluations.tensor import EffectMap
+from setsquare.auditing.probes.probe import probe
+from setsquare.auditing.probes.result import ProbeResult
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.tensor import EffectMap
 from setsquare.auditing.verdict import Verdict
 
 __all__ = [

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from setsquare.auditing.association import Association, association
-from setsquare.auditing.glm import Fit
+from setsquare._typing import Array
+from setsquare.auditing.bounds import Association, association
+from setsquare.auditing.evaluations.glm import Fit
+from setsquare.auditing.evaluations.tensor import unit_correlations
 from setsquare.auditing.protected import Protected
-from setsquare.auditing.tensor import unit_correlations
 from setsquare.families import Family
-from setsquare.rows import mean_weight
-from setsquare.typing import Array
+from setsquare.rows.blocks import mean_weight
 
 #: More units than this are not bounded one by one.
 MANY = 20

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from setsquare.auditing.certificate import Certificate
-from setsquare.auditing.nonlinear import PERMUTATION_BASED
+from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED
+from setsquare.auditing.evaluations.records import Evaluation
+from setsquare.auditing.evaluations.tensor import EffectMap
 from setsquare.auditing.protected import Protected
-from setsquare.auditing.records import Evaluation
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.tensor import EffectMap
 from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Verdict, is_tautology, judge
 
 

@@ -8,11 +8,11 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
-from setsquare import design
-from setsquare.auditing.leakage import ConfoundLeakage, confound_leakage
+from setsquare import tables
+from setsquare._typing import Table
+from setsquare.auditing.confound_leakage import ConfoundLeakage, confound_leakage
 from setsquare.errors import InputError
-from setsquare.estimators.reading import check_alignment, dense, validate_outcome
-from setsquare.typing import Table
+from setsquare.estimators.roles import check_alignment, dense, validate_outcome
 
 
 def audit_correction(
@@ -57,11 +57,11 @@ def audit_correction(
     >>> audit_correction(symptoms, y, age, n_shuffles=5).flagged
     True
     """
-    n = design.n_rows(Z)
+    n = tables.n_rows(Z)
     outcome = validate_outcome(y, n)
-    if design.n_rows(protected) != n:
+    if tables.n_rows(protected) != n:
         raise InputError(
-            f"protected has {design.n_rows(protected)} rows but the features have {n}: give the same rows in both."
+            f"protected has {tables.n_rows(protected)} rows but the features have {n}: give the same rows in both."
         )
     check_alignment(Z, protected, "protected")
     check_alignment(Z, y, "the outcome")
@@ -69,7 +69,7 @@ def audit_correction(
     if estimator is None:
         forest = RandomForestClassifier if classification else RandomForestRegressor
         estimator = forest(n_estimators=50, min_samples_leaf=2)
-    features, columns = (dense(design.learn(table).apply(table).values) for table in (Z, protected))
+    features, columns = (dense(tables.learn(table).apply(table).values) for table in (Z, protected))
     if classification:
         outcome = np.unique(outcome, return_inverse=True)[1]
     rng = np.random.default_rng(random_state)

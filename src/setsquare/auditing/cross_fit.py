@@ -25,15 +25,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import optimize, special, stats
 
-from setsquare.auditing.association import cluster_sums
+from setsquare._typing import Array, IntArray
+from setsquare.auditing.bounds import cluster_sums
 from setsquare.auditing.certificate import Certificate, ColumnBound
-from setsquare.auditing.folds import scale_error
+from setsquare.auditing.evaluations.records import Effect, Evaluation, Test
+from setsquare.auditing.fold_bounds import scale_error
 from setsquare.auditing.protected import Protected
-from setsquare.auditing.records import Effect, Evaluation, Test
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import LINEAR
-from setsquare.rows import mean_weight
-from setsquare.typing import Array, IntArray
+from setsquare.rows.blocks import mean_weight
 
 #: Most products of columns that are looked at, and rows that tell an indicator from a number.
 SEVERAL = 60

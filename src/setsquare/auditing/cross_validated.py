@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from sklearn.utils import _safe_indexing
 
-from setsquare import design
+from setsquare import tables
+from setsquare._typing import BoolArray, Table
+from setsquare.auditing.audit_predictions import audit, cluster_numbers
 from setsquare.auditing.cross_fit import allow_for_mutual_scores, mutual_scores
-from setsquare.auditing.folds import allow_for_fit
+from setsquare.auditing.determined import determines
+from setsquare.auditing.fold_bounds import allow_for_fit
 from setsquare.auditing.held_out import HeldOut, as_numbers
-from setsquare.auditing.known import determines
-from setsquare.auditing.predictions import audit, cluster_numbers
+from setsquare.auditing.predictions import open_predictions, outside_note, read_predictions
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.subject import open_predictions, outside_note, read_predictions
 from setsquare.auditing.verdict import judge
-from setsquare.estimators.reading import dense, validate_weight
-from setsquare.typing import BoolArray, Table
+from setsquare.estimators.roles import dense, validate_weight
 
 #: Said of a model that was fitted to the protected columns.
 CANCEL = (
@@ -48,7 +48,7 @@ def audit_held_out(
         The outcome that the models were fitted to.
     protected : table of n rows
     told : bool
-        Whether the models were fitted to the protected columns; see :mod:`setsquare.auditing.folds`.
+        Whether the models were fitted to the protected columns; see :mod:`setsquare.auditing.fold_bounds`.
     features : table of n rows, optional
         Features of the models; where they determine a protected column, the models were fitted to it.
     sample_weight : array of n values, optional
@@ -104,16 +104,16 @@ def _are_known(features: Any, keep: BoolArray, coded: Protected, seed: int) -> b
 
 def code_protected(protected: Table, sample_weight: Any, options: Mapping[str, Any]) -> tuple[BoolArray, Protected]:
     """Rows that an audit keeps, and their coded protected columns."""
-    n = design.n_rows(protected)
+    n = tables.n_rows(protected)
     weight, cluster = validate_weight(sample_weight, n), cluster_numbers(options.get("cluster"), n)
     reading = {name: options[name] for name in ("coding", "reference", "missing") if name in options}
     keep = np.ones(n, dtype=bool) if weight is None else weight > 0.0
     if reading.get("missing") == "drop":
-        known = design.learn(protected, **reading).apply(protected).keep
+        known = tables.learn(protected, **reading).apply(protected).keep
         keep &= True if known is None else known
     if not keep.all():
-        protected = design.filter_rows(protected, keep)
-    encoded = design.learn(protected, **reading).apply(protected)
+        protected = tables.filter_rows(protected, keep)
+    encoded = tables.learn(protected, **reading).apply(protected)
     weight = None if weight is None else weight[keep]
     cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
     return keep, Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from setsquare.typing import Array
+from setsquare._typing import Array
 
 #: Means that differ less than this, relative to the spread within folds, are left alone.
 SAME = 0.02

@@ -1,322 +1,372 @@
-"""Audit predictions: is there a leak, how large, how sure."""
+"""What is audited: predictions of any shape, read into means of a family, shares of classes, or units."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Number
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 
-from setsquare import design
-from setsquare.auditing.certificate import certify
-from setsquare.auditing.conclusion import Settings, conclude_audit, nothing_to_leak
-from setsquare.auditing.covariance import KINDS
-from setsquare.auditing.frames import backend_of
-from setsquare.auditing.glm import Fit, evaluate_glm
-from setsquare.auditing.nonlinear import PERMUTATION_BASED
-from setsquare.auditing.protected import Protected, note_constant
-from setsquare.auditing.records import Evaluation
-from setsquare.auditing.result import AuditResult
-from setsquare.auditing.score import sample_of
-from setsquare.auditing.shape import evaluate_shape
-from setsquare.auditing.streams import audit_stream, refuse_in_memory
-from setsquare.auditing.subject import Raw, Subject, open_predictions, read_predictions
-from setsquare.auditing.tensor import EffectMap, evaluate_tensor
-from setsquare.auditing.verdict import Limits
+from setsquare._typing import Array, BoolArray
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.reading import check_alignment, dense, validate_weight
-from setsquare.families import Family
-from setsquare.families import family as make_family
-from setsquare.sources import Stream
-from setsquare.typing import Array, BoolArray, IntArray, Table
+from setsquare.families import Family, family
+from setsquare.tables.outcome import MANY_CLASSES, Values
+from setsquare.tables.outcome import guess_family as guess
+from setsquare.tables.positive import class_name, positive_class
+from setsquare.tables.stray_values import refuse_strays
 
-EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
+#: Rows of class probabilities sum to one up to this.
+SUM = 1e-6
+#: Rounded ones up to this, times the number of classes.
+ROUNDED = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Weights and clusters of the rows, where there are some."""
+class Subject:
+    """Predictions, ready for an evaluation model.
 
-    weight: Array | None
-    cluster: IntArray | None
+    Attributes
+    ----------
+    values : ndarray of shape (n,), (n, K) or (n, ...)
+        Means; shares of K classes; or units (a tensor, an embedding).
+    family : Family
+    classes : tuple of str
+        Names of the classes where there are three or more.
+    shape : tuple of int
+        Shape of the units; empty for means and classes.
+    n_outside : int
+        Predictions that the family's mean cannot reach.
+    notes : tuple of str
+    positive : str
+        The class, of two, whose probability the values are; empty where nothing names it.
+    """
 
-    def take(self, keep: BoolArray) -> Rows:
-        """Return some of them."""
-        return Rows(
-            None if self.weight is None else self.weight[keep],
-            None if self.cluster is None else np.unique(self.cluster[keep], return_inverse=True)[1],
+    values: Array
+    family: Family
+    classes: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    n_outside: int = 0
+    notes: tuple[str, ...] = ()
+    positive: str = ""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.values)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every row has the same prediction, up to rounding."""
+        flat = self.values.reshape(len(self.values), -1)
+        size = np.maximum(np.abs(flat).max(axis=0), 1e-300)
+        return bool((np.ptp(flat, axis=0) <= 1e-10 * size).all())
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Predictions as an array, not yet interpreted.
+
+    Attributes
+    ----------
+    array : ndarray of shape (n, ...)
+        Numbers, or objects with None for what is missing.
+    names : tuple of str
+        Columns of a dataframe, or the name of a series.
+    missing : boolean ndarray of shape (n,)
+        Rows with a missing or infinite value.
+    is_category : bool
+        Whether the type of a series says that it holds groups.
+    """
+
+    array: np.ndarray[Any, Any]
+    names: tuple[str, ...]
+    missing: BoolArray
+    is_category: bool = False
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.array)
+
+    def take(self, keep: BoolArray) -> Raw:
+        """Return some of the rows."""
+        return replace(self, array=self.array[keep], missing=self.missing[keep])
+
+    def check_complete(self) -> None:
+        """Refuse missing values."""
+        if count := int(self.missing.sum()):
+            raise MissingValuesError(
+                f"The predictions have {count} row(s) with missing (NaN) or infinite values: remove them, or pass "
+                "missing='drop'."
+            )
+
+
+def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> Raw:
+    """Read predictions of any kind into an array; `classes` name its columns."""
+    array, names = _as_array(predictions)
+    if isinstance(array, np.ma.MaskedArray):
+        raise InputError("Masked arrays are not read: fill the masked entries with NaN first.")
+    if array.ndim == 0:
+        raise InputError(
+            f"The predictions must be an array with one row an observation, not {type(predictions).__name__}."
         )
+    if array.dtype.kind in "cmMV":
+        raise InputError(f"Predictions of type {array.dtype} cannot be audited: give numbers or class labels.")
+    if not array.size:
+        raise InputError("There are no predictions: give at least one row and one column.")
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.dtype.kind == "O":
+        gone = np.array([_is_missing(value) for value in array.ravel()]).reshape(array.shape)
+        array = array.copy()
+        array[gone] = None
+        if _all_numbers(array[~gone]):
+            array = np.where(gone, np.nan, array).astype(np.float64)
+    if array.dtype.kind == "f":
+        missing = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
+    else:
+        missing = gone.reshape(len(array), -1).any(axis=1) if array.dtype.kind == "O" else np.zeros(len(array), bool)
+    if classes is not None:
+        names = tuple(str(name) for name in classes)
+        if array.ndim != 2 or len(names) != array.shape[1]:
+            raise InputError(
+                f"There are {len(names)} classes for predictions of shape {array.shape}: name each column."
+            )
+    return Raw(array, names, missing, _is_category(predictions))
 
 
-def audit(
+def _is_category(predictions: Any) -> bool:
+    series = nw.from_native(predictions, eager_only=True, allow_series=True, pass_through=True)
+    return isinstance(series, nw.Series) and isinstance(series.dtype, nw.Categorical | nw.Enum)
+
+
+def read_predictions(
     predictions: Any,
-    protected: Any,
-    family: str | Family | None = None,
-    vcov: str = "HC3",
-    *,
-    evaluation: str | Sequence[str] = ("glm", "shape"),
-    cluster: Any = None,
-    sample_weight: Any = None,
-    classes: Sequence[Any] | None = None,
+    glm: str | Family | None = None,
     link: str | None = None,
     parameter: float | None = None,
-    coding: str = "dummy",
-    reference: Mapping[str, Any] | None = None,
-    missing: str = "error",
-    level: float = 0.95,
-    tolerance: float = 0.05,
-    group_tolerance: float = 0.1,
-    shape_tolerance: float = 0.2,
-    setting: str = "as given",
-    n_permutations: int = 499,
-    max_rows: int | None = None,
-    random_state: int = 0,
     positive: object = None,
-) -> AuditResult:
-    """Audit predictions for what they still say of protected columns.
+) -> Subject:
+    """Find out what complete predictions are, and say so in notes where it had to be guessed.
 
     Parameters
     ----------
-    predictions : array, series or dataframe of shape (n,), (n, K) or (n, ...), or a column of a stream
-        Probabilities (also as the two columns of ``predict_proba``), class probabilities, counts, scores, class labels,
-        or a tensor or embedding with one row an observation. Of a :class:`setsquare.Stream`, ``stream["score"]``: it is
-        read in passes, by the generalised linear evaluation model.
-    protected : dataframe, series or array of n rows, or columns of the same stream
-        The protected columns; text and categories are coded by dummies.
-    family : str or Family, optional
-        Family of the evaluation model. By default binomial for values in [0, 1], multinomial for class probabilities,
-        gaussian for other numbers.
-    vcov : {"HC3", "HC2", "HC1", "HC0", "model", "cluster"}
-        Covariance of the effects. "model" is the paper's: what R's ``glm`` prints, made for 0/1 outcomes, and nearly
-        blind on probabilities.
-    evaluation : str or sequence of str
-        Evaluation models: "glm", "linear", "shape" (curvature, combinations of groups, and spread), "relu", "relu
-        without intercept", "forest", "independence". The effects of the first are the result's table; the verdict rests
-        on all of them, with adjusted p-values.
-    cluster : array or series of n values, optional
-        Rows with the same value are not independent (a patient, a site); errors are then cluster-robust.
-    sample_weight : array of n values, optional
-    classes : sequence of names, optional
-        Of the columns of class probabilities.
-    link, parameter : optional
-        Of the family: "canonical" or "log"; power of the Tweedie family or theta of the negative binomial one.
-    coding : {"dummy", "cells"}
-        "cells" gives every combination of categorical columns an effect of its own.
-    reference : mapping of column to level, optional
-        Reference levels of categorical columns.
-    missing : {"error", "drop", "level"}
-        What happens to missing values of the protected columns; "drop" also leaves out rows without a prediction.
-    level : float
-        Confidence of intervals and bounds; 1 - level is the chance of a false alarm.
-    tolerance : float
-        A dependence that is detected is a trace, not a leak, if the upper bound on its correlation is at most this.
-        With 0 everything that is detected is a leak.
-    group_tolerance : float
-        The same for the difference between a group's mean prediction and that of all other rows, in standard deviations
-        of the predictions.
-    shape_tolerance : float
-        The same for the correlation with curves and combinations of the columns, and for that of the spread of the
-        predictions with the columns.
-    setting : str
-        Where the predictions come from, for the label of the result: "as given", "in-sample", "held out".
-    n_permutations, max_rows, random_state : int
-        Of the permutation tests (relu, forest, independence, units), which work on a random part of many rows. More
-        permutations allow smaller p-values: none is below ``1 / (1 + n_permutations)``.
-    positive : class, optional
-        Which of two classes is audited where the predictions are labels or two columns of probabilities. By default 1,
-        True or "yes" among labels, and the second of two columns.
-
-    Returns
-    -------
-    AuditResult
+    predictions : Raw, array, series or dataframe of shape (n,), (n, K) or (n, ...)
+    glm : str or Family, optional
+        Guessed by default: probabilities and labels are binomial (multinomial for three classes or more), other
+        numbers gaussian.
+    positive : object, optional
+        Which of two classes is audited; see :func:`setsquare.tables.positive.positive_class`.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> group = rng.choice(["a", "b", "c"], size=3000)
-    >>> score = rng.normal(size=3000)
-    >>> print(audit(score, group).verdict)
-    no leak found
-    >>> print(audit(score + 0.3 * (group == "b"), group).verdict)
-    leak
+    >>> subject = read_predictions([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    >>> subject.family.name, subject.values
+    ('binomial', array([0.1, 0.8, 0.5]))
+    >>> read_predictions(["no", "yes", "yes"]).notes
+    ("The predictions are class labels, audited as 0 and 1 (1 is 'yes'): give probabilities where you have them.",)
     """
-    settings = Settings(
-        vcov, level, Limits(tolerance, group_tolerance, shape_tolerance), n_permutations, max_rows, random_state
-    )
-    names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
-    _check(settings, names, cluster)
-    if isinstance(predictions, Stream) or isinstance(protected, Stream):
-        asked = None if family is None else make_family(family, link, parameter)
-        given = sample_weight, asked, coding, reference, missing
-        refuse_in_memory(predictions, protected, names, cluster, classes)
-        return replace(audit_stream(predictions, protected, names, settings, given), setting=setting)
-    raw = open_predictions(predictions, classes)
-    if raw.n_rows != design.n_rows(protected):
-        raise InputError(
-            f"There are {raw.n_rows} predictions but {design.n_rows(protected)} rows of protected columns: give "
-            "the same rows in both."
-        )
-    for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
-        check_alignment(protected, values, what)
-    rows = Rows(validate_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
-    raw, columns, notes = _complete(raw, protected, rows, coding, reference, missing)
-    subject = read_predictions(raw, family, link, parameter, positive)
-    names = _check_subject(subject, names)
-    result = _audit(subject, columns, names, settings)
-    return replace(
-        result,
-        setting=setting,
-        notes=(*notes, *subject.notes, *result.notes),
-        backend=backend_of(protected, predictions),
-        positive=subject.positive,
-        is_clustered=cluster is not None,
-        is_weighted=sample_weight is not None,
-    )
-
-
-def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse what an evaluation model cannot take; units have one linear model, by whichever name."""
-    if subject.shape:
-        names = tuple(dict.fromkeys("glm" if name == "linear" else name for name in names if name != "shape"))
-        if not names:
-            raise InputError("The tests of shape take predictions, not units of a tensor: use 'glm'.")
-    if subject.classes and "linear" in names:
-        raise InputError("The linear evaluation model takes one column of predictions: use 'glm' for classes.")
-    low, high = subject.family.activation.range
-    mean = float(subject.values.mean())
-    if not subject.classes and not subject.is_constant and not low < mean < high:
-        raise InputError(
-            f"The mean of the predictions is {mean:g}, which the {subject.family.name} family cannot have: choose "
-            "another family."
-        )
-    return names
-
-
-def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
-    if settings.vcov not in KINDS:
-        raise InputError(f"Unknown vcov {settings.vcov!r}: choose one of {', '.join(KINDS)}.")
-    if settings.vcov == "cluster" and cluster is None:
-        raise InputError("vcov='cluster' needs the clusters: pass cluster=.")
-    if not 0.5 <= settings.level < 1.0:
-        raise InputError(f"level is a confidence between 0.5 and 1, such as 0.95, not {settings.level}.")
-    if not 0.0 <= settings.limits.correlation < 1.0:
-        raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.limits.correlation}.")
-    if not 0.0 <= settings.limits.shape < 1.0:
-        raise InputError(f"shape_tolerance is a correlation between 0 and 1, not {settings.limits.shape}.")
-    if not settings.limits.difference >= 0.0:
-        raise InputError(
-            f"group_tolerance is a number of standard deviations from 0 on, not {settings.limits.difference}."
-        )
-    if settings.max_rows is not None and settings.max_rows < 100:
-        raise InputError(f"max_rows is a number of rows of 100 or more, not {settings.max_rows}.")
-    if settings.n_permutations < 19:
-        raise InputError(f"A permutation test needs at least 19 permutations, not {settings.n_permutations}.")
-    for name in names:
-        if name not in EVALUATIONS:
-            raise InputError(f"Unknown evaluation model {name!r}: choose among {', '.join(EVALUATIONS)}.")
-    if not names or len(set(names)) < len(names):
-        raise InputError("Name at least one evaluation model, and each only once.")
-
-
-def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
-    """Clusters as numbers from 0; missing labels and a wrong count are refused."""
-    if cluster is None:
-        return None
-    values = open_predictions(cluster).array if len(np.shape(cluster)) == 1 else np.asarray(cluster)
-    if values.shape != (n,):
-        raise InputError(f"cluster has the shape {values.shape} but there are {n} rows: give one value a row.")
-    if open_predictions(values).missing.any():
-        raise MissingValuesError("cluster has missing values: give each row a cluster.")
-    codes = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)[1]
-    if not codes.any():
-        raise InputError("Every row is in the same cluster: cluster-robust errors need at least two clusters.")
-    return codes
-
-
-def _complete(
-    raw: Raw,
-    protected: Table,
-    rows: Rows,
-    coding: Any,
-    reference: Mapping[str, Any] | None,
-    missing: Any,
-) -> tuple[Raw, Protected, tuple[str, ...]]:
-    """Code the protected columns, and leave out incomplete rows where that was asked for."""
-    n = raw.n_rows
-    keep = np.ones(n, dtype=bool) if rows.weight is None else rows.weight > 0.0  # a row without weight is not there
-    if missing == "drop":
-        keep &= ~raw.missing
-        if not keep.any():
-            raise MissingValuesError("Every prediction is missing: there is nothing to audit.")
-        known = design.learn(protected, coding=coding, reference=reference, missing=missing).apply(protected).keep
-        keep &= True if known is None else known
-    notes: tuple[str, ...] = ()
-    if not keep.all():
-        raw, rows, protected = raw.take(keep), rows.take(keep), design.filter_rows(protected, keep)
-        notes = (f"{n - raw.n_rows} of {n} rows are incomplete or have no weight, and were left out.",)
+    if glm is None and (link is not None or parameter is not None):
+        raise InputError("link= and parameter= belong to a family: pass family= too.")
+    asked = None if glm is None else family(glm, link, parameter)
+    raw = predictions if isinstance(predictions, Raw) else open_predictions(predictions)
     raw.check_complete()
-    learned = design.learn(protected, coding=coding, reference=reference, missing=missing)
-    encoded = learned.apply(protected)
-    columns = Protected(dense(encoded.values), encoded.names, encoded.sources, rows.weight, rows.cluster)
-    notes += note_constant(learned, bool(columns.varies.any()))
-    if raw.n_rows < columns.values.shape[1] + 3:
+    found = _interpret(raw, asked, positive)
+    if positive is None or found.positive:
+        return found
+    if found.shape or found.family.name != "binomial":
         raise InputError(
-            f"Too few rows ({raw.n_rows}) for {columns.values.shape[1]} protected column(s): give at least three "
-            "more rows than columns."
+            f"positive={class_name(positive)!r} belongs to two classes: leave it out for other predictions."
         )
-    return raw, columns, notes
+    return replace(found, positive=class_name(positive))
 
 
-def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings) -> AuditResult:
-    n, p = protected.values.shape
-    blank = nothing_to_leak(n, p, settings.level, str(subject.family))
-    if subject.is_constant:
-        return blank
-    evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
-    if not subject.shape and (fit is None or settings.vcov == "model"):
-        # Bounds rest on robust errors, whatever the table shows.
-        robust = "HC3" if protected.cluster is None else "cluster"
-        fit = evaluate_glm(subject.values, protected, subject.family, vcov=robust)[1]
-    bounds = certify(subject.values, protected, subject.family, fit, settings.level)
-    return conclude_audit(blank, evaluations, bounds, settings, protected, effect_map=effect_map)
+def _interpret(raw: Raw, asked: Family | None, positive: object) -> Subject:
+    labels = _labels(raw, asked, positive) if raw.array.ndim == 1 else None
+    if labels is not None:
+        return labels
+    values = _numbers(raw.array)
+    if values.ndim == 2 and (sums := _sums_to_one(values, asked)):
+        return _classes(values, raw.names, asked, positive, rounded=sums == "rounded")
+    if values.ndim > 1:
+        return _units(values, asked)
+    if asked is not None and asked.is_vector:
+        raise InputError("The multinomial family needs a column of probabilities for each class, or class labels.")
+    return _means(values, asked)
 
 
-def _evaluate(
-    subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings
-) -> tuple[tuple[Evaluation, ...], Fit | None, EffectMap | None]:
-    """Run the evaluation models in order; random numbers of each start from the same seed."""
-    y, level = subject.values, settings.level
-    fit: Fit | None = None
-    effect_map: EffectMap | None = None
-    evaluations: list[Evaluation] = []
-    for name in names:
-        rng = np.random.default_rng(settings.seed)
-        if name == "shape":
-            tested = protected.without_lone_rows()
-            sample = sample_of(tested.part(y), tested)
-            found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, level)
-        elif name in PERMUTATION_BASED:
-            found = PERMUTATION_BASED[name](
-                y, protected, rng=rng, n_permutations=settings.n_permutations, max_rows=settings.max_rows
-            )
-        elif subject.shape:
-            found, effect_map = evaluate_tensor(
-                y,
-                protected,
-                subject.shape,
-                n_permutations=settings.n_permutations,
-                max_rows=settings.max_rows,
-                rng=rng,
-            )
-        else:
-            glm = make_family("gaussian") if name == "linear" else subject.family
-            vcov = "cluster" if protected.cluster is not None and settings.vcov != "model" else settings.vcov
-            found, own = evaluate_glm(
-                y, protected, glm, vcov=vcov, level=level, classes=subject.classes, seed=settings.seed
-            )
-            found = replace(found, name=name)
-            fit = own if name == "glm" else fit
-        evaluations.append(found)
-    return tuple(evaluations), fit, effect_map
+def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
+    try:
+        native = nw.from_native(predictions, eager_only=True, allow_series=True, pass_through=True)
+        if isinstance(native, nw.Series):
+            return native.to_numpy(), (str(native.name),) if native.name else ()
+        if isinstance(native, nw.DataFrame):
+            return native.to_numpy(), tuple(str(name) for name in native.columns)
+        if hasattr(predictions, "collect"):
+            raise InputError(f"A lazy {type(predictions).__name__} cannot be read here; collect it first.")
+        if hasattr(predictions, "detach"):  # a torch tensor, on any device
+            predictions = predictions.detach().cpu().numpy()
+        if hasattr(predictions, "toarray"):
+            raise InputError("Sparse predictions are not read: give a dense array.")
+        return (predictions if isinstance(predictions, np.ma.MaskedArray) else np.asarray(predictions)), ()
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"The predictions are no array ({error}): give one row an observation.") from None
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # pandas' NA is neither equal nor unequal to itself
+        return True
+
+
+def _all_numbers(values: np.ndarray[Any, Any]) -> bool:
+    return bool(len(values)) and all(
+        isinstance(value, Number) and not isinstance(value, bool | np.bool_ | complex) for value in values
+    )
+
+
+def _numbers(array: np.ndarray[Any, Any]) -> Array:
+    try:
+        return array.astype(np.float64, copy=False)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"The predictions hold text or objects (such as {array.ravel()[0]!r}): give numbers, or one column of "
+            "labels."
+        ) from None
+
+
+def _labels(raw: Raw, asked: Family | None, positive: object) -> Subject | None:
+    """Class labels as 0 and 1, or as indicators of three classes or more; None if these are numbers."""
+    array = raw.array
+    text, vector = array.dtype.kind in "OUSb", asked is not None and asked.is_vector
+    if not text and not vector and (asked is not None and asked.name != "binomial"):
+        return None
+    if text and asked is not None and asked.name not in ("binomial", "multinomial"):
+        raise InputError(f"Class labels cannot be audited by the {asked.name} family: leave family= out.")
+    if array.dtype.kind == "f" and not (array == np.floor(array)).all():
+        return None
+    as_text = array.astype(str) if array.dtype.kind == "O" else array
+    levels, codes, counts = np.unique(as_text, return_inverse=True, return_counts=True)
+    if not text and not vector and len(levels) != 2:
+        return None  # counts or other numbers
+    if text and not raw.is_category:
+        refuse_strays("The column of predictions", dict(zip(levels.tolist(), counts.tolist(), strict=True)))
+    if len(levels) > MANY_CLASSES:
+        raise InputError(
+            f"The predictions are text with {len(levels)} different values: give numbers, or class labels."
+        )
+    names = tuple(map(class_name, levels))
+    kind, _ = guess(Values(n_levels=len(levels), is_text=True), "predictions")
+    if kind == "binomial" and not vector:
+        one = _positive_label(names, positive)
+        note = (
+            f"The predictions are class labels, audited as 0 and 1 (1 is {one!r}): give probabilities where you have "
+            "them."
+        )
+        glm = family(kind) if asked is None else asked
+        coded = np.array([float(name == one) for name in names])[codes]
+        return Subject(coded, glm, notes=(note,), positive=one)
+    if asked is not None and not asked.is_vector:
+        raise InputError(f"{len(levels)} labels are more than the binomial family takes: leave family= out.")
+    note = (
+        f"The predictions are labels of {len(levels)} classes, audited as indicators: give probabilities where you "
+        "have them."
+    )
+    return Subject(np.eye(len(levels))[codes], family("multinomial"), classes=names, notes=(note,))
+
+
+def _positive_label(names: Sequence[str], positive: object) -> str:
+    """The positive one of the labels that were predicted; a single one needs no choice."""
+    if len(names) == 1:
+        return names[0] if positive is None else class_name(positive)
+    return positive_class(names, positive)
+
+
+def _sums_to_one(values: Array, asked: Family | None) -> str:
+    """Whether rows are class probabilities: "exactly", "rounded" or not ("")."""
+    if asked is not None and asked.name not in ("binomial", "multinomial"):
+        return ""
+    gap = float(np.abs(values.sum(axis=1) - 1.0).max())
+    if gap <= SUM:
+        return "exactly"
+    if gap <= ROUNDED * values.shape[1] and values.min() >= 0.0 and values.max() <= 1.0:
+        return "rounded"
+    if asked is not None:
+        raise InputError(
+            f"{values.shape[1]} columns of predictions whose rows do not sum to 1 are no class probabilities: give one "
+            "column, or probabilities of all classes."
+        )
+    return ""
+
+
+def _classes(values: Array, names: Sequence[str], asked: Family | None, positive: object, *, rounded: bool) -> Subject:
+    notes = []
+    if rounded:
+        values = values / values.sum(axis=1, keepdims=True)
+        notes.append("The rows of probabilities sum to 1 only roughly, and were scaled to do so.")
+    if values.shape[1] == 2 and (asked is None or not asked.is_vector):
+        # As in scikit-learn, the second of two columns is the positive class.
+        shown = tuple(names) or ("first column", "second column")
+        one = shown[1] if positive is None else positive_class(shown, positive)
+        found = _means(values[:, shown.index(one)], asked or family("binomial"))
+        return replace(found, notes=(*notes, *found.notes), positive=one)
+    if asked is not None and not asked.is_vector:
+        raise InputError(
+            f"Probabilities of {values.shape[1]} classes are audited by the multinomial family, not by the "
+            f"{asked.name} one: leave family= out."
+        )
+    classes = tuple(names) or tuple(str(j) for j in range(values.shape[1]))
+    used = np.abs(values).sum(axis=0) > 0.0
+    if not used.all():
+        empty = ", ".join(name for name, here in zip(classes, used, strict=True) if not here)
+        notes.append(f"Class(es) {empty} have probability 0 in every row and were left out.")
+    outside = int(((values < 0.0) | (values > 1.0)).any(axis=1).sum())
+    return Subject(
+        values[:, used],
+        family("multinomial"),
+        tuple(name for name, here in zip(classes, used, strict=True) if here),
+        n_outside=outside,
+        notes=(*notes, *outside_note(outside, len(values), "multinomial")),
+    )
+
+
+def _units(values: Array, asked: Family | None) -> Subject:
+    if asked is not None and asked.name != "gaussian":
+        raise InputError(
+            f"Predictions of shape {values.shape} are units, which the linear evaluation model audits: leave family= "
+            f"out, or give one column for the {asked.name} family."
+        )
+    return Subject(values.reshape(len(values), -1), family("gaussian"), shape=values.shape[1:])
+
+
+def _means(values: Array, asked: Family | None) -> Subject:
+    glm, notes = guess_family(float(values.min()), float(values.max()), asked)
+    low, high = glm.activation.range
+    outside = int(((values < low) | (values > high)).sum())
+    return Subject(values, glm, n_outside=outside, notes=(*notes, *outside_note(outside, len(values), glm.name)))
+
+
+def guess_family(low: float, high: float, asked: Family | None) -> tuple[Family, tuple[str, ...]]:
+    """Return the family that was asked for, or that of numbers in this range with a note that says so."""
+    if asked is not None:
+        return asked, ()
+    name, _ = guess(Values(low, high), "predictions")
+    kind = "probabilities (binomial)" if name == "binomial" else "numbers on the whole line (gaussian)"
+    note = f"The predictions were taken for {kind}: pass family= if they are something else."
+    return family(name), (note,)
+
+
+def outside_note(count: int, n: int, name: str) -> tuple[str, ...]:
+    """Say how many predictions the family's mean cannot reach."""
+    if not count:
+        return ()
+    return (
+        f"{count} of {n} predictions lie outside the range of the {name} family; they were used as they are, since the "
+        "estimating equations need only group means in range.",
+    )

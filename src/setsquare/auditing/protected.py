@@ -7,12 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from setsquare.auditing.covariance import ALONE
-from setsquare.design import Design
+from setsquare._typing import Array, BoolArray, IntArray
+from setsquare.auditing.evaluations.covariance import ALONE
 from setsquare.errors import InputError
 from setsquare.projection import Basis, protected_basis
-from setsquare.rows import mean_weight, row_slices
-from setsquare.typing import Array, BoolArray, IntArray
+from setsquare.rows.blocks import mean_weight, row_slices
+from setsquare.tables import Design
 
 
 @dataclass(frozen=True)  # without slots: what is worked out of the columns is kept

@@ -10,12 +10,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from setsquare.auditing.records import Effect, Evaluation, Test
+from setsquare.auditing.evaluations.records import Effect, Evaluation, Test
 
 if TYPE_CHECKING:
-    from setsquare.auditing.comparison import Comparison
-    from setsquare.auditing.family import Member
-    from setsquare.auditing.performance import Interval
+    from setsquare.auditing.adjustment import Member
+    from setsquare.auditing.comparison.compare import Comparison
+    from setsquare.auditing.comparison.performance import Interval
     from setsquare.auditing.result import AuditResult
 
 WIDTH = 100

@@ -6,15 +6,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from setsquare._typing import Table
 from setsquare.auditing import render
+from setsquare.auditing.adjustment import Member
 from setsquare.auditing.certificate import Certificate
-from setsquare.auditing.family import Member
-from setsquare.auditing.frames import to_frame
-from setsquare.auditing.records import EFFECT_COLUMNS, Evaluation, benjamini_hochberg, holm
-from setsquare.auditing.tensor import EffectMap
+from setsquare.auditing.evaluations.records import EFFECT_COLUMNS, Evaluation, benjamini_hochberg, holm
+from setsquare.auditing.evaluations.tensor import EffectMap
 from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Verdict
 from setsquare.errors import InputError
-from setsquare.typing import Table
+from setsquare.tables.dataframes import to_frame
 
 
 @dataclass(frozen=True, slots=True)

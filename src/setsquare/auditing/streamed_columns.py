@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from setsquare.auditing.score import Sample
-from setsquare.moments import Moments
+from setsquare._typing import Array, BoolArray
+from setsquare.auditing.evaluations.score import Sample
+from setsquare.glm.streamed_preparation import StreamedRows
+from setsquare.glm.streamed_problem import add_sums
 from setsquare.projection import Basis, basis_of_moments
-from setsquare.rows import Block, Sums, weighted_gram
-from setsquare.sources import Parts
-from setsquare.streamed_preparation import StreamedRows
-from setsquare.streamed_problem import add_sums
-from setsquare.typing import Array, BoolArray
+from setsquare.projection.moments import Moments
+from setsquare.rows import Parts
+from setsquare.rows.blocks import Block, Sums, weighted_gram
 
 
 @dataclass(frozen=True)  # without slots: what is worked out in a pass is kept

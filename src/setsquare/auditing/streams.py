@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from setsquare import design
-from setsquare.auditing.association import associate
+from setsquare import tables
+from setsquare._typing import Array, Table
+from setsquare.auditing.bounds import associate
 from setsquare.auditing.certificate import (
     Certificate,
     ColumnBound,
@@ -19,28 +20,27 @@ from setsquare.auditing.certificate import (
     find_references,
 )
 from setsquare.auditing.conclusion import Settings, conclude_audit, nothing_to_leak
-from setsquare.auditing.covariance import ALONE
-from setsquare.auditing.glm import Evidence, conclude, fit_prepared
+from setsquare.auditing.evaluations.covariance import ALONE
+from setsquare.auditing.evaluations.glm import Evidence, conclude, fit_prepared
+from setsquare.auditing.evaluations.records import Evaluation
+from setsquare.auditing.evaluations.shape import Mapped, evaluate_shape
+from setsquare.auditing.predictions import guess_family, outside_note
 from setsquare.auditing.protected import note_constant
-from setsquare.auditing.records import Evaluation
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.shape import Mapped, evaluate_shape
 from setsquare.auditing.streamed_columns import StreamedProtected, without_ones
-from setsquare.auditing.subject import guess_family, outside_note
-from setsquare.design import Design, TableSeen
-from setsquare.design.table import open_table
 from setsquare.errors import InputError
-from setsquare.estimators.outcomes import Numbers
-from setsquare.estimators.reading import Reader
-from setsquare.estimators.streaming import Encoder, Roles, numbers
+from setsquare.estimators.roles import Reader
+from setsquare.estimators.stream import Encoder, Roles, numbers
+from setsquare.estimators.stream_outcome import Numbers
 from setsquare.families import Family
-from setsquare.moments import Moments
+from setsquare.glm.streamed_preparation import StreamedRows, prepare_streamed
+from setsquare.glm.streamed_problem import Outcomes, StreamedProblem
 from setsquare.projection import basis_of_moments
-from setsquare.rows import Block, single_threaded_blas
-from setsquare.sources import Stream
-from setsquare.streamed_preparation import StreamedRows, prepare_streamed
-from setsquare.streamed_problem import Outcomes, StreamedProblem
-from setsquare.typing import Array, Table
+from setsquare.projection.moments import Moments
+from setsquare.rows import Stream
+from setsquare.rows.blocks import Block, single_threaded_blas
+from setsquare.tables import Design, TableSeen
+from setsquare.tables.frame import open_table
 
 
 class Looked(NamedTuple):
@@ -99,7 +99,7 @@ def look(
     stream = replace(protected, columns=roles.columns).keep()
     cells = roles.features if coding == "cells" else ()
     seen = stream.parts().reduce(partial(_look, roles, missing, cells, glm), _merge)
-    learned = design.settle(seen.table, roles.features, coding=coding, reference=reference, missing=missing)
+    learned = tables.settle(seen.table, roles.features, coding=coding, reference=reference, missing=missing)
     notes = note_constant(learned)
     if dropped := seen.table.n_rows - seen.table.n_kept:
         notes = (
@@ -182,8 +182,8 @@ def _rest(members: Array, block: Block) -> Block:
 
 
 def _look(roles: Roles, missing: Any, cells: Any, glm: Family | None, table: Table) -> Looked:
-    seen = design.observe(table, roles.coded, missing=missing, cells=cells)
-    complete = design.complete(open_table(table), roles.coded) if missing == "drop" else None
+    seen = tables.observe(table, roles.coded, missing=missing, cells=cells)
+    complete = tables.complete(open_table(table), roles.coded) if missing == "drop" else None
     y = numbers(table, roles.outcome, "prediction")
     weight = numbers(table, roles.weight, "weight")
     assert y is not None

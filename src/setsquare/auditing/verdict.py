@@ -9,10 +9,10 @@ from enum import StrEnum
 
 from scipy import special
 
+from setsquare.auditing.adjustment import Member, adjust
 from setsquare.auditing.certificate import Certificate, ColumnBound
-from setsquare.auditing.family import Member, adjust
-from setsquare.auditing.records import Evaluation
-from setsquare.auditing.shape import COMBINATIONS, CURVATURE, SPREAD
+from setsquare.auditing.evaluations.records import Evaluation
+from setsquare.auditing.evaluations.shape import COMBINATIONS, CURVATURE, SPREAD
 
 #: A correlation below this is small by the usual convention; an audit that cannot rule out a larger one has not looked.
 SMALL = 0.1

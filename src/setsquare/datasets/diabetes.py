@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from setsquare._extras import require
 from setsquare.datasets.record import Dataset, assemble
 from setsquare.datasets.registry import REGISTRY
-from setsquare.extras import require
 
 
 def load_diabetes() -> Dataset:

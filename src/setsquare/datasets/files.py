@@ -6,9 +6,9 @@ import hashlib
 import os
 from pathlib import Path
 
+from setsquare._extras import require
 from setsquare.datasets.registry import DataFile
 from setsquare.errors import DataNotFoundError, InputError
-from setsquare.extras import require
 
 #: The environment variable that names the user's folder of data.
 VARIABLE = "SETSQUARE_DATA"

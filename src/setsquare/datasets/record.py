@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from setsquare._typing import Array
 from setsquare.datasets.registry import DatasetInfo, Family
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.typing import Array
 
 if TYPE_CHECKING:
     import pandas as pd

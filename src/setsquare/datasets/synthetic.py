@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from scipy.special import expit
 
+from setsquare._typing import Array
 from setsquare.errors import InputError
-from setsquare.typing import Array
 
 SyntheticFamily: TypeAlias = Literal["binomial", "poisson"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from setsquare._extras import require
 from setsquare.errors import InputError
-from setsquare.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd

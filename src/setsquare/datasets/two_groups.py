@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from setsquare._typing import Array
 from setsquare.errors import InputError
-from setsquare.typing import Array
 
 #: Intensities of the first and the second group are uniform between these, those of signal and confounder alike.
 RANGES = np.array([[1.0, 4.0], [3.0, 6.0]])

@@ -3,9 +3,9 @@
 from setsquare.estimators.classifier import OrthogonalGLMClassifier
 from setsquare.estimators.components import PrincipalComponents
 from setsquare.estimators.linear import LinearOrthogonalizer
-from setsquare.estimators.plain import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.estimators.prediction import PredictionOrthogonalizer
 from setsquare.estimators.regressor import OrthogonalGLMRegressor
+from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 
 __all__ = [
     "LinearOrthogonalizer",

@@ -11,11 +11,11 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
 
 from setsquare import families
+from setsquare._typing import Array, Table
 from setsquare.errors import InputError
 from setsquare.estimators.glm import OrthogonalGLM
-from setsquare.estimators.outcomes import Classes, Outcome
+from setsquare.estimators.stream_outcome import Classes, Outcome
 from setsquare.families import Family
-from setsquare.typing import Array, Table
 
 
 class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):

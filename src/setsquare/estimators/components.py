@@ -9,13 +9,13 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from setsquare._typing import Array, Table
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.reading import is_dataframe, validate_weight
-from setsquare.estimators.streaming import Roles, note_columns, required_numbers
-from setsquare.moments import Moments
-from setsquare.rows import row_slices
-from setsquare.sources import as_stream
-from setsquare.typing import Array, Table
+from setsquare.estimators.roles import is_dataframe, validate_weight
+from setsquare.estimators.stream import Roles, note_columns, required_numbers
+from setsquare.projection.moments import Moments
+from setsquare.rows import as_stream
+from setsquare.rows.blocks import row_slices
 
 
 class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):

@@ -12,11 +12,11 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from setsquare import design
+from setsquare import tables
+from setsquare._typing import Array, Matrix, Table
 from setsquare.errors import InputError
-from setsquare.estimators.freedom import refuse_levels
-from setsquare.estimators.outcomes import Outcome
-from setsquare.estimators.reading import (
+from setsquare.estimators.level_count import refuse_levels
+from setsquare.estimators.roles import (
     Columns,
     Reader,
     check_alignment,
@@ -25,7 +25,7 @@ from setsquare.estimators.reading import (
     validate_outcome,
     validate_weight,
 )
-from setsquare.estimators.streaming import (
+from setsquare.estimators.stream import (
     assign,
     column_values,
     join_roles,
@@ -34,14 +34,14 @@ from setsquare.estimators.streaming import (
     numbers,
     stream_problem,
 )
+from setsquare.estimators.stream_outcome import Outcome
 from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
-from setsquare.problem import Problem
-from setsquare.rows import is_sparse, row_slices
-from setsquare.solvers import Solution, solve
-from setsquare.sources import Stream, as_stream, is_dask_array
-from setsquare.streamed_problem import StreamedProblem
-from setsquare.typing import Array, Matrix, Table
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Solution, solve
+from setsquare.glm.streamed_problem import StreamedProblem
+from setsquare.rows import Stream, as_stream, is_dask_array
+from setsquare.rows.blocks import is_sparse, row_slices
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
@@ -82,7 +82,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if stream is not None:
             return self._fit_stream(stream, y, protected, weight, offset)
         X = validate_features(self, X, reset=True)
-        n = design.n_rows(X)
+        n = tables.n_rows(X)
         for what, values in (("the outcome", y), ("sample_weight", weight), ("offset", offset)):
             check_alignment(X, values, what)
         y, weight, offset = validate_outcome(y, n), validate_weight(weight, n), _validate_offset(offset, n)
@@ -154,7 +154,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if stream is None:
             if not self.reader_.lacks_protected(X):
                 X = validate_features(self, X, reset=False)
-            eta, n_pooled = self._batch_predictor(_validate_offset(offset, design.n_rows(X)), X)
+            eta, n_pooled = self._batch_predictor(_validate_offset(offset, tables.n_rows(X)), X)
         else:
             eta, n_pooled = self._stream_predictor(stream, offset)
         warn_pooled(n_pooled)

@@ -9,14 +9,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from setsquare._typing import Array, Table
 from setsquare.errors import InputError
-from setsquare.estimators.gathering import MomentFitting
-from setsquare.estimators.reading import Columns, dense, learn_reader, validate_features, validate_weight
+from setsquare.estimators.partial_fit import MomentFitting
+from setsquare.estimators.roles import Columns, dense, learn_reader, validate_features, validate_weight
 from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.warn import warn_dropped, warn_erased, warn_pooled
 from setsquare.projection import Eraser, Projector, protected_basis
-from setsquare.sources import as_stream
-from setsquare.typing import Array, Table
+from setsquare.rows import as_stream
 
 
 class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):

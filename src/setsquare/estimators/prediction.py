@@ -15,8 +15,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from setsquare import families
+from setsquare._typing import Array, Table
 from setsquare.errors import InputError, NotOrthogonalError
-from setsquare.estimators.reading import (
+from setsquare.estimators.roles import (
     Columns,
     check_alignment,
     learn_reader,
@@ -27,10 +28,9 @@ from setsquare.estimators.reading import (
 from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.warn import warn_boundary, warn_dropped, warn_outside, warn_pooled, warn_unweighted
 from setsquare.families import Activation
-from setsquare.problem import check_finite
+from setsquare.glm.problem import check_finite
 from setsquare.projection import GeneralizedProjector, Projector
-from setsquare.rows import single_threaded_blas
-from setsquare.typing import Array, Table
+from setsquare.rows.blocks import single_threaded_blas
 
 
 def _wraps_classifier(self: PredictionOrthogonalizer) -> bool:

@@ -10,11 +10,11 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
 from setsquare import families
+from setsquare._typing import Array, Table
 from setsquare.errors import InputError
 from setsquare.estimators.glm import OrthogonalGLM
-from setsquare.estimators.outcomes import Numbers, Outcome
+from setsquare.estimators.stream_outcome import Numbers, Outcome
 from setsquare.families import Family
-from setsquare.typing import Array, Table
 
 
 class OrthogonalGLMRegressor(RegressorMixin, OrthogonalGLM):

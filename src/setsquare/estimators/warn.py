@@ -19,7 +19,7 @@ from setsquare.errors import (
     SolverWarning,
     WeightWarning,
 )
-from setsquare.solvers import Certificate, Solution, Status
+from setsquare.glm.solver import Certificate, Solution, Status
 
 #: Share of the outcome's variance explained by the protected columns from which a warning is due.
 LABEL_SHARE = 0.5

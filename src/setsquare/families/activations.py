@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from setsquare.typing import Array
+from setsquare._typing import Array
 
 Three = tuple[Array, Array, Array]
 Four = tuple[Array, Array, Array, Array]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from setsquare._typing import Array
 from setsquare.families.softmax import RowTerms
-from setsquare.typing import Array
 
 
 def add_barrier(terms: RowTerms, eta: Array, edge: float, strength: float) -> RowTerms:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from setsquare._typing import Array
 from setsquare.errors import InputError, OutcomeRangeError
 from setsquare.families import losses
 from setsquare.families.activations import (
@@ -24,7 +25,6 @@ from setsquare.families.activations import (
     power_activation,
 )
 from setsquare.families.softmax import RowTerms, softmax_terms, softmax_values
-from setsquare.typing import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

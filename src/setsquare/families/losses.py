@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit, xlogy
 
+from setsquare._typing import Array
 from setsquare.families.activations import Three, exp, softplus
-from setsquare.typing import Array
 
 
 def gaussian_loss(y: Array, eta: Array) -> Three:

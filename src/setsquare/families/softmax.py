@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from setsquare._typing import Array
 from setsquare.families.activations import log_sum_exp, softmax
-from setsquare.typing import Array
 
 
 class RowTerms(NamedTuple):

@@ -1,11 +1,11 @@
 """Networks: blind any layer of a torch model to the protected columns, while training or afterwards."""
 
-from setsquare.extras import require
+from setsquare._extras import require
 
 require("Networks need", "torch")
 
 from setsquare.nn import functional
-from setsquare.nn.auditing import audit_layer
+from setsquare.nn.audit import audit_layer
 from setsquare.nn.constraint import OrthogonalityConstraint
 from setsquare.nn.fitting import LayerFit, fit_layer
 from setsquare.nn.head import refit_head

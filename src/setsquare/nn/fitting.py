@@ -14,10 +14,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
 from setsquare.nn.activations import ACTIVATIONS
 from setsquare.nn.functional import flatten, read_protected
+from setsquare.nn.generalized_moments import WorkingMoments
 from setsquare.nn.implicit import Sums, assemble, minimise, row_sums, sum_over_processes
 from setsquare.nn.layer import Orthogonalize
 from setsquare.nn.network import call, evaluating, takes_protected
-from setsquare.nn.working import WorkingMoments
 
 #: Largest correlation that may be left on the rows of the loader.
 TOLERANCE = 1e-6

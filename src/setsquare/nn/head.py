@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from setsquare.design.outcome import Values, guess_family
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
 from setsquare.families import Family, family
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Solution, solve
 from setsquare.nn.functional import read_protected
 from setsquare.nn.network import call, check_layer, evaluating, takes_protected
-from setsquare.problem import Problem
-from setsquare.solvers import Solution, solve
+from setsquare.tables.outcome import Values, guess_family
 
 
 def refit_head(
@@ -47,7 +47,7 @@ def refit_head(
         What the output stands for. By default: several outputs are the classes 0, 1, ... (softmax); one output is
         binomial (sigmoid) where the outcome is 0 or 1 throughout, else gaussian.
     l2 : float
-        Ridge on the coefficients, see :class:`~setsquare.problem.Problem`; for wide heads.
+        Ridge on the coefficients, see :class:`~setsquare.glm.problem.Problem`; for wide heads.
 
     Returns
     -------

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from setsquare.errors import InputError, NotFiniteWarning
 from setsquare.nn.functional import check_activation, flatten, read_protected
+from setsquare.nn.generalized_moments import WorkingMoments
 from setsquare.nn.moments import Momentum, RunningMoments
-from setsquare.nn.working import WorkingMoments
 
 Where: TypeAlias = Literal["post", "pre", "generalized"]
 Inference: TypeAlias = Literal["protected", "marginal", "off"]

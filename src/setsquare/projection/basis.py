@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, lapack
 
+from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.moments import Moments
-from setsquare.rows import mean_weight, row_slices
-from setsquare.typing import Array
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import mean_weight, row_slices
 
 #: A column whose part outside the span of the columns before it is smaller than this share of it is collinear.
 COLLINEAR = 1e-9

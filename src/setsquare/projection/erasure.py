@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.moments import Moments
 from setsquare.projection.basis import Basis, cholesky_factor, settle_basis
 from setsquare.projection.linear import Projector, coordinates, subtract_product
-from setsquare.rows import Sums, row_slices, sum_over_rows
-from setsquare.typing import Array
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import Sums, row_slices, sum_over_rows
 
 #: Canonical correlations below this are rounding: to take such a direction out would lose it for nothing.
 ROUNDING = 1e-9

@@ -19,12 +19,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Activation, activation, contrasts
 from setsquare.families.softmax import softmax_terms
 from setsquare.projection.basis import Basis, protected_basis
-from setsquare.rows import mean_weight, row_slices, single_threaded_blas, weighted_gram, weighted_product
-from setsquare.typing import Array, BoolArray, IntArray
+from setsquare.rows.blocks import mean_weight, row_slices, single_threaded_blas, weighted_gram, weighted_product
 
 Index: TypeAlias = "IntArray | slice"
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.moments import Moments
 from setsquare.projection.basis import Basis, basis_of_moments, protected_basis
-from setsquare.rows import OWN_CACHE, Sums, room, sum_over_rows
-from setsquare.typing import Array
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import OWN_CACHE, Sums, room, sum_over_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Any
 
 from setsquare.auditing import AuditResult, Comparison
 from setsquare.errors import InputError
+from setsquare.glm.solver import Certificate
 from setsquare.report import by_level, prose, sections
 from setsquare.report.material import Material, read_material
 from setsquare.report.record import Headline, Report
-from setsquare.solvers import Certificate
 
 _CONTENT = ("text", "notes", "tables", "figures")
 

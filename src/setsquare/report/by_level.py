@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from setsquare._typing import Array
 from setsquare.report.groups import Groups
 from setsquare.report.levels import Reliability, Spread, histogram_edges, reliabilities, spreads
 from setsquare.report.material import Material
 from setsquare.report.record import Kind, Section, section, table
-from setsquare.typing import Array
 
 #: Classes that are shown one by one.
 MOST_CLASSES = 6

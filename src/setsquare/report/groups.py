@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from setsquare.design.column import Levels, label, read
-from setsquare.design.table import open_table
-from setsquare.typing import Array, BoolArray, IntArray, Table
+from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare.tables.column import Levels, label, read
+from setsquare.tables.frame import open_table
 
 #: Levels that are shown one by one; the smallest of more are put together.
 MOST_LEVELS = 12

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from setsquare.auditing.calibration import Bin
-from setsquare.auditing.performance import Interval, Scale, interval, mean_metric
+from setsquare._typing import Array, IntArray
+from setsquare.auditing.comparison.calibration import Bin
+from setsquare.auditing.comparison.performance import Interval, Scale, interval, mean_metric
 from setsquare.families import Family
 from setsquare.report.groups import Groups
-from setsquare.rows import mean_weight
-from setsquare.typing import Array, IntArray
+from setsquare.rows.blocks import mean_weight
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: Groups below this have few bins of calibration.
@@ -77,7 +77,7 @@ def spreads(values: Array, groups: Groups, edges: Array, sample: Sample) -> tupl
 def reliabilities(y: Array, values: Array, groups: Groups, family: Family, sample: Sample) -> tuple[Reliability, ...]:
     """Calibration of each group, in ten bins of about equal weight by increasing prediction; equal ones share a bin.
 
-    The slope that :func:`setsquare.auditing.calibration.calibration` adds would be a fit for each group.
+    The slope that :func:`setsquare.auditing.comparison.calibration.calibration` adds would be a fit for each group.
 
     Examples
     --------

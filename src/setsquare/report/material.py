@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from setsquare.auditing.classes import align, class_names, code_outcome
-from setsquare.auditing.comparison import Score
-from setsquare.auditing.performance import cluster_codes, difference, interval, performance
-from setsquare.auditing.subject import Raw, open_predictions, read_predictions
-from setsquare.design import n_rows
+from setsquare._typing import Array, BoolArray
+from setsquare.auditing.comparison.classes import align, class_names, code_outcome
+from setsquare.auditing.comparison.compare import Score
+from setsquare.auditing.comparison.performance import cluster_codes, difference, interval, performance
+from setsquare.auditing.predictions import Raw, open_predictions, read_predictions
 from setsquare.errors import InputError
-from setsquare.estimators.reading import check_alignment, validate_weight
+from setsquare.estimators.roles import check_alignment, validate_weight
 from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.report.groups import Groups, group_rows
 from setsquare.report.levels import Sample
-from setsquare.typing import Array, BoolArray
+from setsquare.tables import n_rows
 
 
 @dataclass(frozen=True)  # without slots: groups are worked out once

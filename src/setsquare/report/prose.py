@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from setsquare.auditing import AuditResult, Verdict
 from setsquare.auditing.render import notes_of
 from setsquare.auditing.verdict import LINEAR
+from setsquare.glm.solver import Certificate
 from setsquare.report.record import Kind, Section, section, table
-from setsquare.solvers import Certificate
 
 _PACKAGES = ("setsquare", "numpy", "scipy", "scikit-learn", "narwhals", "pandas", "polars", "pyarrow", "torch")
 

@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from setsquare._extras import require
 from setsquare.errors import InputError
-from setsquare.extras import require
 from setsquare.report import writing
 
 Section: TypeAlias = dict[str, Any]

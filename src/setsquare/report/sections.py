@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from setsquare.auditing import AuditResult, Effect, Evaluation, holm
-from setsquare.auditing.comparison import Score
-from setsquare.auditing.performance import Interval
+from setsquare.auditing.comparison.compare import Score
+from setsquare.auditing.comparison.performance import Interval
 from setsquare.auditing.render import number, p_value, positive
+from setsquare.glm.solution import FEW_CORRELATION, FEW_ROWS, MAX_CORRELATION, MAX_KKT, MIN_CURVATURE
+from setsquare.glm.solver import Certificate
 from setsquare.report.record import Kind, Section, section, table
-from setsquare.solvers import Certificate
-from setsquare.solvers.solution import FEW_CORRELATION, FEW_ROWS, MAX_CORRELATION, MAX_KKT, MIN_CURVATURE
 
 Audits: TypeAlias = Mapping[str, AuditResult]
 Scores: TypeAlias = Mapping[str, Sequence[Score]]

@@ -10,7 +10,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare import families
-from setsquare.design import Design, Formula
 from setsquare.errors import InputError
 from setsquare.estimators import (
     LinearOrthogonalizer,
@@ -18,12 +17,13 @@ from setsquare.estimators import (
     OrthogonalGLMRegressor,
     PredictionOrthogonalizer,
 )
-from setsquare.estimators.plain import PlainGLM, PlainGLMClassifier, PlainGLMRegressor
-from setsquare.estimators.reading import Reader
+from setsquare.estimators.roles import Reader
+from setsquare.estimators.unconstrained import PlainGLM, PlainGLMClassifier, PlainGLMRegressor
 from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
+from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
-from setsquare.solvers import Certificate, Solution, Status
+from setsquare.tables import Design, Formula
 
 State = dict[str, Any]
 

@@ -1,0 +1,235 @@
+"""Audit a model: refit it in folds and audit the predictions of rows that it has not seen."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from sklearn import get_config
+from sklearn.base import clone, is_classifier
+from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, check_cv
+from sklearn.utils import _safe_indexing
+from sklearn.utils.metadata_routing import get_routing_for_object
+
+from setsquare import tables
+from setsquare._typing import Array, Table
+from setsquare.auditing.audit_predictions import audit
+from setsquare.auditing.cross_validated import audit_held_out
+from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers
+from setsquare.auditing.result import AuditResult
+from setsquare.errors import InputError
+from setsquare.estimators.roles import check_alignment
+
+
+def audit_model(
+    estimator: Any,
+    Z: Table,
+    y: Any,
+    protected: Any,
+    *,
+    cv: Any = 5,
+    sample_weight: Any = None,
+    progress: Callable[[int, int], None] | None = None,
+    random_state: int = 0,
+    **options: Any,
+) -> AuditResult:
+    """Audit the predictions of a model on rows that it was not fitted on.
+
+    Parameters
+    ----------
+    estimator : scikit-learn estimator
+        Cloned and refitted in each fold. A classifier is audited by its probabilities where it has them.
+    Z : dataframe or array of n rows
+        Features.
+    y : array of n values
+        Outcome.
+    protected : names of columns of `Z`, or a table of n rows
+        What the predictions must not follow. It is passed on to an estimator that asks for it.
+    cv : int, splitter, iterable, None or "prefit"
+        Folds (shuffled for a number; with ``cluster=`` a cluster is never split). None fits and audits on the same
+        rows, and "prefit" audits a fitted model on the rows given; the result is labelled accordingly.
+    sample_weight : array of n values, optional
+        Weights of the audit; the model is fitted without them.
+    progress : callable, optional
+        Called as ``progress(done, total)`` after each fold.
+    random_state : int
+    **options
+        Everything else goes to :func:`audit`.
+
+    Returns
+    -------
+    AuditResult
+
+    Notes
+    -----
+    The predictions of all folds are audited together, with three corrections.
+
+    * A model's mean follows the outcomes of its training rows, which have little of a group where the held-out rows
+      have much of it. Each model's mean prediction on training rows is therefore subtracted.
+    * Rows are used to predict each other. Where the outcome follows a protected column more than the predictions do,
+      this increases the variance of the test, up to twofold; standard errors, p-values and bounds take it into account.
+    * Models that are fitted to the protected columns can make the errors of the folds cancel, so that pooled
+      correlations are smaller than those on new rows. The upper bounds correct for this: they hold on new rows for the
+      models of the folds, and so for one that is fitted to all rows; tests reject less often than they may. It is done
+      where the columns are passed to ``fit``, named in a parameter ``protected``, or determined by the features: by
+      value, under any name, recoded or as a linear combination. An estimator that gets them in another way, and
+      features that were corrected before the folds are made, hide this from the audit: correct them in a pipeline.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LinearRegression
+    >>> import setsquare as sq
+    >>> data = sq.datasets.load_diabetes()
+    >>> measurements = data.features_table().drop(columns=["age", "sex"])
+    >>> result = sq.audit_model(LinearRegression(), measurements, data.y, data.protected_table())
+    >>> print(result.verdict, "|", result.setting)
+    leak | held out (5 folds)
+    """
+    table, inside = _protected(Z, protected)
+    beside = None if inside else table
+    n = tables.n_rows(Z)
+    prefit = isinstance(cv, str) and cv == "prefit"
+    for what, rows in (
+        ("outcome has", None if prefit and y is None else len(y)),
+        ("table of protected columns has", tables.n_rows(table)),
+    ):
+        if rows is not None and rows != n:
+            raise InputError(f"The {what} {rows} rows but the features have {n}: give the same rows in both.")
+    check_alignment(Z, table, "protected")
+    check_alignment(Z, y, "the outcome")
+    if cv is None or prefit:
+        fitted = estimator if prefit else _fit(clone(estimator), Z, y, beside)
+        predictions, classes = _predict(fitted, Z, beside), _classes(fitted)
+        setting = "a fitted model on the rows given" if prefit else "in-sample: fitted and audited on the same rows"
+        if predictions.ndim == 2 and classes is not None:
+            options = {"classes": classes} | options
+        elif classes is not None and len(known := np.unique(classes if prefit else np.asarray(y))) == 2:
+            options = {"positive": known[1]} | options  # of labels, too, the second class is positive
+        result = audit(predictions, table, sample_weight=sample_weight, random_state=random_state, **options)
+        if not prefit:
+            note = (
+                "This audit is in-sample: what a model does on the rows that it was fitted on says little of new ones."
+            )
+            result = replace(result, notes=(note, *result.notes))
+        return replace(result, setting=setting)
+    rng = np.random.default_rng(random_state)
+    held = predict_held_out(estimator, Z, y, beside, cv, options.get("cluster"), progress, rng)
+    told = inside or _is_told(estimator, beside)
+    given = {"sample_weight": sample_weight, "random_state": random_state} | options
+    result = audit_held_out(held, y, table, told=told, features=Z, **given)
+    return replace(result, setting=f"held out ({len(held.folds)} folds)")
+
+
+def _is_told(estimator: Any, protected: Any) -> bool:
+    """Whether a model gets the protected columns when it is fitted, or has been told their names."""
+    named = (value for name, value in estimator.get_params().items() if name.split("__")[-1] == "protected")
+    return bool(asked_for(estimator, "fit", protected)) or any(value is not None for value in named)
+
+
+def _protected(Z: Table, protected: Any) -> tuple[Table, bool]:
+    """The protected columns, and whether they are columns of the features."""
+    names = [protected] if isinstance(protected, str) else protected
+    if not (isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names)):
+        return protected, False
+    columns = tables.column_names(Z)
+    if len(names) == tables.n_rows(Z) and not set(names) <= set(columns):
+        return np.asarray(names), False  # a level a row
+    return tables.select(Z, list(names)), True
+
+
+def predict_held_out(
+    estimator: Any,
+    Z: Table,
+    y: Any,
+    protected: Any,
+    cv: Any,
+    cluster: Any,
+    progress: Callable[[int, int], None] | None,
+    rng: np.random.Generator,
+) -> HeldOut:
+    """Predict every row by a model that has not seen it, nor a row of its cluster."""
+    outcome = np.asarray(y)
+    folds = _folds(cv, outcome, cluster, is_classifier(estimator), int(rng.integers(2**31)))
+    predictions: Array | None = None
+    classes: Any = None
+    means: list[Array] = []
+    for done, (train, test) in enumerate(folds, start=1):
+        model = _fit(clone(estimator), _safe_indexing(Z, train), outcome[train], _part(protected, train))
+        values = _predict(model, _safe_indexing(Z, test), _part(protected, test))
+        if predictions is None:
+            predictions, classes = np.empty((len(outcome), *values.shape[1:]), dtype=values.dtype), _classes(model)
+        if values.ndim > 1 and not np.array_equal(classes, _classes(model)):
+            raise InputError("A class is missing from a fold, so the probabilities differ in meaning: use fewer folds.")
+        if values.dtype.kind in "US" and values.dtype.itemsize > predictions.dtype.itemsize:
+            predictions = predictions.astype(values.dtype)
+        predictions[test] = values
+        many = max(SEEN, len(test))
+        seen = train if len(train) <= many else np.sort(rng.choice(train, many, replace=False))
+        again = _predict(model, _safe_indexing(Z, seen), _part(protected, seen))
+        means.append(as_numbers(again, classes).mean(axis=0))
+        if progress is not None:
+            progress(done, len(folds))
+    assert predictions is not None
+    numbers = as_numbers(predictions, classes)
+    of_rows = np.empty(numbers.shape)
+    for (_, test), mean in zip(folds, means, strict=True):
+        of_rows[test] = mean
+    return HeldOut(predictions, classes, folds, numbers, of_rows)
+
+
+def _part(protected: Any, rows: Any) -> Any:
+    return None if protected is None else _safe_indexing(protected, rows)
+
+
+def _folds(cv: Any, outcome: Any, cluster: Any, classifier: bool, seed: int) -> list[tuple[Any, Any]]:
+    """Training and test rows: apart from each other, and each row tested once."""
+    groups = None if cluster is None else np.asarray(cluster)
+    if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
+        if not 2 <= cv <= len(outcome):
+            raise InputError(f"cv = {cv} folds of {len(outcome)} rows are not possible: give 2 or more, such as 5.")
+        kinds = (StratifiedKFold if classifier else KFold) if groups is None else GroupKFold
+        splitter = kinds(int(cv), shuffle=True, random_state=seed)
+    else:
+        try:
+            splitter = check_cv(cv, outcome, classifier=classifier)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"cv = {cv!r} is no number of folds, splitter or list of folds ({error}).") from None
+    try:
+        folds = [
+            (np.asarray(a), np.asarray(b)) for a, b in splitter.split(np.zeros((len(outcome), 1)), outcome, groups)
+        ]
+    except ValueError as error:
+        raise InputError(f"The rows cannot be split: {error}") from None
+    tested = np.concatenate([test for _, test in folds]) if folds else np.zeros(0, dtype=int)
+    if len(tested) != len(outcome) or len(np.unique(tested)) != len(outcome):
+        raise InputError("The folds must hold out each row exactly once: use KFold or a splitter like it.")
+    if any(np.intersect1d(train, test).size for train, test in folds):
+        raise InputError("A fold trains on rows that it tests: nothing is held out; use KFold or a splitter like it.")
+    return folds
+
+
+def _classes(model: Any) -> Any:
+    return getattr(model, "classes_", None)
+
+
+def _fit(model: Any, Z: Table, y: Any, protected: Any) -> Any:
+    return model.fit(Z, y, **asked_for(model, "fit", protected))
+
+
+def _predict(model: Any, Z: Table, protected: Any) -> Array:
+    method = "predict_proba" if is_classifier(model) and hasattr(model, "predict_proba") else "predict"
+    return np.asarray(getattr(model, method)(Z, **asked_for(model, method, protected)))
+
+
+def asked_for(model: Any, method: str, protected: Any) -> dict[str, Any]:
+    """The protected columns, for a model whose method takes them."""
+    if protected is None:
+        return {}
+    routed = get_config()["enable_metadata_routing"] and hasattr(model, "get_metadata_routing")
+    if routed and get_routing_for_object(model).consumes(method, ["protected"]):
+        return {"protected": protected}
+    parameters = inspect.signature(getattr(model, method)).parameters
+    return {"protected": protected} if "protected" in parameters else {}

@@ -1,0 +1,322 @@
+"""Audit predictions: is there a leak, how large, how sure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from setsquare import tables
+from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare.auditing.certificate import certify
+from setsquare.auditing.conclusion import Settings, conclude_audit, nothing_to_leak
+from setsquare.auditing.evaluations.covariance import KINDS
+from setsquare.auditing.evaluations.glm import Fit, evaluate_glm
+from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED
+from setsquare.auditing.evaluations.records import Evaluation
+from setsquare.auditing.evaluations.score import sample_of
+from setsquare.auditing.evaluations.shape import evaluate_shape
+from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
+from setsquare.auditing.predictions import Raw, Subject, open_predictions, read_predictions
+from setsquare.auditing.protected import Protected, note_constant
+from setsquare.auditing.result import AuditResult
+from setsquare.auditing.streams import audit_stream, refuse_in_memory
+from setsquare.auditing.verdict import Limits
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.estimators.roles import check_alignment, dense, validate_weight
+from setsquare.families import Family
+from setsquare.families import family as make_family
+from setsquare.rows import Stream
+from setsquare.tables.dataframes import backend_of
+
+EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Weights and clusters of the rows, where there are some."""
+
+    weight: Array | None
+    cluster: IntArray | None
+
+    def take(self, keep: BoolArray) -> Rows:
+        """Return some of them."""
+        return Rows(
+            None if self.weight is None else self.weight[keep],
+            None if self.cluster is None else np.unique(self.cluster[keep], return_inverse=True)[1],
+        )
+
+
+def audit(
+    predictions: Any,
+    protected: Any,
+    family: str | Family | None = None,
+    vcov: str = "HC3",
+    *,
+    evaluation: str | Sequence[str] = ("glm", "shape"),
+    cluster: Any = None,
+    sample_weight: Any = None,
+    classes: Sequence[Any] | None = None,
+    link: str | None = None,
+    parameter: float | None = None,
+    coding: str = "dummy",
+    reference: Mapping[str, Any] | None = None,
+    missing: str = "error",
+    level: float = 0.95,
+    tolerance: float = 0.05,
+    group_tolerance: float = 0.1,
+    shape_tolerance: float = 0.2,
+    setting: str = "as given",
+    n_permutations: int = 499,
+    max_rows: int | None = None,
+    random_state: int = 0,
+    positive: object = None,
+) -> AuditResult:
+    """Audit predictions for what they still say of protected columns.
+
+    Parameters
+    ----------
+    predictions : array, series or dataframe of shape (n,), (n, K) or (n, ...), or a column of a stream
+        Probabilities (also as the two columns of ``predict_proba``), class probabilities, counts, scores, class labels,
+        or a tensor or embedding with one row an observation. Of a :class:`setsquare.Stream`, ``stream["score"]``: it is
+        read in passes, by the generalised linear evaluation model.
+    protected : dataframe, series or array of n rows, or columns of the same stream
+        The protected columns; text and categories are coded by dummies.
+    family : str or Family, optional
+        Family of the evaluation model. By default binomial for values in [0, 1], multinomial for class probabilities,
+        gaussian for other numbers.
+    vcov : {"HC3", "HC2", "HC1", "HC0", "model", "cluster"}
+        Covariance of the effects. "model" is the paper's: what R's ``glm`` prints, made for 0/1 outcomes, and nearly
+        blind on probabilities.
+    evaluation : str or sequence of str
+        Evaluation models: "glm", "linear", "shape" (curvature, combinations of groups, and spread), "relu", "relu
+        without intercept", "forest", "independence". The effects of the first are the result's table; the verdict rests
+        on all of them, with adjusted p-values.
+    cluster : array or series of n values, optional
+        Rows with the same value are not independent (a patient, a site); errors are then cluster-robust.
+    sample_weight : array of n values, optional
+    classes : sequence of names, optional
+        Of the columns of class probabilities.
+    link, parameter : optional
+        Of the family: "canonical" or "log"; power of the Tweedie family or theta of the negative binomial one.
+    coding : {"dummy", "cells"}
+        "cells" gives every combination of categorical columns an effect of its own.
+    reference : mapping of column to level, optional
+        Reference levels of categorical columns.
+    missing : {"error", "drop", "level"}
+        What happens to missing values of the protected columns; "drop" also leaves out rows without a prediction.
+    level : float
+        Confidence of intervals and bounds; 1 - level is the chance of a false alarm.
+    tolerance : float
+        A dependence that is detected is a trace, not a leak, if the upper bound on its correlation is at most this.
+        With 0 everything that is detected is a leak.
+    group_tolerance : float
+        The same for the difference between a group's mean prediction and that of all other rows, in standard deviations
+        of the predictions.
+    shape_tolerance : float
+        The same for the correlation with curves and combinations of the columns, and for that of the spread of the
+        predictions with the columns.
+    setting : str
+        Where the predictions come from, for the label of the result: "as given", "in-sample", "held out".
+    n_permutations, max_rows, random_state : int
+        Of the permutation tests (relu, forest, independence, units), which work on a random part of many rows. More
+        permutations allow smaller p-values: none is below ``1 / (1 + n_permutations)``.
+    positive : class, optional
+        Which of two classes is audited where the predictions are labels or two columns of probabilities. By default 1,
+        True or "yes" among labels, and the second of two columns.
+
+    Returns
+    -------
+    AuditResult
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> group = rng.choice(["a", "b", "c"], size=3000)
+    >>> score = rng.normal(size=3000)
+    >>> print(audit(score, group).verdict)
+    no leak found
+    >>> print(audit(score + 0.3 * (group == "b"), group).verdict)
+    leak
+    """
+    settings = Settings(
+        vcov, level, Limits(tolerance, group_tolerance, shape_tolerance), n_permutations, max_rows, random_state
+    )
+    names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
+    _check(settings, names, cluster)
+    if isinstance(predictions, Stream) or isinstance(protected, Stream):
+        asked = None if family is None else make_family(family, link, parameter)
+        given = sample_weight, asked, coding, reference, missing
+        refuse_in_memory(predictions, protected, names, cluster, classes)
+        return replace(audit_stream(predictions, protected, names, settings, given), setting=setting)
+    raw = open_predictions(predictions, classes)
+    if raw.n_rows != tables.n_rows(protected):
+        raise InputError(
+            f"There are {raw.n_rows} predictions but {tables.n_rows(protected)} rows of protected columns: give "
+            "the same rows in both."
+        )
+    for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
+        check_alignment(protected, values, what)
+    rows = Rows(validate_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
+    raw, columns, notes = _complete(raw, protected, rows, coding, reference, missing)
+    subject = read_predictions(raw, family, link, parameter, positive)
+    names = _check_subject(subject, names)
+    result = _audit(subject, columns, names, settings)
+    return replace(
+        result,
+        setting=setting,
+        notes=(*notes, *subject.notes, *result.notes),
+        backend=backend_of(protected, predictions),
+        positive=subject.positive,
+        is_clustered=cluster is not None,
+        is_weighted=sample_weight is not None,
+    )
+
+
+def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse what an evaluation model cannot take; units have one linear model, by whichever name."""
+    if subject.shape:
+        names = tuple(dict.fromkeys("glm" if name == "linear" else name for name in names if name != "shape"))
+        if not names:
+            raise InputError("The tests of shape take predictions, not units of a tensor: use 'glm'.")
+    if subject.classes and "linear" in names:
+        raise InputError("The linear evaluation model takes one column of predictions: use 'glm' for classes.")
+    low, high = subject.family.activation.range
+    mean = float(subject.values.mean())
+    if not subject.classes and not subject.is_constant and not low < mean < high:
+        raise InputError(
+            f"The mean of the predictions is {mean:g}, which the {subject.family.name} family cannot have: choose "
+            "another family."
+        )
+    return names
+
+
+def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
+    if settings.vcov not in KINDS:
+        raise InputError(f"Unknown vcov {settings.vcov!r}: choose one of {', '.join(KINDS)}.")
+    if settings.vcov == "cluster" and cluster is None:
+        raise InputError("vcov='cluster' needs the clusters: pass cluster=.")
+    if not 0.5 <= settings.level < 1.0:
+        raise InputError(f"level is a confidence between 0.5 and 1, such as 0.95, not {settings.level}.")
+    if not 0.0 <= settings.limits.correlation < 1.0:
+        raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.limits.correlation}.")
+    if not 0.0 <= settings.limits.shape < 1.0:
+        raise InputError(f"shape_tolerance is a correlation between 0 and 1, not {settings.limits.shape}.")
+    if not settings.limits.difference >= 0.0:
+        raise InputError(
+            f"group_tolerance is a number of standard deviations from 0 on, not {settings.limits.difference}."
+        )
+    if settings.max_rows is not None and settings.max_rows < 100:
+        raise InputError(f"max_rows is a number of rows of 100 or more, not {settings.max_rows}.")
+    if settings.n_permutations < 19:
+        raise InputError(f"A permutation test needs at least 19 permutations, not {settings.n_permutations}.")
+    for name in names:
+        if name not in EVALUATIONS:
+            raise InputError(f"Unknown evaluation model {name!r}: choose among {', '.join(EVALUATIONS)}.")
+    if not names or len(set(names)) < len(names):
+        raise InputError("Name at least one evaluation model, and each only once.")
+
+
+def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
+    """Clusters as numbers from 0; missing labels and a wrong count are refused."""
+    if cluster is None:
+        return None
+    values = open_predictions(cluster).array if len(np.shape(cluster)) == 1 else np.asarray(cluster)
+    if values.shape != (n,):
+        raise InputError(f"cluster has the shape {values.shape} but there are {n} rows: give one value a row.")
+    if open_predictions(values).missing.any():
+        raise MissingValuesError("cluster has missing values: give each row a cluster.")
+    codes = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)[1]
+    if not codes.any():
+        raise InputError("Every row is in the same cluster: cluster-robust errors need at least two clusters.")
+    return codes
+
+
+def _complete(
+    raw: Raw,
+    protected: Table,
+    rows: Rows,
+    coding: Any,
+    reference: Mapping[str, Any] | None,
+    missing: Any,
+) -> tuple[Raw, Protected, tuple[str, ...]]:
+    """Code the protected columns, and leave out incomplete rows where that was asked for."""
+    n = raw.n_rows
+    keep = np.ones(n, dtype=bool) if rows.weight is None else rows.weight > 0.0  # a row without weight is not there
+    if missing == "drop":
+        keep &= ~raw.missing
+        if not keep.any():
+            raise MissingValuesError("Every prediction is missing: there is nothing to audit.")
+        known = tables.learn(protected, coding=coding, reference=reference, missing=missing).apply(protected).keep
+        keep &= True if known is None else known
+    notes: tuple[str, ...] = ()
+    if not keep.all():
+        raw, rows, protected = raw.take(keep), rows.take(keep), tables.filter_rows(protected, keep)
+        notes = (f"{n - raw.n_rows} of {n} rows are incomplete or have no weight, and were left out.",)
+    raw.check_complete()
+    learned = tables.learn(protected, coding=coding, reference=reference, missing=missing)
+    encoded = learned.apply(protected)
+    columns = Protected(dense(encoded.values), encoded.names, encoded.sources, rows.weight, rows.cluster)
+    notes += note_constant(learned, bool(columns.varies.any()))
+    if raw.n_rows < columns.values.shape[1] + 3:
+        raise InputError(
+            f"Too few rows ({raw.n_rows}) for {columns.values.shape[1]} protected column(s): give at least three "
+            "more rows than columns."
+        )
+    return raw, columns, notes
+
+
+def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings) -> AuditResult:
+    n, p = protected.values.shape
+    blank = nothing_to_leak(n, p, settings.level, str(subject.family))
+    if subject.is_constant:
+        return blank
+    evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
+    if not subject.shape and (fit is None or settings.vcov == "model"):
+        # Bounds rest on robust errors, whatever the table shows.
+        robust = "HC3" if protected.cluster is None else "cluster"
+        fit = evaluate_glm(subject.values, protected, subject.family, vcov=robust)[1]
+    bounds = certify(subject.values, protected, subject.family, fit, settings.level)
+    return conclude_audit(blank, evaluations, bounds, settings, protected, effect_map=effect_map)
+
+
+def _evaluate(
+    subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings
+) -> tuple[tuple[Evaluation, ...], Fit | None, EffectMap | None]:
+    """Run the evaluation models in order; random numbers of each start from the same seed."""
+    y, level = subject.values, settings.level
+    fit: Fit | None = None
+    effect_map: EffectMap | None = None
+    evaluations: list[Evaluation] = []
+    for name in names:
+        rng = np.random.default_rng(settings.seed)
+        if name == "shape":
+            tested = protected.without_lone_rows()
+            sample = sample_of(tested.part(y), tested)
+            found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, level)
+        elif name in PERMUTATION_BASED:
+            found = PERMUTATION_BASED[name](
+                y, protected, rng=rng, n_permutations=settings.n_permutations, max_rows=settings.max_rows
+            )
+        elif subject.shape:
+            found, effect_map = evaluate_tensor(
+                y,
+                protected,
+                subject.shape,
+                n_permutations=settings.n_permutations,
+                max_rows=settings.max_rows,
+                rng=rng,
+            )
+        else:
+            glm = make_family("gaussian") if name == "linear" else subject.family
+            vcov = "cluster" if protected.cluster is not None and settings.vcov != "model" else settings.vcov
+            found, own = evaluate_glm(
+                y, protected, glm, vcov=vcov, level=level, classes=subject.classes, seed=settings.seed
+            )
+            found = replace(found, name=name)
+            fit = own if name == "glm" else fit
+        evaluations.append(found)
+    return tuple(evaluations), fit, effect_map

@@ -1,0 +1,308 @@
+"""How much association can be left: upper confidence bounds on correlations.
+
+The multiple correlation ``R`` of predictions and protected columns is zero exactly when every evaluation model with an
+intercept has no effect. In an orthonormal basis of the columns it is the length of a vector of r correlations, each
+with an error of about ``1/sqrt(n)``; the law of its length is inverted for the largest ``R`` that the data do not
+contradict. Errors are not taken from normal theory but measured: by the spread of the rows' products near zero, and by
+the influence of each row on ``R`` away from it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from scipy import special
+
+from setsquare._typing import Array, IntArray
+from setsquare.projection import Basis, protected_basis
+from setsquare.rows.blocks import (
+    ArrayRows,
+    Block,
+    Rows,
+    Sums,
+    add_up,
+    mean_weight,
+    row_slices,
+    single_threaded_blas,
+    weighted_gram,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Association:
+    """A (multiple) correlation with its upper bound.
+
+    Attributes
+    ----------
+    sample : float
+        Correlation in the sample, not negative.
+    estimate : float
+        The same less what chance explains with more than one column: r independent columns explain ``r/n``, of which
+        all but that of one column is taken off.
+    upper : float
+        The correlation in the population is at most this, with the confidence asked for.
+    error : float
+        Standard error of one correlation near zero.
+    rank : int
+        Number of independent columns.
+    """
+
+    sample: float
+    estimate: float
+    upper: float
+    error: float
+    rank: int
+
+
+#: What a dozen arrays of fit into the cache together.
+PIECE_BYTES = 2**20
+#: Statistics beyond this follow the normal law to all digits that matter.
+NORMAL = 2e3
+#: With fewer rows a column than this, the noisiest direction is an artefact.
+MANY = 50
+NONE = Association(0.0, 0.0, 0.0, 0.0, 0)
+UNKNOWN = Association(math.nan, math.nan, math.nan, math.nan, 0)
+
+
+def association(
+    y: Array,
+    X: Array,
+    *,
+    weight: Array | None = None,
+    cluster: IntArray | None = None,
+    level: float = 0.95,
+    basis: Basis | None = None,
+) -> tuple[Association, tuple[Association, ...]]:
+    """Bound the multiple correlation of ``y`` (n,) with all columns of ``X`` (n, p), and that with each of them.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n,)
+    X : ndarray of shape (n, p)
+    weight : ndarray of shape (n,), optional
+    cluster : integer ndarray of shape (n,), optional
+        Rows with the same code are not independent.
+    level : float
+        Confidence of each bound.
+    basis : Basis, optional
+        Of the columns, where it is known already.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(1000, 2))
+    >>> together, (first, second) = association(X[:, 0] + rng.normal(size=1000), X)
+    >>> 0.7 < first.sample <= together.sample < together.upper < 0.8
+    True
+    >>> second.upper < 0.12
+    True
+    """
+    w = mean_weight(len(y), weight)
+    basis = basis or protected_basis(X, w)
+    rows = ArrayRows(X, y[:, None], np.zeros((len(y), 0)), w)
+    if cluster is None:
+        return associate(rows, float(w @ y), basis, float(w @ w), level)
+    noise = shared_noise(basis.apply(X), (y - w @ y)[:, None], w, cluster)
+    sample = _Sample(int(cluster.max()) + 1, float(np.trace(noise)) / basis.rank)
+    return _associate(rows, float(w @ y), basis, sample, level, Block(X, y[:, None], X[:, :0], w), cluster)
+
+
+def associate(
+    rows: Rows, mean: float, basis: Basis, concentration: float, level: float
+) -> tuple[Association, tuple[Association, ...]]:
+    """Bound correlations as :func:`association` does, of rows anywhere whose features are the protected columns.
+
+    ``mean`` is that of the predictions, ``concentration`` the sum of the squared weights.
+    """
+    return _associate(rows, mean, basis, _Sample(rows.n_rows, concentration), level)
+
+
+def _associate(
+    rows: Rows,
+    mean: float,
+    basis: Basis,
+    sample: _Sample,
+    level: float,
+    whole: Block | None = None,
+    cluster: IntArray | None = None,
+) -> tuple[Association, tuple[Association, ...]]:
+    p = len(basis.names)
+    with single_threaded_blas():
+        spread, cov, variance = rows.reduce(partial(_moments, mean, basis.mean))
+    if float(spread) <= (1e-14 * max(abs(mean), 1e-300)) ** 2:
+        return NONE, (NONE,) * p
+    size, scale = math.sqrt(float(spread)), np.sqrt(variance)
+    varies = np.asarray([name not in basis.constant for name in basis.names])
+    inverse = np.where(varies, 1.0 / np.where(varies, scale, 1.0), 0.0)
+    c, own = basis.transform.T @ cov / size, cov * inverse / size
+    parts = _Parts(basis, inverse, c, own, mean, size)
+    if whole is None:
+        with single_threaded_blas():
+            near, pull, near_own, pull_own = rows.reduce(parts.block_sums)
+    else:
+        near, pull, near_own, pull_own = parts.sums(whole, cluster)
+    single = [
+        _bound(float(own[j] ** 2), near_own[j, None, None], pull_own[j], sample, level) if varies[j] else UNKNOWN
+        for j in range(p)
+    ]
+    return _bound(float(c @ c), near, pull, sample, level), tuple(single)
+
+
+def _moments(mean: float, centre: Array, block: Block) -> Sums:
+    gap, X = block.y[:, 0] - mean, np.subtract(np.asarray(block.Z).T, centre[:, None], order="C")
+    weighted = block.weight * gap
+    return np.asarray(weighted @ gap), X @ weighted, (X * X) @ block.weight
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What each row adds to the errors, of all columns together and of each."""
+
+    basis: Basis
+    inverse: Array
+    c: Array
+    own: Array
+    mean: float
+    size: float
+
+    def block_sums(self, block: Block) -> Sums:
+        """Sums over a block in small pieces: a dozen arrays of its size would not stay in the cache."""
+        X, y, w = np.asarray(block.Z), block.y, block.weight
+        n, p = X.shape
+        pieces = row_slices(n, p, PIECE_BYTES)
+        return add_up(self.sums(Block(X[rows], y[rows], X[rows, :0], w[rows])) for rows in pieces)
+
+    def sums(self, block: Block, cluster: IntArray | None = None) -> Sums:
+        """Squares of the rows' scores near zero (r, r), powers of their influence on R; then column by column.
+
+        The influence of a row on a correlation ``R`` is ``q z - R (q² + z²) / 2``, with ``q`` and ``z`` in standard
+        deviations; on a multiple one, ``q`` is along the fit.
+        """
+        w, z = block.weight, (block.y[:, 0] - self.mean) / self.size
+        Q = self.basis.apply(np.asarray(block.Z))
+        fitted = Q @ self.c
+        near = cluster_sums((Q * (w * (z - fitted))[:, None]).T, cluster)
+        R = max(math.sqrt(float(self.c @ self.c)), 1e-150)
+        along = fitted / R
+        pull = cluster_sums(w * (z * along - 0.5 * R * (along * along + z * z)), cluster)
+        # Columns first: the rows then run along memory.
+        S = np.subtract(np.asarray(block.Z).T, self.basis.mean[:, None], order="C")
+        S *= (self.inverse * np.where(self.own < 0.0, -1.0, 1.0))[:, None]
+        size = np.abs(self.own)[:, None]
+        near_alone = cluster_sums((z - size * S) * S * w, cluster)
+        pull_alone = cluster_sums((z * S - 0.5 * size * (S * S + z * z)) * w, cluster)
+        return near @ near.T, _powers(pull), np.einsum("pn,pn->p", near_alone, near_alone), _powers(pull_alone)
+
+
+def _powers(values: Array) -> Array:
+    """Sums of squares and of cubes along the last axis."""
+    squares = values * values
+    return np.stack([squares.sum(axis=-1), np.einsum("...n,...n->...", squares, values)], axis=-1)
+
+
+def cluster_sums(values: Array, cluster: IntArray | None) -> Array:
+    """Sum the last axis over clusters, which are the independent units; without clusters each row is one."""
+    if cluster is None:
+        return values
+    order = np.argsort(cluster, kind="stable")
+    starts = np.searchsorted(cluster[order], np.arange(int(cluster.max()) + 1))
+    return np.asarray(np.add.reduceat(values[..., order], starts, axis=-1))
+
+
+def shared_noise(X: Array, residual: Array, w: Array, cluster: IntArray) -> Array:
+    """Covariance of ``sum_i w_i x_i r_i`` (p, p) for residuals of variance one, of which clusters share some part.
+
+    ``X`` (n, p) is centred. The shared part is what products of residuals (n, k) within clusters show, from 0 to 1.
+    """
+    size, shares = np.sum(residual**2, axis=1), cluster_sums(w, cluster)
+    together = cluster_sums((w[:, None] * residual).T, cluster)
+    expected = float(size @ w) * float(shares @ shares - w @ w)
+    shared = (float(np.sum(together**2)) - float(w**2 @ size)) / expected if expected > 0.0 else 0.0
+    shared = min(max(shared, 0.0), 1.0)
+    sums = cluster_sums((w[:, None] * X).T, cluster)
+    return np.asarray((1.0 - shared) * weighted_gram(X, w**2) + shared * (sums @ sums.T))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Number of independent units (rows or clusters), and the sum of their squared shares: 1/n if all are equal."""
+
+    n: int
+    concentration: float
+
+
+def _bound(R2: float, near: Array, powers: Array, sample: _Sample, level: float) -> Association:
+    R2, rank = min(R2, 1.0), len(near)
+    df = sample.n - rank - 1
+    if df < 1:  # as many columns as independent units: nothing is ruled out
+        return Association(math.sqrt(R2), math.sqrt(R2), 1.0, math.inf, rank)
+    grown, (pull, third) = sample.n / df, powers.tolist()
+    floor = (1.0 - R2) * sample.concentration * grown
+    upper = bound_length(R2, near * grown, floor, df, level, pull=pull * grown, third=third * grown)
+    mean = float(np.trace(near)) * grown / rank
+    estimate = math.sqrt(max(R2 - (rank - 1) * min(mean, floor), 0.0))
+    return Association(math.sqrt(R2), estimate, max(upper, estimate), math.sqrt(max(mean, floor)), rank)
+
+
+def bound_length(
+    R2: float, V: Array, floor: float, df: float, level: float, *, pull: float = 0.0, third: float = 0.0
+) -> float:
+    """Largest length of a vector, of which an estimate has the squared length ``R2`` and covariance ``V`` (r, r).
+
+    ``|c + N(0, V)|^2`` has the mean ``|c|^2 + tr V``, and the variance ``2 tr V^2 + 4 c'Vc``: a shifted and scaled
+    non-central chi-squared (or F) variable of the same mean and variance is inverted, ``c`` along the noisiest
+    direction. A group of a few rows can look quieter than it is: no variance is below ``floor``, that of one spread for
+    all rows. Where few rows decide, an estimate is too small more often than it is too large: ``third``, the sum of the
+    cubed influences, corrects for that skewness (Johnson 1978).
+
+    Parameters
+    ----------
+    R2 : float
+    V : ndarray of shape (r, r)
+    floor : float
+        Variance in each direction if all rows have one spread.
+    df : float
+        Degrees of freedom of the variances.
+    level : float
+        Confidence.
+    pull, third : float
+        Sums of the squared and cubed influences of the rows on the length itself, where they are known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> round(bound_length(0.0, np.eye(1) / 1000, 1 / 1000, 1e9, 0.95), 4)  # a zero in the sample does not prove zero
+    0.052
+    >>> round(bound_length(0.01, np.eye(30) / 1000, 1 / 1000, 1e9, 0.95), 4)  # 30 columns explain 0.03 by chance
+    0.052
+    """
+    rank = len(V)
+    values = np.linalg.eigvalsh(V)
+    noisiest = float(values[-1] if MANY * rank <= df else values.mean())
+    t = float(special.stdtrit(df, level))
+    skew = third / (6.0 * pull) * (1.0 + 2.0 * t * t) if pull > 0.0 else 0.0
+    if 10.0 * rank * max(noisiest, floor) < R2:  # further out the error of R is that of its influence function
+        variance = max(noisiest * (1.0 - R2), floor * (1.0 - R2), pull)
+        return min(1.0, math.sqrt(R2) + t * math.sqrt(variance) + max(skew, 0.0))
+    scale = max(noisiest, floor)
+    if scale <= 0.0:
+        return math.sqrt(R2)
+    # What chance explains is taken off at its smaller estimate, errors are taken at their larger one.
+    noise = min(float(values.sum()), rank * floor)
+    dimension = max(float(values @ values), rank * floor**2) / scale**2
+    statistic = max((R2 - noise) / scale + dimension, 0.0)
+    noncentrality = _largest_noncentrality(statistic, dimension, df, level, t)
+    # A sample that happens to lie at zero does not prove zero.
+    return min(1.0, math.sqrt(scale * max(noncentrality, t * t)) + abs(skew))
+
+
+def _largest_noncentrality(statistic: float, dimension: float, df: float, level: float, t: float) -> float:
+    """Largest non-centrality for which so small a statistic is not a surprise."""
+    if statistic < NORMAL:
+        return float(special.ncfdtrinc(dimension, df, 1.0 - level, statistic / dimension))
+    middle = statistic - dimension + 2.0 * t * t
+    return middle + math.sqrt(middle**2 - (statistic - dimension) ** 2 + 2.0 * t * t * dimension)

@@ -1,0 +1,7 @@
+"""Several predictions of one outcome side by side: leakage, performance and calibration."""
+
+from __future__ import annotations
+
+from setsquare.auditing.comparison.compare import Comparison, compare
+
+__all__ = ["Comparison", "compare"]

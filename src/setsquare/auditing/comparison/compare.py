@@ -1,0 +1,285 @@
+"""Several predictions of the same outcome side by side: what they leak, and how good they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from setsquare import tables
+from setsquare._typing import Table
+from setsquare.auditing import render
+from setsquare.auditing.audit_predictions import audit
+from setsquare.auditing.comparison.calibration import Calibration, calibration
+from setsquare.auditing.comparison.classes import align, class_names, code_outcome
+from setsquare.auditing.comparison.performance import Interval, difference, interval, performance
+from setsquare.auditing.predictions import Raw, open_predictions
+from setsquare.auditing.result import AuditResult
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.estimators.roles import check_alignment, validate_weight
+from setsquare.families import Family
+from setsquare.families import family as make_family
+from setsquare.tables.dataframes import backend_of, to_frame
+from setsquare.tables.outcome import read_family
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How good one set of predictions is by one metric.
+
+    Attributes
+    ----------
+    metric : str
+    value : Interval
+    difference : Interval
+        To the first set of predictions, on the same rows.
+    higher_is_better : bool
+    """
+
+    metric: str
+    value: Interval
+    difference: Interval
+    higher_is_better: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One set of predictions: its audit, its scores and its calibration.
+
+    ``in_the_large`` (0 is right) and ``slope`` (1 is right) sum the calibration up.
+    """
+
+    name: str
+    audit: AuditResult
+    scores: tuple[Score, ...]
+    calibration: Calibration
+    in_the_large: Interval
+    slope: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Predictions side by side; differences are to the first of them.
+
+    Attributes
+    ----------
+    sides : tuple of Side
+    family : str
+    n : int
+    level : float
+    backend : str
+        Dataframe library of the tables.
+    positive : str
+        The class, of two, whose probability is predicted; empty for other outcomes.
+    notes : tuple of str
+        What a reader must know of the outcome.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import setsquare as sq
+    >>> rng = np.random.default_rng(0)
+    >>> sex, signal = rng.integers(2, size=2000), rng.normal(size=2000)
+    >>> y = rng.random(2000) < 1 / (1 + np.exp(-signal - sex))
+    >>> comparison = sq.compare(
+    ...     {"with sex": 1 / (1 + np.exp(-signal - sex)), "without": 1 / (1 + np.exp(-signal - 0.5))}, y, sex
+    ... )
+    >>> comparison.table().round(2)[["model", "verdict", "correlation", "accuracy"]]
+          model        verdict  correlation  accuracy
+    0  with sex           leak         0.46      0.70
+    1   without  no leak found         0.02      0.67
+    """
+
+    sides: tuple[Side, ...]
+    family: str
+    n: int
+    level: float
+    backend: str = "pandas"
+    positive: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Side:
+        for side in self.sides:
+            if side.name == name:
+                return side
+        raise KeyError(f"There is no {name!r} in this comparison: it has {', '.join(s.name for s in self.sides)}.")
+
+    def table(self) -> Table:
+        """One row a set of predictions: verdict, leakage, scores."""
+        columns: dict[str, list[Any]] = {
+            "model": [s.name for s in self.sides],
+            "verdict": [str(s.audit.verdict) for s in self.sides],
+            "p_value": [s.audit.p_value for s in self.sides],
+            "correlation": [s.audit.certificate.correlation for s in self.sides],
+            "correlation_upper": [s.audit.certificate.correlation_upper for s in self.sides],
+        }
+        for j, score in enumerate(self.sides[0].scores):
+            columns[score.metric] = [s.scores[j].value.estimate for s in self.sides]
+        columns["calibration_in_the_large"] = [s.in_the_large.estimate for s in self.sides]
+        columns["calibration_slope"] = [s.slope.estimate for s in self.sides]
+        return to_frame(columns, self.backend)
+
+    def scores(self) -> Table:
+        """One row a set of predictions and metric, with intervals and the difference to the first set."""
+        rows = [
+            {
+                "model": side.name,
+                "metric": score.metric,
+                "estimate": score.value.estimate,
+                "std_error": score.value.std_error,
+                "ci_low": score.value.ci_low,
+                "ci_high": score.value.ci_high,
+                "difference": score.difference.estimate,
+                "difference_low": score.difference.ci_low,
+                "difference_high": score.difference.ci_high,
+                "difference_p": score.difference.p_value,
+            }
+            for side in self.sides
+            for score in side.scores
+        ]
+        return to_frame({name: [row[name] for row in rows] for name in rows[0]}, self.backend)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return {
+            "family": self.family,
+            "positive": self.positive or None,
+            "n": self.n,
+            "level": self.level,
+            "notes": list(self.notes),
+            "models": [
+                {
+                    "name": side.name,
+                    "audit": side.audit.to_dict(),
+                    "scores": [asdict(score) for score in side.scores],
+                    "calibration": {
+                        "in_the_large": asdict(side.in_the_large),
+                        "slope": asdict(side.slope),
+                        "bins": [asdict(one) for one in side.calibration.bins],
+                    },
+                }
+                for side in self.sides
+            ],
+        }
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """A page of its own, which needs no network; also written to `path` where one is given."""
+        return render.page(self, path)
+
+    def __str__(self) -> str:
+        return render.comparison_text(self)
+
+    def _repr_html_(self) -> str:
+        return render.comparison_fragment(self)
+
+
+def compare(
+    predictions: Mapping[str, Any],
+    y: Any,
+    protected: Any,
+    family: str | Family | None = None,
+    *,
+    link: str | None = None,
+    parameter: float | None = None,
+    cluster: Any = None,
+    sample_weight: Any = None,
+    level: float = 0.95,
+    positive: object = None,
+    **options: Any,
+) -> Comparison:
+    """Put several predictions of one outcome side by side.
+
+    Parameters
+    ----------
+    predictions : mapping of name to predictions
+        Each as for :func:`audit`; the first is what the others are compared with.
+    y : array or series of n values
+        The outcome: numbers, or two or more class labels.
+    protected : dataframe, series or array of n rows
+    family : str or Family, optional
+        Of outcome and predictions; guessed from the outcome by default (two values: binomial, text: classes, whole
+        numbers from 0: poisson, other numbers: gaussian).
+    link, parameter, cluster, sample_weight, level
+        As for :func:`audit`.
+    positive : class of the outcome, optional
+        Which of two classes the predictions give the probability of. By default 1, True or "yes", or else the class
+        that a set of predictions is named after; of two columns of probabilities, the second class, as in scikit-learn.
+    **options
+        Everything else goes to :func:`audit`.
+
+    Returns
+    -------
+    Comparison
+    """
+    if not isinstance(predictions, Mapping) or not predictions:
+        raise InputError("Give the predictions as a mapping of names to arrays, such as {'plain': p, 'corrected': q}.")
+    given = {str(name): open_predictions(values) for name, values in predictions.items()}
+    outcome = open_predictions(y)
+    _check_rows(outcome, protected, predictions, given, y)
+    weight = validate_weight(sample_weight, outcome.n_rows)
+    if options.get("missing") == "drop":
+        keep = ~np.logical_or.reduce([outcome.missing, *(raw.missing for raw in given.values())])
+        known = tables.learn(protected, missing="drop").apply(protected).keep
+        keep &= True if known is None else known
+        outcome, given = outcome.take(keep), {name: raw.take(keep) for name, raw in given.items()}
+        protected = tables.filter_rows(protected, keep)
+        cluster, weight = (None if v is None else np.asarray(v)[keep] for v in (cluster, weight))
+    if outcome.missing.any():
+        raise MissingValuesError(f"The outcome has {int(outcome.missing.sum())} missing value(s): remove those rows.")
+    glm, why = _family(outcome, given, family, link, parameter)
+    classes = class_names(outcome, given, glm, positive)
+    one = classes[1] if len(classes) == 2 and not glm.is_vector else ""
+    target = code_outcome(outcome, classes)
+    sides: list[Side] = []
+    first: tuple[Any, ...] = ()
+    for name, raw in given.items():
+        try:
+            values, notes = align(raw, glm, classes)
+            found = audit(values, protected, glm, cluster=cluster, sample_weight=weight, level=level, **options)
+            found = replace(found, notes=(*notes, *(n for n in found.notes if "class labels" not in n)), positive=one)
+            metrics = performance(target, values, glm, weight)
+            calibrated = calibration(target, values, glm, weight, level=level, cluster=cluster)
+        except InputError as error:
+            raise type(error)(f"{name}: {error}") from error
+        first = first or metrics
+        scores = tuple(
+            Score(m.name, interval(m, level, cluster), difference(m, base, level, cluster), bool(m.higher_is_better))
+            for m, base in zip(metrics, first, strict=True)
+        )
+        large, slope = (interval(m, level, cluster) for m in (calibrated.in_the_large, calibrated.slope))
+        sides.append(Side(name, found, scores, calibrated, large, slope))
+    backend = backend_of(protected, *predictions.values())
+    return Comparison(tuple(sides), str(glm), outcome.n_rows, level, backend, one, why)
+
+
+def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], given: Mapping[str, Raw], y: Any) -> None:
+    if outcome.array.ndim != 1:
+        raise InputError(f"The outcome must be one column, not the shape {outcome.array.shape}.")
+    check_alignment(protected, y, "the outcome")
+    for name, raw in given.items():
+        if raw.n_rows != outcome.n_rows:
+            raise InputError(
+                f"{name}: There are {raw.n_rows} predictions but {outcome.n_rows} outcomes: give the same rows in both."
+            )
+        check_alignment(y, predictions[name], f"{name}, a set of predictions,")
+
+
+def _family(
+    outcome: Raw, given: Mapping[str, Raw], family: Any, link: str | None, parameter: float | None
+) -> tuple[Family, tuple[str, ...]]:
+    """The family that was asked for, or a guess with a sentence that says why."""
+    if family is not None:
+        return make_family(family, link, parameter), ()
+    columns = [raw.array for raw in given.values()]
+    numbers = [array for array in columns if array.dtype.kind in "fiu" and array.ndim == 1]
+    guess = read_family(
+        outcome.array,
+        name=outcome.names[0] if outcome.names else "",
+        n_columns=max((array.shape[1] for array in columns if array.ndim == 2), default=1),
+        lowest_prediction=min((float(np.nanmin(array)) for array in numbers), default=np.inf),
+        is_category=outcome.is_category,
+    )
+    return guess.family, (guess.reason,)

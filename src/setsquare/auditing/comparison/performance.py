@@ -1,0 +1,223 @@
+"""Performance of predictions: numbers that know what each row adds to their error.
+
+A :class:`Metric` is a value with its influence function, scaled so that to first order
+
+    value - truth  =  sum_i influence_i,      rows (or clusters of rows) being independent.
+
+So one formula gives every standard error, ``sqrt(G/(G-1) sum_g (sum_{i in g} influence_i)^2)`` for G rows or clusters,
+and with the difference of two influences that of a paired comparison. For the AUC it is DeLong's, up to a share of 1/n.
+Weights are sampling weights: their scale does not matter. Intervals are symmetric on a scale without edges and stay in
+range; a value on an edge (accuracy 1, RMSE 0) or without meaning (AUC of one class) has NaN for error and interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from scipy.special import expit, logit, stdtr, stdtrit
+
+from setsquare._typing import Array, ArrayLike, IntArray
+from setsquare.errors import InputError
+from setsquare.estimators.roles import validate_weight
+from setsquare.families import Family
+from setsquare.families import family as look_up
+from setsquare.glm.problem import check_finite
+from setsquare.rows.blocks import mean_weight
+
+Scale: TypeAlias = Literal["identity", "log", "logit", "log rest"]
+#: From a value to the scale of its interval, the slope of that, and back. What rounding leaves beside an edge is on it.
+SCALES: dict[Scale, tuple[Callable[[Any], Any], ...]] = {
+    "identity": (np.positive, np.ones_like, np.positive),
+    "log": (np.log, np.reciprocal, np.exp),
+    "logit": (logit, lambda v: 1.0 / np.round(v * (1.0 - v), 14), expit),
+    "log rest": (lambda v: np.log(1.0 - v), lambda v: 1.0 / (v - 1.0), lambda t: 1.0 - np.exp(t)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A value and what each row adds to its error.
+
+    Attributes
+    ----------
+    name : str
+    value : float
+    influence : ndarray of shape (n,)
+    higher_is_better : bool, or None for calibration
+    scale : str
+        Where its interval is symmetric; "log rest" is ``log(1 - value)``.
+    n_infinite : int
+        Rows that make a deviance infinite, or that a calibration slope leaves out: their link is not finite.
+    """
+
+    name: str
+    value: float
+    influence: Array
+    higher_is_better: bool | None = None
+    scale: Scale = "identity"
+    n_infinite: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with its error, NaN where that cannot be told; a paired difference has a two-sided p-value too."""
+
+    estimate: float
+    std_error: float = np.nan
+    ci_low: float = np.nan
+    ci_high: float = np.nan
+    p_value: float = np.nan
+
+
+def interval(metric: Metric, level: float = 0.95, cluster: ArrayLike | None = None) -> Interval:
+    """Confidence interval, by Student's t with one degree of freedom less than there are rows or clusters.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> accuracy = performance(np.array([0, 0, 1, 1, 1]), np.array([0.1, 0.7, 0.6, 0.8, 0.9]), "binomial")[0]
+    >>> accuracy.value, round(interval(accuracy).ci_high, 3)
+    (0.8, 0.992)
+    """
+    std_error, df = _error(metric.influence, cluster)
+    there, slope, back = SCALES[metric.scale]
+    with np.errstate(all="ignore"):  # an edge of the range is infinite on the scale
+        value = np.float64(metric.value)
+        centre, half = there(value), stdtrit(df, 0.5 + 0.5 * level) * std_error * slope(value)
+        ends = back(centre + half * np.array([-1.0, 1.0]))
+        if not np.isfinite(centre + half):
+            return Interval(metric.value)
+    return Interval(metric.value, std_error, float(ends.min()), float(ends.max()))
+
+
+def difference(a: Metric, b: Metric, level: float = 0.95, cluster: ArrayLike | None = None) -> Interval:
+    """Paired difference ``a - b`` of two models on the same rows; NaN where neither metric has an interval.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> y, good, poor = np.array([1.0, 2, 3, 4]), np.array([1.1, 2, 2.8, 4.1]), np.array([1.5, 1.5, 2, 5])
+    >>> found = difference(*(performance(y, prediction, "gaussian")[0] for prediction in (good, poor)))
+    >>> round(found.estimate, 2), round(found.p_value, 3)
+    (-0.67, 0.01)
+    """
+    if (a.name, a.influence.shape) != (b.name, b.influence.shape):
+        raise InputError(f"{a.name} and {b.name} are not paired: give one metric of two models on the same rows.")
+    estimate = a.value - b.value
+    std_error, df = _error(a.influence - b.influence, cluster)
+    if not np.isfinite(estimate + std_error) or all(np.isnan(interval(one).std_error) for one in (a, b)):
+        return Interval(estimate)
+    half = float(stdtrit(df, 0.5 + 0.5 * level)) * std_error
+    # Without an error every row says the same, so any difference is certain.
+    p_value = 2.0 * float(stdtr(df, -abs(estimate) / std_error)) if std_error > 0.0 else float(estimate == 0.0)
+    return Interval(estimate, std_error, estimate - half, estimate + half, p_value)
+
+
+def performance(y: Array, prediction: Array, family: str | Family, weight: Array | None = None) -> tuple[Metric, ...]:
+    """Metrics of predicted means.
+
+    binomial: accuracy (threshold 0.5), auc, brier, deviance; multinomial: accuracy, auc (mean of one against the rest),
+    deviance; gaussian: rmse, r2; others: rmse, deviance. A deviance is a mean, infinite if a prediction is impossible.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n,)
+        Outcome (a share counts as both outcomes in part); of several classes the numbers 0, 1, ... or rows (n, K).
+    prediction : ndarray of shape (n,), or (n, K) for several classes
+    family : str or Family
+    weight : ndarray of shape (n,), optional
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [(one.name, round(one.value, 2)) for one in performance(np.array([0, 3]), np.array([0.5, 2.0]), "poisson")]
+    [('rmse', 0.79), ('deviance', 0.72)]
+    """
+    glm = look_up(family)
+    y, mu, w = read_pair(y, prediction, glm, weight)
+    if glm.name in ("binomial", "multinomial"):
+        right = y[np.arange(len(y)), mu.argmax(axis=1)] if glm.is_vector else np.where(mu > 0.5, y, 1.0 - y)
+        brier = () if glm.is_vector else (mean_metric("brier", (y - mu) ** 2, w, False, "log"),)
+        return mean_metric("accuracy", right, w, True, "logit"), _auc(y, mu, w), *brier, _deviance(y, mu, w, glm)
+    mse, total = mean_metric("mse", (y - mu) ** 2, w), mean_metric("variance", (y - w @ y) ** 2, w)
+    with np.errstate(all="ignore"):  # without errors, or without variation, an influence is 0/0
+        root, rest = np.sqrt(mse.value), np.divide(mse.value, total.value)
+        rmse = Metric("rmse", float(root), mse.influence / (2.0 * root), False, "log")
+        if glm.name == "gaussian":
+            influence = (rest * total.influence - mse.influence) / total.value
+            return rmse, Metric("r2", 1.0 - float(rest), influence, True, "log rest")
+    return rmse, _deviance(y, mu, w, glm)
+
+
+def read_pair(y: Array, mu: Array, glm: Family, weight: Array | None) -> tuple[Array, Array, Array]:
+    """Outcome and prediction in one shape, (n,) or (n, K), and weights that sum to one."""
+    y, mu = np.asarray(y, dtype=np.float64), np.asarray(mu, dtype=np.float64)
+    if glm.is_vector and (y.ndim, mu.ndim) == (1, 2):
+        y = (y[:, None] == np.arange(mu.shape[1])).astype(np.float64)
+    if y.shape != mu.shape or y.ndim != 1 + glm.is_vector or not y.size:
+        raise InputError(
+            f"The outcome has the shape {y.shape} and the prediction {mu.shape}: give both for the same rows, "
+            f"with {'a column for each class' if glm.is_vector else 'one column'} for the {glm.name} family."
+        )
+    for part, name in ((y, "the outcome"), (mu, "the prediction")):
+        check_finite(part.reshape(-1, 1), (name,), "")
+    glm.check_outcome(y)
+    if glm.is_vector and np.abs(y.sum(axis=1) - 1.0).max() > 1e-6:
+        raise InputError(f"Number the classes 0 to {mu.shape[1] - 1}, like the columns, or give shares that sum to 1.")
+    return y, mu, mean_weight(len(y), validate_weight(weight, len(y)))
+
+
+def cluster_codes(cluster: ArrayLike, n_rows: int) -> IntArray:
+    """Clusters as numbers 0, 1, ...; one a row."""
+    if np.shape(cluster) != (n_rows,):
+        raise InputError(f"There are {np.size(cluster)} cluster labels for {n_rows} rows: give one a row.")
+    return np.unique(np.asarray(cluster), return_inverse=True)[1]
+
+
+def _error(influence: Array, cluster: ArrayLike | None) -> tuple[float, int]:
+    """Standard error and its degrees of freedom."""
+    sums = influence if cluster is None else np.bincount(cluster_codes(cluster, len(influence)), influence)
+    df = len(sums) - 1
+    return (float(np.linalg.norm(sums) * np.sqrt((df + 1) / df)) if df else np.nan), df
+
+
+def mean_metric(
+    name: str, units: Array, w: Array, higher_is_better: bool | None = None, scale: Scale = "identity"
+) -> Metric:
+    """Weighted mean of what each row has, as a metric."""
+    value = float(w @ units)
+    return Metric(name, value, w * (units - value), higher_is_better, scale)
+
+
+def _auc(Y: Array, scores: Array, w: Array) -> Metric:
+    """Chance that a positive outcome has a higher score than a negative one, ties by half; mean over the columns."""
+    value, influence, k = 0.0, np.zeros(len(w)), Y.size // len(w)
+    for y, score in zip(*(part.reshape(-1, k).T for part in (Y, scores)), strict=True):
+        with np.errstate(invalid="ignore"):  # one class only: 0/0
+            up, down = w * y / (w @ y), w * (1.0 - y) / (w @ (1.0 - y))
+        below, under = midranks(score, down, up)
+        area = float(up @ below)
+        value, influence = value + area, influence + up * (below - area) + down * (1.0 - under - area)
+    return Metric("auc", value / k, influence / k, True, "logit")
+
+
+def midranks(score: Array, *weights: Array) -> tuple[Array, ...]:
+    """Weight of the rows with a smaller score than each row's, and half of those with the same."""
+    place = np.unique(score, return_inverse=True)[1]
+    sums = (np.bincount(place, weight) for weight in weights)
+    return tuple((np.cumsum(each) - 0.5 * each)[place] for each in sums)
+
+
+def _deviance(y: Array, mu: Array, w: Array, glm: Family) -> Metric:
+    low, high = glm.outcome_range
+    outside = ((mu < low) | (mu > high)).reshape(len(y), -1).any(axis=1)
+    with np.errstate(all="ignore"):
+        units = glm.unit_deviance(y, mu)
+    exact = (y == mu).reshape(len(y), -1).all(axis=1)  # on the edge of the range the formula is 0 * inf there
+    units = np.where(exact | (w == 0.0), 0.0, np.where(outside | np.isnan(units), np.inf, units))
+    if n_infinite := int(np.isinf(units).sum()):
+        return Metric("deviance", np.inf, np.full(len(y), np.nan), False, "log", n_infinite)
+    return mean_metric("deviance", units, w, False, "log")

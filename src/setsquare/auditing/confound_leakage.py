@@ -1,0 +1,203 @@
+"""Confound leakage: whether removing the protected columns from the features tells a learner what they were.
+
+Subtracting ``(x - mean)'b`` from a feature with few values writes ``x`` beside each of them, however small ``b`` is. A
+tree reads it there, and with it whatever ``x`` says of the target (Hamdan et al., GigaScience 2023). The control:
+shuffle every feature by itself, so that it knows neither target nor protected columns, and correct it as before. What
+the learner then scores held out came through the correction.
+
+Chance is measured, not assumed: the same is done with a permuted target. A t-test over shuffles alone would take the
+chance association of target and protected columns in *these* rows, which all shuffles share, for leakage. The statistic
+is ``(mean over S shuffles - mean of S permuted) / (sd of permuted * sqrt(1 + 1/S))``, its distribution Student's t with
+S - 1 degrees of freedom. It is on the safe side, because a mean over shuffles spreads less than the single ones that it
+is compared with. Classes are compared by their score, numbers by the correlation of prediction and target: R² falls
+with the noise of the target, and a permuted target is noisier than one that the protected columns explain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtr
+from sklearn.base import clone
+from sklearn.metrics import get_scorer
+from sklearn.model_selection import KFold, StratifiedKFold
+
+from setsquare._typing import Array
+from setsquare.errors import InputError
+from setsquare.glm.problem import check_finite
+from setsquare.projection import Projector
+
+
+@dataclass(frozen=True, slots=True)
+class ConfoundLeakage:
+    """Held-out scores with and without the correction, of features as they are and shuffled.
+
+    Attributes
+    ----------
+    scoring : str
+    raw, corrected : float
+        Mean score over the folds.
+    shuffled, shuffled_corrected : float
+        The same with every feature shuffled by itself, mean over the shuffles.
+    chance : float
+        The same as ``shuffled_corrected`` with a permuted target.
+    p_value : float
+        One-sided, for "shuffled features score above chance once they are corrected".
+    level : float
+        Below it the p-value flags leakage.
+    n_shuffles, n_folds : int
+    """
+
+    scoring: str
+    raw: float
+    corrected: float
+    shuffled: float
+    shuffled_corrected: float
+    chance: float
+    p_value: float
+    level: float
+    n_shuffles: int
+    n_folds: int
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the correction feeds the learner: above chance, and above the score without the correction."""
+        return self.p_value < self.level and self.shuffled_corrected > self.shuffled
+
+    def __str__(self) -> str:
+        return self.reason
+
+    @property
+    def reason(self) -> str:
+        """One sentence."""
+        scores = (
+            f"Shuffled features score {self.scoring} {self.shuffled:.3f} before the correction "
+            f"and {self.shuffled_corrected:.3f} after it (chance {self.chance:.3f}, p = {self.p_value:.2g})"
+        )
+        if self.flagged:
+            return f"{scores}: the correction itself tells the learner of the protected columns."
+        return f"{scores}: no sign that the correction tells the learner of the protected columns."
+
+
+def confound_leakage(
+    Z: Array,
+    y: Array,
+    X: Array,
+    *,
+    estimator: Any,
+    classification: bool,
+    rng: np.random.Generator,
+    cv: int = 5,
+    n_shuffles: int = 20,
+    scoring: str | None = None,
+    level: float = 0.05,
+) -> ConfoundLeakage:
+    """Test whether the linear correction of ``Z`` by ``X`` feeds a learner of ``y``; cv (3 n_shuffles + 2) fits.
+
+    The correction is fitted on the training rows of each fold and applied to the held-out ones, as by
+    ``LinearOrthogonalizer``.
+
+    Parameters
+    ----------
+    Z : ndarray of shape (n, q)
+        Features.
+    y : ndarray of shape (n,)
+        Target.
+    X : ndarray of shape (n, p)
+        Protected columns.
+    estimator : scikit-learn estimator
+        Cloned; a ``random_state`` that it leaves open is drawn from ``rng``.
+    classification : bool
+    rng : numpy.random.Generator
+    cv : int
+        Folds; fresh ones each time.
+    n_shuffles : int
+    scoring : str, optional
+        Name of a scikit-learn scorer; "roc_auc", "roc_auc_ovr" for more than two classes, "r2" for regression.
+    level : float
+        p-value below which leakage is flagged.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.tree import DecisionTreeClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(300, 1))
+    >>> y = (X[:, 0] + 0.5 * rng.normal(size=300) > 0).astype(float)
+    >>> Z = rng.integers(0, 2, size=(300, 2)).astype(float)  # knows nothing of X or y
+    >>> tree = DecisionTreeClassifier(max_depth=4)
+    >>> found = confound_leakage(Z, y, X, estimator=tree, classification=True, rng=rng, n_shuffles=5)
+    >>> found.shuffled < 0.6 < 0.8 < found.shuffled_corrected, found.flagged
+    (True, True)
+    """
+    n_classes = _check(Z, y, X, classification, cv, n_shuffles)
+    scoring = scoring or ("r2" if not classification else "roc_auc" if n_classes == 2 else "roc_auc_ovr")
+    score, folds = get_scorer(scoring), StratifiedKFold if classification else KFold
+
+    def held_out(Z: Array, y: Array, *, correct: bool) -> Array:
+        """Mean over fresh folds of the score, and of what the test compares."""
+        scores = []
+        for train, test in folds(cv, shuffle=True, random_state=_seed(rng)).split(Z, y):
+            seen, unseen = Z[train], Z[test]
+            if correct:
+                projector = Projector.fit(seen, X[train])
+                seen, unseen = projector.apply(seen, X[train]), projector.apply(unseen, X[test])
+            learner = _fresh(estimator, rng).fit(seen, y[train])
+            value = score(learner, unseen, y[test])
+            scores.append((value, value if classification else _correlation(learner.predict(unseen), y[test])))
+        return np.asarray(np.mean(scores, axis=0))
+
+    raw, corrected = (held_out(Z, y, correct=correct)[0] for correct in (False, True))
+    shuffled, fed, null = np.empty((3, n_shuffles, 2))
+    for s in range(n_shuffles):
+        noise = rng.permuted(Z, axis=0)  # each column by itself
+        shuffled[s], fed[s] = (held_out(noise, y, correct=correct) for correct in (False, True))
+        null[s] = held_out(rng.permuted(Z, axis=0), rng.permutation(y), correct=True)
+    mean, mean_fed, chance = (float(scores[:, 0].mean()) for scores in (shuffled, fed, null))
+    gap, sd = fed[:, 1].mean() - null[:, 1].mean(), null[:, 1].std(ddof=1) * np.sqrt(1.0 + 1.0 / n_shuffles)
+    # A learner that scores the same whatever the target has learned nothing.
+    p_value = float(stdtr(n_shuffles - 1, -gap / sd)) if sd > 0.0 else float(gap <= 0.0)
+    return ConfoundLeakage(
+        scoring, float(raw), float(corrected), mean, mean_fed, chance, p_value, level, n_shuffles, cv
+    )
+
+
+def _correlation(a: Array, b: Array) -> float:
+    """Pearson's, 0 for a constant."""
+    return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) > 0.0 < np.ptp(b) else 0.0
+
+
+def _check(Z: Array, y: Array, X: Array, classification: bool, cv: int, n_shuffles: int) -> int:
+    """Refuse what cannot be split or scored; return the number of different targets."""
+    if Z.ndim != 2 or X.ndim != 2 or y.shape != Z.shape[:1] or len(X) != len(Z):
+        raise InputError(
+            f"Features of shape {Z.shape}, target {y.shape} and protected columns {X.shape} do not fit together: "
+            "give two tables and one column with the same rows."
+        )
+    for part, what in ((Z, "feature"), (y[:, None], "target"), (X, "protected column")):
+        check_finite(part, [str(j) for j in range(part.shape[1])], what)
+    values, counts = np.unique(y, return_counts=True)
+    smallest = int(counts.min()) if classification else len(y) // 2
+    if cv < 2 or n_shuffles < 2:
+        raise InputError(f"cv = {cv} folds and {n_shuffles} shuffles are too few: give at least 2 of each.")
+    if len(values) < 2 or smallest < cv:
+        raise InputError(
+            f"{cv} folds need {cv} rows of each class, or {2 * cv} rows for a number that varies: lower cv."
+        )
+    return len(values)
+
+
+def _seed(rng: np.random.Generator) -> int:
+    return int(rng.integers(2**31))
+
+
+def _fresh(estimator: Any, rng: np.random.Generator) -> Any:
+    """Clone an estimator and fill in each random state that was left open, those of inner estimators too."""
+    open_states = [name for name, value in estimator.get_params().items() if _is_state(name) and value is None]
+    return clone(estimator).set_params(**{name: _seed(rng) for name in open_states})
+
+
+def _is_state(name: str) -> bool:
+    return name == "random_state" or name.endswith("__random_state")

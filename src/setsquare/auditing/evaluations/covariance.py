@@ -1,0 +1,178 @@
+"""Covariance of the coefficients of a generalised linear model: model-based, HC0 to HC3, cluster-robust.
+
+All of it is in the whitened coordinates of :mod:`setsquare.glm.objective`, in one or two passes over the rows. The
+bread of the sandwich is the observed information, the exact Hessian of the loss; ``model`` takes the expected one where
+R takes it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from setsquare._typing import Array, IntArray
+from setsquare.auditing.bounds import cluster_sums
+from setsquare.auditing.evaluations.irls import last_weights
+from setsquare.errors import InputError
+from setsquare.glm.objective import Objective, linear_predictor
+from setsquare.rows.blocks import ArrayRows, Block, Sums, weighted_gram
+
+KINDS = ("HC0", "HC1", "HC2", "HC3", "model", "cluster")
+#: A row with more leverage than this decides an effect alone, which leaves no residual to judge it by.
+ALONE = 1.0 - 1e-9
+#: Families whose dispersion is 1 by definition; R estimates that of the others.
+FIXED_DISPERSION = ("binomial", "multinomial", "poisson", "negative_binomial")
+
+
+@dataclass(frozen=True, slots=True)
+class Covariance:
+    """Covariance of ``theta``, and the degrees of freedom of its t and F tests (infinite: normal, chi-squared).
+
+    ``dispersion`` is that of the model; 1 in a sandwich.
+    """
+
+    values: Array
+    df: float
+    dispersion: float = 1.0
+
+
+def covariance(
+    objective: Objective, theta: Array, kind: str, *, total_weight: float, cluster: IntArray | None = None
+) -> Covariance:
+    """Covariance of ``theta`` at the optimum.
+
+    Parameters
+    ----------
+    objective : Objective
+    theta : ndarray of shape (k * m,)
+    kind : {"HC0", "HC1", "HC2", "HC3", "model", "cluster"}
+    total_weight : float
+        Sum of the weights as they were given; the model-based errors take them for counts of rows.
+    cluster : integer ndarray of shape (n,), optional
+        Codes 0, 1, ...; for ``kind="cluster"``.
+    """
+    k = objective.n_predictors
+    n, m = objective.rows.n_rows, objective.n_parameters
+    df = float(max(n - m // k, 1))
+    if kind == "model":
+        inverse = _inverse(_expected_information(objective, last_weights(objective, theta)))
+        fixed = objective.family.name in FIXED_DISPERSION
+        dispersion = 1.0 if fixed else _pearson(objective, theta) * total_weight / df
+        return Covariance(inverse * (dispersion / total_weight), math.inf if fixed else df, dispersion)
+    inverse = _inverse(objective.unconstrained().model(theta, np.zeros(0)).H)
+    if kind == "cluster":
+        assert cluster is not None
+        n_clusters = int(cluster.max()) + 1
+        if n_clusters < 2:
+            raise InputError("Cluster-robust errors need at least two clusters: check the column of clusters.")
+        meat = _cluster_meat(objective, theta, cluster)
+        factor = n_clusters / (n_clusters - 1) * (n - 1) / max(n - m // k, 1)
+        return Covariance(factor * (inverse @ meat @ inverse), float(n_clusters - 1))
+    factor = n / max(n - m // k, 1) if kind == "HC1" else 1.0
+    power = {"HC2": 0.5, "HC3": 1.0}.get(kind, 0.0)
+    meat = _meat(objective, theta, inverse, power)
+    return Covariance(factor * (inverse @ meat @ inverse), df)
+
+
+def _inverse(A: Array) -> Array:
+    values, vectors = np.linalg.eigh(A)
+    # A direction without curvature (separation) has no finite variance; the caller knows it by then.
+    values = np.where(np.abs(values) > 1e-14 * np.abs(values).max(), values, np.inf)
+    return np.asarray((vectors / values) @ vectors.T)
+
+
+def _expected_information(objective: Objective, theta: Array) -> Array:
+    raw, T, k = objective.raw(theta), objective.to_raw, objective.n_predictors
+
+    def kernel(block: Block) -> Sums:
+        C = _expected_curvature(objective, block, linear_predictor(block, raw))
+        pairs = [(a, b) for a in range(k) for b in range(k)]
+        return (np.stack([weighted_gram(block.Z, block.weight * C[:, a, b]) for a, b in pairs]),)
+
+    grams = T.T @ objective.rows.reduce(kernel)[0] @ T
+    m = T.shape[1]
+    return np.asarray(grams.reshape(k, k, m, m).transpose(0, 2, 1, 3).reshape(k * m, k * m))
+
+
+def _expected_curvature(objective: Objective, block: Block, eta: Array) -> Array:
+    """Expected information of each row, (b, k, k): the observed one is linear in y, so it is that of ``y = mu``."""
+    mean = objective.family.terms(block.y, eta, np.zeros_like(eta)).mean
+    return objective.family.terms(mean, eta, np.zeros_like(eta)).curvature
+
+
+def _pearson(objective: Objective, theta: Array) -> float:
+    """Weighted mean of ``(y - mu)^2 / V(mu)``; the information is ``h'^2 / V``."""
+    raw = objective.raw(theta)
+
+    def kernel(block: Block) -> Sums:
+        eta = linear_predictor(block, raw)
+        terms = objective.family.terms(block.y, eta, np.zeros_like(eta))
+        C = _expected_curvature(objective, block, eta)
+        ratio = (block.y - terms.mean)[:, 0] / terms.mean_slope[:, 0, 0]
+        return (np.asarray(block.weight @ (ratio * ratio * C[:, 0, 0])),)
+
+    return float(objective.rows.reduce(kernel)[0])
+
+
+def _meat(objective: Objective, theta: Array, inverse: Array, power: float) -> Array:
+    """Sum of squared scores, each divided by ``(1 - leverage)^power``."""
+    raw, T, k = objective.raw(theta), objective.to_raw, objective.n_predictors
+    m = T.shape[1]
+
+    def kernel(block: Block) -> Sums:
+        slope = _adjusted_slopes(objective, block, raw, inverse, power)
+        grams = [
+            weighted_gram(block.Z, block.weight**2 * slope[:, a] * slope[:, b]) for a in range(k) for b in range(k)
+        ]
+        return (np.stack(grams),)
+
+    grams = T.T @ objective.rows.reduce(kernel)[0] @ T
+    return np.asarray(grams.reshape(k, k, m, m).transpose(0, 2, 1, 3).reshape(k * m, k * m))
+
+
+def _adjusted_slopes(objective: Objective, block: Block, raw: Array, inverse: Array, power: float) -> Array:
+    eta = linear_predictor(block, raw)
+    terms = objective.family.terms(block.y, eta, np.zeros_like(eta))
+    if power == 0.0:
+        return terms.slope
+    leverage = _leverage(objective, block, terms.curvature, inverse)
+    if objective.n_predictors == 1:
+        rest = 1.0 - leverage
+        return terms.slope / np.where(rest > 1.0 - ALONE, rest, np.inf) ** power
+    values, vectors = np.linalg.eig(leverage)  # similar to a symmetric matrix, so the eigenvalues are real
+    rest = 1.0 - values.real
+    factor = 1.0 / np.where(rest > 1.0 - ALONE, rest, np.inf) ** power
+    inside = np.linalg.solve(vectors, terms.slope[:, :, None].astype(vectors.dtype))[:, :, 0]
+    return np.asarray(np.einsum("nab,nb->na", vectors, factor * inside).real)
+
+
+def _leverage(objective: Objective, block: Block, curvature: Array, inverse: Array) -> Array:
+    """Leverage of each row: (b, 1), or (b, k, k) for classes."""
+    k, w = objective.n_predictors, block.weight
+    m = objective.to_raw.shape[1]
+    Zt = np.asarray(block.Z @ objective.to_raw)
+    blocks = inverse.reshape(k, m, k, m)
+    G = np.empty((len(w), k, k))
+    for a in range(k):
+        for b in range(a + 1):
+            G[:, a, b] = G[:, b, a] = np.einsum("nm,nm->n", Zt @ blocks[a, :, b], Zt)
+    return w[:, None] * curvature[:, 0] * G[:, 0] if k == 1 else w[:, None, None] * (curvature @ G)
+
+
+def _cluster_meat(objective: Objective, theta: Array, cluster: IntArray) -> Array:
+    """Sum over clusters of the squared sums of their scores."""
+    raw, T = objective.raw(theta), objective.to_raw
+    assert isinstance(objective.rows, ArrayRows)  # clusters are spread over the blocks, so the rows are in memory
+    blocks = objective.rows.blocks
+    scores = np.concatenate([_scores(objective, block, raw, T) for block in blocks], axis=1)
+    sums = cluster_sums(scores, cluster)
+    return np.asarray(sums @ sums.T)
+
+
+def _scores(objective: Objective, block: Block, raw: Array, T: Array) -> Array:
+    """Scores of the rows of a block, (k * m, b)."""
+    slope = _adjusted_slopes(objective, block, raw, np.empty(0), 0.0) * block.weight[:, None]
+    Zt = np.asarray(block.Z @ T)
+    return np.asarray(slope.T[:, None, :] * Zt.T[None, :, :]).reshape(-1, len(slope))

@@ -1,0 +1,323 @@
+"""The generalised linear evaluation model: regress the predictions on the protected columns.
+
+With an intercept, all effects are zero exactly when every protected column is uncorrelated with the predictions, in any
+family and with any link. Predictions are fractions, not outcomes, so the errors of choice are those of a sandwich.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from setsquare._typing import Array, IntArray
+from setsquare.auditing.evaluations.agreement import settle_disagreement
+from setsquare.auditing.evaluations.covariance import Covariance, covariance
+from setsquare.auditing.evaluations.records import ALL, Effect, Evaluation, Test, wald, z_effect
+from setsquare.auditing.evaluations.score import Sample, answer, larger, largest_score, questions_of, sample_of, signed
+from setsquare.auditing.protected import Protected
+from setsquare.families import Family, contrasts
+from setsquare.glm.certificate import certify
+from setsquare.glm.preparation import Prepared, prepare
+from setsquare.glm.problem import Problem
+from setsquare.glm.solver import Status
+from setsquare.glm.sqp import Settings, solve_sqp
+from setsquare.rows.blocks import single_threaded_blas
+
+#: Linear predictors this far out are where a probability or a count no longer differs from its limit.
+FAR = 12.0
+#: Leverage from which a row is one of too few to decide an effect: groups of less than 20 rows.
+FEW = 0.05
+#: Share of one row in the error of a test from which it decides the test.
+DOMINANT = 0.25
+
+
+class Terms(Protocol):
+    """What is asked of protected columns, wherever they are."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Where each comes from."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know."""
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """Smallest and largest value of each column."""
+
+    @property
+    def max_leverage(self) -> float:
+        """Largest leverage of a row, or a bound on it below 0.05."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A fitted evaluation model.
+
+    Attributes
+    ----------
+    coef : ndarray of shape (k, p)
+        Effects; k is 1, or the classes less the first, which the others are compared with. NaN where the data do not
+        determine one, infinite where a group's predictions lie on the edge of their range.
+    cov : ndarray of shape (k * p, k * p)
+        Their covariance, class by class.
+    all, by_source : tests that effects are zero
+    df : float
+        Degrees of freedom of t statistics; infinite for normal ones.
+    dispersion : float
+    separated, undetermined : tuple of str
+        Columns with an infinite effect, and columns that the others or the intercept already determine.
+    converged : bool
+    """
+
+    coef: Array
+    cov: Array
+    all: Test
+    by_source: tuple[Test, ...]
+    df: float
+    dispersion: float
+    separated: tuple[str, ...]
+    undetermined: tuple[str, ...]
+    converged: bool
+
+
+def fit_glm(
+    y: Array,
+    protected: Protected,
+    glm: Family,
+    vcov: str = "HC3",
+) -> Fit:
+    """Fit the evaluation model of ``y``, (n,) or (n, K) shares of classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from setsquare.families import binomial
+    >>> x = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    >>> y = np.array([0.2, 0.3, 0.25, 0.5, 0.6, 0.4])
+    >>> fit = fit_glm(y, Protected(x[:, None], ("x",), ("x",)), binomial)
+    >>> round(float(fit.coef[0, 0]), 4)  # log(.5/.5) - log(.25/.75)
+    1.0986
+    """
+    X, names, weight = protected.values, protected.names, protected.weight
+    total = float(len(X)) if weight is None else float(weight.sum())
+    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
+        prepared = prepare(Problem(X, y, family=glm, weight=weight, quasi=True, feature_names=names))
+        return fit_prepared(prepared, protected, vcov, total, protected.cluster)
+
+
+def fit_prepared(
+    prepared: Prepared,
+    protected: Terms,
+    vcov: str,
+    total_weight: float,
+    cluster: IntArray | None = None,
+) -> Fit:
+    """Fit the evaluation model, wherever its rows are."""
+    glm = prepared.problem.family
+    end = solve_sqp(prepared.objective, None, Settings(kkt=1e-7))
+    solution = certify(prepared, end, "sqp")
+    rough = solution.status is Status.CONVERGED and end.trace[-1].kkt > 1e-11
+    theta = _polish(prepared, end.theta) if rough else end.theta
+    V = covariance(prepared.objective, theta, vcov, total_weight=total_weight, cluster=cluster)
+    linear = glm.name == "gaussian" and glm.link == "canonical"
+    separated = () if linear or solution.status is Status.CONVERGED else _separated(prepared, theta, protected.ends)
+    fit = _summarise(prepared, theta, V, protected, separated)
+    if solution.status in (Status.CONVERGED, Status.FLAT) or separated:
+        return fit
+    return replace(fit, converged=False, coef=np.full_like(fit.coef, np.nan))  # where a solver gave up is no estimate
+
+
+def _polish(prepared: Prepared, theta: Array) -> Array:
+    """One more Newton step: the digits that a stopping rule leaves."""
+    model = prepared.objective.model(theta, np.zeros(0))
+    polished = theta - np.linalg.solve(model.H, model.g)
+    return polished if np.isfinite(polished).all() else theta
+
+
+def _separated(prepared: Prepared, theta: Array, ends: tuple[Array, Array]) -> tuple[str, ...]:
+    """Columns whose effect runs off to infinity: a group of their own has predictions on the edge of their range."""
+    coef = prepared.coefficients(theta)[1].T
+    reach = np.abs(coef).max(axis=1) * (ends[1] - ends[0])
+    return tuple(np.asarray(prepared.problem.feature_names, dtype=object)[reach > FAR])
+
+
+def _summarise(prepared: Prepared, theta: Array, V: Covariance, protected: Terms, separated: tuple[str, ...]) -> Fit:
+    k, T = prepared.objective.n_predictors, prepared.to_coef
+    m, names = T.shape[1], protected.names
+    point = theta.reshape(k, m)
+    inner = np.arange(k * m).reshape(k, m)[:, 1:].ravel()
+    joint = wald(ALL, theta[inner], V.values[np.ix_(inner, inner)], V.df)
+    D = np.eye(1) if not prepared.problem.family.is_vector else contrasts(k + 1)[1:] - contrasts(k + 1)[0]
+    coef = D @ point @ T.T
+    L = np.kron(D, T)
+    cov = L @ V.values @ L.T
+    kept = [j for j, name in enumerate(names) if name not in prepared.aliased]
+    by_source = []
+    for source in dict.fromkeys(protected.sources):
+        columns = [j for j in kept if protected.sources[j] == source]
+        index = [a * len(names) + j for a in range(len(D)) for j in columns]
+        by_source.append(wald(source, coef.ravel()[index], cov[np.ix_(index, index)], V.df))
+    lost = np.isin(np.asarray(names), prepared.aliased)
+    coef = np.where(lost, np.nan, coef)
+    far = np.isin(np.asarray(names), separated)
+    coef = np.where(far & (np.abs(coef) > 0.0), np.copysign(np.inf, coef), coef)
+    undetermined = tuple(name for name in names if name in prepared.aliased)
+    return Fit(coef, cov, joint, tuple(by_source), V.df, V.dispersion, separated, undetermined, True)
+
+
+def evaluate_glm(
+    y: Array,
+    protected: Protected,
+    glm: Family,
+    *,
+    vcov: str = "HC3",
+    level: float = 0.95,
+    classes: tuple[str, ...] = (),
+    seed: int = 0,
+) -> tuple[Evaluation, Fit | None]:
+    """Evaluate predictions ``y`` by a generalised linear model of the protected columns."""
+    if np.ndim(y) == 2 and len(classes) != y.shape[1]:
+        classes = tuple(str(c) for c in range(y.shape[1]))
+    tested = protected.without_lone_rows()
+    title = f"evaluation model: {glm}"
+    if not tested.varies.any() or np.ptp(tested.part(y), axis=0).max() == 0.0:
+        return _nothing(tested, title), None
+    y = tested.part(y)
+    if y.ndim == 2:
+        there = np.abs(y).sum(axis=0) > 0.0  # a class may have been in the rows that were left out
+        y, classes = y[:, there], tuple(name for name, here in zip(classes, there, strict=True) if here)
+    fit = _without_lost_reference(fit_glm(y, tested, glm, vcov), protected, tested)
+    evidence = Evidence(
+        partial(largest_score, y, tested),
+        partial(sample_of, y, tested),
+        lambda robust, pooled: settle_disagreement(y, tested, robust, pooled, np.random.default_rng(seed)),
+    )
+    return conclude(fit, tested, glm, vcov, level, classes, evidence), fit
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is asked of predictions and protected columns beside the fit; nothing is computed before.
+
+    Attributes
+    ----------
+    largest : callable
+        Largest share of a row in the error of the joint score test.
+    sample : callable
+        Sample of columns and predictions.
+    settle : callable
+        Which test counts of a robust one and one with a single spread for all rows.
+    """
+
+    largest: Callable[[], float]
+    sample: Callable[[], Sample]
+    settle: Callable[[Test, Test], Test] = larger
+
+
+def conclude(
+    fit: Fit, tested: Terms, glm: Family, vcov: str, level: float, classes: tuple[str, ...], evidence: Evidence
+) -> Evaluation:
+    """Effects and tests of a fitted model; score tests where those of the fit do not hold what they promise.
+
+    Tests of the fit take the spread of a rare group from the group itself, so they count only as far as those with one
+    spread for all rows agree.
+    """
+    joint, by_source, single, notes = fit.all, fit.by_source, None, list(tested.notes)
+    reason = _why_not_wald(fit, tested, vcov, glm, evidence.largest)
+    if reason or vcov != "model":
+        alone = bool(fit.separated) or not fit.converged
+        questions = questions_of(tested.names, tested.sources, single=alone)
+        whole, *found = answer(evidence.sample(), questions, robust=bool(reason))
+        sources = found[: len(by_source)]
+        if reason:
+            # The score equations are those of any family: their test asks the same question and always has an answer.
+            joint, by_source = whole.robust, tuple(one.robust for one in sources)
+            single = tuple(signed(one) for one in found[len(sources) :]) if alone else None
+            notes.append(f"{reason}: joint tests are score tests, which ask the same question.")
+        joint = evidence.settle(joint, whole.pooled)
+        by_source = tuple(larger(own, one.pooled) for own, one in zip(by_source, sources, strict=True))
+        if len(by_source) == 1:
+            by_source = (replace(joint, name=by_source[0].name),)  # one source is all columns
+    if fit.undetermined:
+        notes.append(
+            f"{', '.join(fit.undetermined)}: constant, or determined by the other protected columns; no effect of "
+            "their own."
+        )
+    title, effects = f"evaluation model: {glm}, {_errors(vcov, fit)}", _effects(fit, single, tested, level, classes)
+    return Evaluation("glm", title, effects, joint, by_source, notes=tuple(notes))
+
+
+def _without_lost_reference(fit: Fit, before: Protected, after: Protected) -> Fit:
+    """Give no effects where the reference level is gone: they would be against some other level."""
+    if after is before:
+        return fit
+    varying = set(np.asarray(after.names, dtype=object)[after.varies])
+    lost = {name for name in fit.undetermined if name in varying and name not in before.basis.collinear}
+    sources = {s for name, s in zip(after.names, after.sources, strict=True) if name in lost}
+    gone = np.asarray([source in sources for source in after.sources])
+    return replace(fit, coef=np.where(gone, np.nan, fit.coef))
+
+
+def _nothing(protected: Protected, title: str) -> Evaluation:
+    """Return what is left to say when the rows that could be compared are gone."""
+    effects = [Effect(*pair, *6 * (math.nan,)) for pair in zip(protected.names, protected.sources, strict=True)]
+    names = dict.fromkeys((ALL, *protected.sources))
+    joint, *by_source = (Test(name, math.nan, 0.0, math.nan, "nothing to test") for name in names)
+    return Evaluation("glm", title, tuple(effects), joint, tuple(by_source), notes=protected.notes)
+
+
+def _why_not_wald(fit: Fit, protected: Terms, vcov: str, glm: Family, largest: Callable[[], float]) -> str:
+    """Reason for which Wald tests do not hold what they promise; empty if they do."""
+    if fit.separated:
+        return (
+            f"The effects of {', '.join(fit.separated)} are infinite, because a group's predictions lie on the edge of "
+            "their range"
+        )
+    if not fit.converged:
+        return f"The model did not converge ({glm}), so effects and their bounds are not known"
+    if not all(math.isfinite(test.statistic) or math.isnan(test.statistic) for test in (fit.all, *fit.by_source)):
+        return "Some group has no spread in its predictions, which would make its effect look certain"
+    if vcov == "cluster":
+        return "A group may lie within a few clusters"
+    if vcov == "model":
+        return ""
+    if protected.max_leverage > FEW:
+        return f"Some effects rest on fewer than {1 / FEW:.0f} rows, where Wald tests reject too often"
+    if largest() > DOMINANT:
+        return "A few predictions are so extreme that they outweigh the others, where Wald tests reject too often"
+    return ""
+
+
+def _effects(
+    fit: Fit, single: tuple[Test, ...] | None, protected: Terms, level: float, classes: tuple[str, ...]
+) -> tuple[Effect, ...]:
+    """One effect a column (and class); with the statistics of `single` tests where there are some."""
+    errors = np.sqrt(np.maximum(np.diag(fit.cov), 0.0)).reshape(fit.coef.shape)
+    effects = []
+    for a, row in enumerate(fit.coef):
+        suffix = f" ({classes[a + 1]} vs {classes[0]})" if classes else ""
+        for j, (name, source) in enumerate(zip(protected.names, protected.sources, strict=True)):
+            estimate, error = float(row[j]), float(errors[a, j])
+            lost = math.isnan(estimate) or math.isinf(estimate)
+            effect = z_effect(name + suffix, source, estimate, math.nan if lost else error, fit.df, level)
+            if single is not None and name not in fit.undetermined:
+                effect = replace(effect, statistic=single[j].statistic, p_value=single[j].p_value)
+            effects.append(effect)
+    return tuple(effects)
+
+
+def _errors(vcov: str, fit: Fit) -> str:
+    if vcov == "model":
+        return f"model-based standard errors (dispersion {fit.dispersion:.4g})"
+    return "cluster-robust standard errors" if vcov == "cluster" else f"{vcov} standard errors"

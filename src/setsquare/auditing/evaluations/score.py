@@ -1,0 +1,349 @@
+"""Score tests: whether columns explain the predictions, judged by the residuals of the model without them.
+
+They need no fit of the effect itself, so they exist where it is infinite (a group whose predictions are all 1) or has
+no residual left. Each test is made twice: with a robust covariance, which allows every group a spread of its own, and
+with one spread for all rows (the F test of a linear model). The first takes the spread of a rare group from the group
+itself, so seventeen equal values look certain; the second is wrong where spreads differ. The larger p-value counts:
+it holds where either of them does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from setsquare._typing import Array, BoolArray, IntArray
+from setsquare.auditing.bounds import cluster_sums, shared_noise
+from setsquare.auditing.evaluations.records import ALL, Test, wald
+from setsquare.auditing.protected import Protected
+from setsquare.projection import Basis
+from setsquare.projection.basis import CONSTANT
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import ArrayRows, Block, Rows, Sums, mean_weight, row_slices, weighted_gram
+
+#: Rows that are looked at first.
+SCREENED = 20_000
+#: A column that the others leave less than this share of has no effect of its own.
+DETERMINED = 1e-6
+
+
+class Question(NamedTuple):
+    """Whether the ``chosen`` columns have an effect, given the other ones that are not ``ignored``; masks (d,)."""
+
+    name: str
+    chosen: BoolArray
+    ignored: BoolArray
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Two tests of one question, and what they rest on.
+
+    Attributes
+    ----------
+    robust, pooled : Test
+        With a spread for each group, and with one for all rows.
+    score : ndarray of shape (r, k)
+        In an orthonormal basis of the columns.
+    covariance : ndarray of shape (r, r) or (0, 0)
+        Robust covariance of the scores of one response.
+    variance : float
+        Of the (last) response.
+    """
+
+    robust: Test
+    pooled: Test
+    score: Array
+    covariance: Array
+    variance: float
+
+    @property
+    def test(self) -> Test:
+        """The test with the larger p-value."""
+        return larger(self.robust, self.pooled)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Columns and responses with what tests of all kinds need of them.
+
+    Attributes
+    ----------
+    rows : Rows
+        Blocks whose features are the columns (d) and whose outcome are the responses (k).
+    moments : Moments
+        Of columns and responses side by side; weights sum to one.
+    noise : ndarray of shape (d, d)
+        ``sum_i w_i^2 x_i x_i'`` of the centred columns: the covariance of scores if all rows have one spread.
+    spread : ndarray of shape (d + k, d + k)
+        Second moments of columns and responses, centred and without weights: a heavy group must not set the spread by
+        which it is judged.
+    n : float
+        Number of independent units: rows, as many as the weights are worth, or clusters.
+    equal_weights : bool
+    cluster : integer ndarray of shape (n,) or None
+    """
+
+    rows: Rows
+    moments: Moments
+    noise: Array
+    spread: Array
+    n: float
+    equal_weights: bool
+    cluster: IntArray | None = None
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns."""
+        return len(self.noise)
+
+    @classmethod
+    def of(
+        cls, rows: Rows, shift: Array, n_columns: int, *, equal_weights: bool, cluster: IntArray | None = None
+    ) -> Sample:
+        """Read the moments; ``shift`` (d + k,) is near the means, so that squares lose no digits."""
+        d = n_columns
+        first, second, *more = rows.reduce(partial(_sums, shift, d, equal_weights))
+        moments = _without_rounding(Moments(1.0, shift + first, second - np.outer(first, first)))
+        if cluster is not None:
+            noise = _shared_noise(rows, moments, d, cluster)
+            spread = moments.scatter if equal_weights else _unweighted(more[1], more[2], moments.scatter)
+            return cls(rows, moments, noise, spread, float(cluster.max()) + 1.0, equal_weights, cluster)
+        if equal_weights:
+            noise = moments.scatter[:d, :d] / rows.n_rows
+            return cls(rows, moments, noise, moments.scatter, float(rows.n_rows), True)
+        step, heavy = first[:d], more[0]
+        mixed = np.outer(heavy[1:, 0], step)
+        noise = heavy[1:, 1:] - mixed - mixed.T + heavy[0, 0] * np.outer(step, step)
+        spread = _unweighted(more[1], more[2], moments.scatter)
+        return cls(rows, moments, noise, spread, 1.0 / float(heavy[0, 0]), False)
+
+
+def _without_rounding(moments: Moments) -> Moments:
+    """Moments in which what varies by rounding alone does not vary."""
+    varies = np.sqrt(np.maximum(np.diag(moments.scatter), 0.0)) > CONSTANT * np.abs(moments.mean)
+    return replace(moments, scatter=np.where(np.outer(varies, varies), moments.scatter, 0.0))
+
+
+def _sums(shift: Array, d: int, equal_weights: bool, block: Block) -> Sums:
+    both = np.column_stack([np.asarray(block.Z), block.y]) - shift
+    sums = block.weight @ both, weighted_gram(both, block.weight)
+    if equal_weights:
+        return sums
+    ones = np.column_stack([np.ones(len(both)), both[:, :d]])
+    counted = block.weight > 0.0
+    return (
+        *sums,
+        weighted_gram(ones, block.weight**2),
+        np.append(both[counted].sum(axis=0), counted.sum()),
+        both[counted].T @ both[counted],
+    )
+
+
+def _unweighted(first: Array, second: Array, scatter: Array) -> Array:
+    """Centred second moments of rows that all count alike; what does not vary stays so."""
+    mean = first[:-1] / first[-1]
+    return np.where(scatter == 0.0, 0.0, second / first[-1] - np.outer(mean, mean))
+
+
+def blocks_of(rows: Rows) -> Iterable[Block]:
+    """Blocks of rows that are in memory, in their order."""
+    blocks: Iterable[Block] = rows.blocks  # type: ignore[attr-defined]
+    return blocks
+
+
+def _shared_noise(rows: Rows, moments: Moments, d: int, cluster: IntArray) -> Array:
+    """Noise of rows that have a part in common with those of their cluster, as large as the residuals show."""
+    mean, S = moments.mean, moments.scatter
+    blocks = list(blocks_of(rows))
+    w = np.concatenate([block.weight for block in blocks])
+    X = np.concatenate([np.asarray(block.Z) for block in blocks]) - mean[:d]
+    T = orthonormal(S[:d, :d])
+    residual = np.concatenate([block.y for block in blocks]) - mean[d:] - X @ (T @ (T.T @ S[:d, d:]))
+    return shared_noise(X, residual, w, cluster)
+
+
+def orthonormal(S: Array) -> Array:
+    """Map to an orthonormal basis of columns with the scatter ``S``; columns that do not vary are passed over."""
+    size = np.sqrt(np.maximum(np.diag(S), 0.0))
+    inverse = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0.0)
+    values, vectors = np.linalg.eigh(inverse[:, None] * S * inverse)
+    kept = values > DETERMINED**2 * max(float(values[-1]), 0.0)
+    return np.asarray(inverse[:, None] * vectors[:, kept] / np.sqrt(values[kept])) if size.any() else S[:, :0]
+
+
+class _Map(NamedTuple):
+    """Orthonormal basis of the chosen columns given the others (d, r); the others' fit (d, k) and their number."""
+
+    tested: Array
+    fit: Array
+    n_given: int
+
+
+def _map(sample: Sample, question: Question) -> _Map:
+    d, S = sample.n_columns, sample.moments.scatter
+    given = ~question.chosen & ~question.ignored
+    others = orthonormal(np.where(np.outer(given, given), S[:d, :d], 0.0))
+    chosen = np.eye(d)[:, question.chosen]
+    chosen = chosen - others @ (others.T @ (S[:d, :d] @ chosen))
+    left = chosen.T @ S[:d, :d] @ chosen
+    whole = np.diag(S)[:d][question.chosen]
+    lost = np.diag(left) <= DETERMINED**2 * whole
+    left[lost] = left[:, lost] = 0.0
+    return _Map(chosen @ orthonormal(left), others @ (others.T @ S[:d, d:]), others.shape[1])
+
+
+def answer(sample: Sample, questions: Sequence[Question], *, robust: bool = True) -> tuple[Answer, ...]:
+    """Answer several questions in one reading of the rows; without ``robust`` by one spread alone, in none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.array([0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0])
+    >>> sample = sample_of(x + np.tile([0.0, 0.1], 4), Protected(x[:, None], ("x",), ("x",)))
+    >>> found = answer(sample, questions_of(("x",), ("x",)))[0]
+    >>> found.robust.statistic.__round__(3), found.robust.p_value.__round__(4)
+    (7.921, 0.0049)
+    """
+    maps = [_map(sample, question) for question in questions]
+    k = len(sample.moments.mean) - sample.n_columns
+    squares = _squares(sample, maps) if robust else [np.zeros((0, 0))] * len(maps)
+    answers = []
+    for question, found, V in zip(questions, maps, squares, strict=True):
+        score = found.tested.T @ sample.moments.scatter[: sample.n_columns, sample.n_columns :]
+        own = pooled = _pooled(question.name, sample, found, score)
+        if robust and len(score):
+            own = wald(question.name, score.T.ravel(), V, math.inf)
+            own = replace(own, method=f"score, chi-squared({own.df:g})")
+        V = V if k == 1 else V[:0, :0]
+        answers.append(Answer(own, pooled, score, V, float(sample.moments.scatter[-1, -1])))
+    return tuple(answers)
+
+
+def larger(test: Test, pooled: Test) -> Test:
+    """Return the test with the larger p-value."""
+    return pooled if pooled.p_value > test.p_value else test
+
+
+def _squares(sample: Sample, maps: Sequence[_Map]) -> list[Array]:
+    """Sums of the squared scores, each (k r, k r); over clusters where there are some."""
+    mean = sample.moments.mean
+    if sample.cluster is None:
+        return list(sample.rows.reduce(lambda block: tuple(_square(s) for s in _scores(mean, maps, block))))
+    scores = [_scores(mean, maps, block) for block in blocks_of(sample.rows)]
+    return [_square(cluster_sums(np.concatenate(parts, axis=1), sample.cluster)) for parts in zip(*scores, strict=True)]
+
+
+def _square(scores: Array) -> Array:
+    return np.asarray(scores @ scores.T)
+
+
+def _scores(mean: Array, maps: Sequence[_Map], block: Block) -> list[Array]:
+    """Scores of the rows of a block, response by response, (k r, b) of each question."""
+    X = np.asarray(block.Z)
+    d = X.shape[1]
+    X, gap = X - mean[:d], block.y - mean[d:]
+    scores = []
+    for tested, fit, _ in maps:
+        residual = (gap - X @ fit) * block.weight[:, None]
+        scores.append(np.asarray(residual.T[:, None, :] * (X @ tested).T[None, :, :]).reshape(-1, len(X)))
+    return scores
+
+
+def _pooled(name: str, sample: Sample, found: _Map, score: Array) -> Test:
+    """F test of the chosen columns, as if every row had the same spread."""
+    T, (r, k) = found.tested, score.shape
+    if r == 0:
+        return Test(name, math.nan, 0.0, math.nan, "nothing to test")
+    slopes = np.vstack([-(found.fit + T @ score), np.eye(k)])
+    residual = slopes.T @ sample.spread @ slopes
+    spent = r + found.n_given + k
+    df = max(sample.n - spent, 1.0)
+    U = orthonormal(T.T @ sample.noise @ T)
+    V = orthonormal(np.maximum(residual, 0.0) if k == 1 else residual)
+    tested = r * V.shape[1]
+    if not tested:  # no residual at all: the columns are the predictions
+        return Test(name, math.inf, float(r), 0.0, f"F({r}, {df:g}), one spread")
+    statistic = float(np.sum((U.T @ score @ V) ** 2)) * df / (df + spent)
+    p = float(special.fdtrc(tested, df, statistic / tested))
+    return Test(name, statistic, float(tested), p, f"F({tested}, {df:g}), one spread")
+
+
+def sample_of(y: Array, protected: Protected) -> Sample:
+    """Sample of the protected columns and predictions ``y`` (n,) or (n, k) in memory."""
+    Y = y.reshape(len(y), -1)
+    w = mean_weight(len(Y), protected.weight)
+    rows = ArrayRows(protected.values, Y, np.zeros((len(Y), 0)), w)
+    shift = np.concatenate([w @ protected.values, w @ Y])
+    p = protected.values.shape[1]
+    return Sample.of(rows, shift, p, equal_weights=protected.weight is None, cluster=protected.cluster)
+
+
+def questions_of(names: Sequence[str], sources: Sequence[str], *, single: bool = True) -> tuple[Question, ...]:
+    """Questions on all columns, on each source and, unless only these are asked, on each column given the others."""
+    where, p = np.asarray(sources), len(names)
+    none = np.zeros(p, dtype=bool)
+    questions = [Question(ALL, ~none, none)]
+    questions += [Question(source, where == source, none) for source in dict.fromkeys(sources)]
+    if single:
+        questions += [Question(name, np.arange(p) == j, none) for j, name in enumerate(names)]
+    return tuple(questions)
+
+
+def signed(answer: Answer) -> Test:
+    """Test of a single column and prediction, by the root of chi-squared(1) with the sign of the effect."""
+    test = answer.test
+    if answer.score.shape != (1, 1):
+        return test
+    statistic = math.copysign(math.sqrt(test.statistic), float(answer.score[0, 0]))
+    return replace(test, statistic=statistic, method="score, normal" if test is answer.robust else test.method)
+
+
+def largest_score(y: Array, protected: Protected) -> float:
+    """Largest share that one row has in the error of a joint score test, or a bound on it below 0.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.tile([0.0, 1.0], 100)
+    >>> y = np.arange(200.0)
+    >>> y[7] = 1e6
+    >>> largest_score(y, Protected(x[:, None], ("x",), ("x",))).__round__(3)
+    0.995
+    """
+    Y = y.reshape(len(y), -1)
+    w = mean_weight(len(Y), protected.weight)
+    basis, gap = protected.basis, Y - w @ Y
+    return max(_largest_share(basis, protected.values, w * column, protected.reach) for column in gap.T)
+
+
+def _largest_share(basis: Basis, X: Array, size: Array, reach: float) -> float:
+    """Largest ``s'V^-1 s`` of a score ``s = size * q``, with ``V`` the sum of their squares."""
+    largest_size = float(np.abs(size).max() * reach) ** 2
+    step = len(X) // SCREENED
+    if step > 1:  # a part of many rows tells whether any can matter; half of what it says, to be safe
+        common = np.abs(size[::step])
+        common = np.minimum(common, 10.0 * np.median(common))  # an extreme row must not vouch for itself
+        part = step * weighted_gram(basis.apply(X[::step]), common**2)
+        bound = 2.0 * largest_size / max(float(np.linalg.eigvalsh(part)[0]), 1e-300)
+        if bound < 0.2:
+            return bound
+    V = np.zeros((basis.rank, basis.rank))
+    for rows in row_slices(*X.shape):
+        V += weighted_gram(basis.apply(X[rows]), size[rows] ** 2)
+    values, vectors = np.linalg.eigh(V)
+    if values[0] <= 1e-12 * values[-1]:
+        return 1.0
+    if (bound := largest_size / float(values[0])) < 0.2:
+        return bound
+    root, largest = vectors / np.sqrt(values), 0.0
+    for rows in row_slices(*X.shape):
+        S = (basis.apply(X[rows]) @ root) * size[rows, None]
+        largest = max(largest, float(np.einsum("nr,nr->n", S, S).max()))
+    return largest

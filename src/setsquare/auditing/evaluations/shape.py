@@ -1,0 +1,270 @@
+"""Dependence that effects of the columns do not see: curves, combinations of groups, and spread.
+
+A prediction that is high for the young and the old alike has no linear effect of age; one that is low for Black women
+alone can have small effects of race and sex; one whose mean is the same in two groups can still put many more people of
+one group above a threshold. Three tests look for these, beside the one of linear effects:
+
+* *curvature*: natural splines of each numeric column, given the linear effects;
+* *combinations*: products of two different columns, given the columns themselves;
+* *spread*: the size of the residuals, ``|r| - k r``. The term with ``k = mean(sign(r))`` makes up for the estimated
+  means: without it skewed predictions would be called uneven in far more than 5 % of the samples. Of several classes
+  the sizes are added up: labels then have no spread of their own, which is right, since it follows from their means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+
+import numpy as np
+
+from setsquare._typing import Array, BoolArray
+from setsquare.auditing.bounds import bound_length
+from setsquare.auditing.evaluations.records import ALL, Evaluation, Test, holm
+from setsquare.auditing.evaluations.score import Answer, Question, Sample, answer, blocks_of, orthonormal
+from setsquare.rows.blocks import Block, Rows, Sums
+
+#: Knots of the splines, in standard deviations from the mean.
+KNOTS = (-1.6, -0.7, 0.0, 0.7, 1.6)
+#: Rows that a combination of groups must have to be tested, and the most combinations.
+FEW_ROWS, MOST_CELLS = 20, 60
+#: Share of the variance that rounding leaves of predictions that are a linear function of the columns.
+EXPLAINED = 1e-12
+TITLE = "curvature, combinations and spread"
+CURVATURE, COMBINATIONS, SPREAD = "curvature", "combinations", "spread"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Further columns that are made of the protected ones.
+
+    Attributes
+    ----------
+    knots : tuple of (int, ndarray)
+        Position of a numeric column, and the knots of its spline.
+    products : tuple of (int, int)
+        Positions of two columns whose product is tested.
+    mean : ndarray of shape (p,)
+    scale : ndarray of shape (p,)
+    """
+
+    knots: tuple[tuple[int, Array], ...]
+    products: tuple[tuple[int, int], ...]
+    mean: Array
+    scale: Array
+
+    @property
+    def n_curves(self) -> int:
+        """Number of columns of the splines."""
+        return sum(len(knots) - 2 for _, knots in self.knots)
+
+    def apply(self, X: Array) -> Array:
+        """Protected columns (b, p) with the further ones beside them."""
+        curves = [_spline(X[:, j], knots) for j, knots in self.knots]
+        used = sorted({j for pair in self.products for j in pair})
+        centred = {j: (X[:, j] - self.mean[j]) / self.scale[j] for j in used}
+        return np.column_stack([X, *curves, *(centred[a] * centred[b] for a, b in self.products)])
+
+
+def _spline(x: Array, knots: Array) -> Array:
+    """Non-linear terms of a natural cubic spline, (b, knots - 2)."""
+    low, high = knots[0], knots[-1]
+    t = (x - low) / (high - low)
+    u = (knots - low) / (high - low)
+    cubes = np.maximum(t[:, None] - u, 0.0) ** 3
+    last = (cubes[:, :-1] - cubes[:, -1:]) / (1.0 - u[:-1])
+    return np.asarray(last[:, :-1] - last[:, -1:])
+
+
+def plan_shape(sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ...], sources: tuple[str, ...]) -> Shape:
+    """Choose knots within the range of each numeric column, and products of columns of different sources.
+
+    Products of groups with too few rows in common are left out; of too many the most common stay.
+    """
+    p = sample.n_columns
+    mean, S = sample.moments.mean[:p], sample.moments.scatter[:p, :p]
+    spread = np.sqrt(np.maximum(np.diag(S), 0.0))
+    knots = []
+    for j, is_group in enumerate(groups):
+        places = mean[j] + spread[j] * np.asarray(KNOTS)
+        places = np.unique(np.clip(places, ends[0][j], ends[1][j]))
+        if not is_group and spread[j] > 0.0 and len(places) >= 3:
+            knots.append((j, places))
+    share = np.where(np.asarray(groups), mean - ends[0], 0.5)  # of the rows of a group
+    count = sample.rows.n_rows * np.where(np.outer(groups, groups), _smallest_cell(share, S), share * (1.0 - share))
+    varying = [j for j in range(p) if spread[j] > 0.0]
+    pairs = [(a, b) for a, b in combinations(varying, 2) if sources[a] != sources[b]]
+    pairs = [(a, b) for a, b in pairs if min(count[a, b], count[b, a]) >= FEW_ROWS]
+    common = sorted(pairs, key=lambda pair: -min(count[pair], count[pair[::-1]]))[:MOST_CELLS]
+    return Shape(tuple(knots), tuple(sorted(common)), mean, np.where(spread > 0.0, spread, 1.0))
+
+
+def _smallest_cell(share: Array, S: Array) -> Array:
+    """Smallest share of the four cells of each pair of indicators with the covariances ``S``, (p, p)."""
+    both = S + np.outer(share, share)
+    either = share[:, None] + share - both
+    return np.minimum(np.minimum(both, 1.0 - either), np.minimum(share[:, None], share) - both)
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """Rows with something else made of each block."""
+
+    rows: Rows
+    change: Callable[[Block], Block]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.rows.n_rows
+
+    @property
+    def blocks(self) -> Iterator[Block]:
+        """Blocks in their order, where the rows are in memory."""
+        return map(self.change, blocks_of(self.rows))
+
+    def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
+        """Add up what ``kernel`` returns for each block."""
+        return self.rows.reduce(lambda block: kernel(self.change(block)))
+
+
+def evaluate_shape(
+    sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ...], sources: tuple[str, ...], level: float
+) -> Evaluation:
+    """Test curvature, combinations and spread.
+
+    Parameters
+    ----------
+    sample : Sample
+        Protected columns, and the predictions as responses.
+    ends : (ndarray of shape (p,), ndarray of shape (p,))
+        Smallest and largest value of each column.
+    groups : tuple of bool
+        Which columns are indicators.
+    sources : tuple of str
+    level : float
+        Confidence of the bounds.
+    """
+    p, shape = sample.n_columns, plan_shape(sample, ends, groups, sources)
+    if not np.diag(sample.moments.scatter)[:p].any() or _is_explained(sample):
+        return Evaluation("shape", TITLE, (), Test(ALL, math.nan, 0.0, math.nan, "nothing to test"))
+    found = []
+    if shape.knots or shape.products:
+        wider = _widen(sample, shape)
+        extra = np.arange(wider.n_columns) - p
+        curves, cells = (extra >= 0) & (extra < shape.n_curves), extra >= shape.n_curves
+        asked = [
+            (CURVATURE, curves, cells, _curves(shape, sources)),
+            (COMBINATIONS, cells, curves, _pairs(shape, sources)),
+        ]
+        found += [_ask(wider, *part) for part in asked if part[1].any()]
+    found.append(_ask(_spread_sample(sample), SPREAD, np.ones(p, dtype=bool), np.zeros(p, dtype=bool), _each(sources)))
+    tests = tuple(
+        replace(whole.test, sources=_concerned(parts, level), upper=_bound(whole, sample, level))
+        for whole, parts in found
+    )
+    p_values = [test.p_value for test in tests if not math.isnan(test.p_value)]
+    smallest = min(1.0, len(p_values) * min(p_values)) if p_values else math.nan
+    count = len(p_values)
+    joint = Test(ALL, min(p_values, default=1.0), count, smallest, f"smallest of {count} p-values, times {count}")
+    return Evaluation("shape", TITLE, (), joint, further=tests)
+
+
+#: Source columns, and which of the further columns are theirs.
+Parts = list[tuple[tuple[str, ...], list[int]]]
+
+
+def _curves(shape: Shape, sources: tuple[str, ...]) -> Parts:
+    ends = np.cumsum([0, *(len(knots) - 2 for _, knots in shape.knots)])
+    return [((sources[j],), list(range(a, b))) for (j, _), a, b in zip(shape.knots, ends[:-1], ends[1:], strict=True)]
+
+
+def _pairs(shape: Shape, sources: tuple[str, ...]) -> Parts:
+    found: dict[tuple[str, ...], list[int]] = {}
+    for i, (a, b) in enumerate(shape.products):
+        found.setdefault((sources[a], sources[b]), []).append(i)
+    return list(found.items())
+
+
+def _each(sources: tuple[str, ...]) -> Parts:
+    return [((source,), [j for j, s in enumerate(sources) if s == source]) for source in dict.fromkeys(sources)]
+
+
+def _ask(
+    sample: Sample, name: str, chosen: BoolArray, ignored: BoolArray, parts: Parts
+) -> tuple[Answer, list[tuple[tuple[str, ...], float]]]:
+    """Test all the chosen columns, and each part of them given the others."""
+    places = np.flatnonzero(chosen)
+    questions = [Question(name, chosen, ignored)]
+    for _, positions in parts:
+        own = np.zeros(len(chosen), dtype=bool)
+        own[places[positions]] = True
+        questions.append(Question(name, own, ignored))
+    whole, *rest = answer(sample, questions[:1] if len(parts) == 1 else questions)
+    each = rest or [whole]
+    return whole, [(names, one.test.p_value) for (names, _), one in zip(parts, each, strict=True)]
+
+
+def _concerned(parts: list[tuple[tuple[str, ...], float]], level: float) -> tuple[str, ...]:
+    """Source columns that stand out; all of them where none does."""
+    adjusted = holm([p for _, p in parts])
+    out = [names for (names, _), p in zip(parts, adjusted, strict=True) if p <= 1.0 - level]
+    return tuple(dict.fromkeys(name for names in out or [names for names, _ in parts] for name in names))
+
+
+def _is_explained(sample: Sample) -> bool:
+    """Whether the columns explain the predictions up to rounding: nothing is left that could have a shape."""
+    p, S = sample.n_columns, sample.moments.scatter
+    T = orthonormal(S[:p, :p])
+    total = np.diag(S)[p:]
+    return bool((total - np.sum((T.T @ S[:p, p:]) ** 2, axis=0) <= EXPLAINED * total).all())
+
+
+def _widen(sample: Sample, shape: Shape) -> Sample:
+    """Sample of the protected columns and the further ones."""
+    rows = Mapped(sample.rows, partial(_change_columns, shape))
+    p, mean = sample.n_columns, sample.moments.mean
+    shift = np.concatenate([shape.apply(mean[None, :p])[0], mean[p:]])
+    d = p + shape.n_curves + len(shape.products)
+    return Sample.of(rows, shift, d, equal_weights=sample.equal_weights, cluster=sample.cluster)
+
+
+def _change_columns(shape: Shape, block: Block) -> Block:
+    return replace(block, Z=shape.apply(np.asarray(block.Z)))
+
+
+def _spread_sample(sample: Sample) -> Sample:
+    """The same columns, with the size of the residuals as the response."""
+    p, S, mean = sample.n_columns, sample.moments.scatter, sample.moments.mean
+    T = orthonormal(S[:p, :p])
+    slopes = T @ (T.T @ S[:p, p:])
+    lean = sample.rows.reduce(partial(_lean, mean, slopes))[0]
+    size = np.sqrt(np.maximum(np.diag(S)[p:] - np.sum(slopes * S[:p, p:], axis=0), 0.0))
+    rows = Mapped(sample.rows, partial(_change_response, mean, slopes, lean))
+    shift = np.append(mean[:p], 0.8 * size.sum())
+    return Sample.of(rows, shift, p, equal_weights=sample.equal_weights, cluster=sample.cluster)
+
+
+def _residual(mean: Array, slopes: Array, block: Block) -> Array:
+    p = len(slopes)
+    return np.asarray(block.y - mean[p:] - (np.asarray(block.Z) - mean[:p]) @ slopes)
+
+
+def _lean(mean: Array, slopes: Array, block: Block) -> Sums:
+    return (block.weight @ np.sign(_residual(mean, slopes, block)),)
+
+
+def _change_response(mean: Array, slopes: Array, lean: Array, block: Block) -> Block:
+    residual = _residual(mean, slopes, block)
+    return replace(block, y=np.sum(np.abs(residual) - lean * residual, axis=1, keepdims=True))
+
+
+def _bound(found: Answer, sample: Sample, level: float) -> float | None:
+    """Upper bound on the multiple correlation that a test is about, of one response."""
+    if not found.covariance.size or not found.variance > 0.0:
+        return None
+    c, V = found.score[:, 0] / math.sqrt(found.variance), found.covariance / found.variance
+    return bound_length(float(c @ c), V, 1.0 / sample.n, sample.n, level)

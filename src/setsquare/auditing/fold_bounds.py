@@ -1,0 +1,96 @@
+"""Bounds for models that were fitted to the protected columns, from the pooled predictions of folds.
+
+Let ``e`` be the sampling error of the covariances of predictions and protected columns. An ordinary model has some
+correlation ``a`` on new rows, and its pooled folds show ``a + e``; the bound of :mod:`setsquare.auditing.bounds`
+inverts that law. A model with a constraint is orthogonal on its training rows, so on new rows it is off by their error:
+``a - e``. Where a fold has too much of a group, the rows that its model was fitted to have too little; over the folds
+the two errors cancel, and the pooled folds show ``a`` with hardly an error, often nearly zero. What is bounded is then
+the length of ``a - e``, by its quantile. That is never the tighter bound, so it also holds for a model that was given
+the columns and has no constraint.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from scipy import special
+
+from setsquare.auditing.certificate import Certificate, ColumnBound
+
+#: Lengths of more errors than this follow the normal law to all digits that matter.
+NORMAL = 1e3
+
+
+def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = None) -> Certificate:
+    """Widen the bounds of pooled folds to those of a model that was fitted to the protected columns.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        Of the pooled predictions.
+    growth : float
+        Audited rows over training rows of a fold: the error is that of the rows that a model was fitted to.
+    rank : int, optional
+        Number of independent protected columns; by default they all are.
+
+    Examples
+    --------
+    >>> column = ColumnBound("age", "age", 0.0, 0.0822, "sd (1)", 1.0, 1.1, None, error=0.05)
+    >>> widened = allow_for_fit(Certificate(400, 1, 0.95, 0.0, 0.0822, "odds ratio", (column,)), 1.25)
+    >>> round(widened.correlation_upper, 3), round(widened.columns[0].effect_upper, 3)
+    (0.11, 1.135)
+    """
+    level, grown = certificate.level, math.sqrt(growth)
+    columns, errors = [], []
+    for column in certificate.columns:
+        error = grown * column.error
+        upper = _widen(column.correlation, column.correlation_upper, error, 1, level)
+        effect = _widen_effect(column, grown, level, ratio=certificate.effect_kind.endswith("ratio"))
+        columns.append(column.widened(upper, effect, grown))
+        errors += [] if math.isnan(error) else [error]
+    # Of all columns together the noisiest decides, as in the bound that is widened.
+    noisiest = max(errors, default=math.nan)
+    rank = len(errors) if rank is None else rank
+    length = max(certificate.correlation, certificate.correlation_sample)  # it has hardly an error to take off
+    upper = _widen(length, certificate.correlation_upper, noisiest, rank, level)
+    references = tuple(
+        one.widened(
+            _widen(one.correlation, one.correlation_upper, grown * one.error, 1, level), one.effect_upper, grown
+        )
+        for one in certificate.references
+    )
+    return replace(certificate, correlation_upper=min(upper, 1.0), columns=tuple(columns), references=references)
+
+
+def scale_error(estimate: float, upper: float, grown: float) -> float:
+    """Upper bound on a correlation whose standard error is `grown` times what its bound rests on.
+
+    Examples
+    --------
+    >>> round(scale_error(0.0, 0.1, 1.2), 4), round(scale_error(0.5, 0.6, 1.2), 4)
+    (0.12, 0.62)
+    """
+    near_zero = grown * upper if 4.0 * estimate <= upper else 0.0  # there the bound is a multiple of the error alone
+    return min(1.0, max(upper, estimate + grown * (upper - estimate), near_zero))
+
+
+def _widen(estimate: float, upper: float, error: float, rank: int, level: float) -> float:
+    """Quantile of the length of ``a - e``, where ``a`` has the length `estimate`; not below the bound that was."""
+    if not error > 0.0:
+        return upper
+    length, z = estimate / error, float(special.ndtri(level))
+    quantile = length + z if length > NORMAL else math.sqrt(special.chndtrix(level, rank, length**2))
+    return max(upper, error * quantile)
+
+
+def _widen_effect(column: ColumnBound, grown: float, level: float, *, ratio: bool) -> float:
+    """Do the same for an odds ratio, rate ratio or difference, whose bound is its size and z errors."""
+    z = float(special.ndtri(level))
+    if not math.isfinite(column.effect_upper) or z <= 0.0:
+        return column.effect_upper
+    effect, upper = (math.log(x) if ratio else x for x in (column.effect, column.effect_upper))
+    widened = _widen(effect, upper, grown * (upper - effect) / z, 1, level)
+    with np.errstate(over="ignore"):
+        return float(np.exp(widened)) if ratio else widened

@@ -1,0 +1,254 @@
+"""Probes: can a model recover the protected columns from a representation, before and after it was corrected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+from scipy.special import stdtr
+from threadpoolctl import threadpool_limits
+
+from setsquare import tables
+from setsquare._typing import IntArray, Table
+from setsquare.auditing.audit_predictions import cluster_numbers
+from setsquare.auditing.comparison.performance import interval
+from setsquare.auditing.evaluations.records import holm
+from setsquare.auditing.probes.models import (
+    KINDS,
+    SLOW,
+    HeldOut,
+    Kind,
+    Source,
+    Split,
+    Targets,
+    as_matrix,
+    hold_out,
+    measure,
+    read_attributes,
+    split_rows,
+)
+from setsquare.auditing.probes.result import ProbeResult, ProbeScore
+from setsquare.errors import InputError
+from setsquare.estimators.roles import check_alignment, dense
+from setsquare.glm.problem import check_finite
+from setsquare.projection import Projector
+from setsquare.tables.dataframes import backend_of
+
+#: Squared correlations times n below this do not happen by chance: the rows were corrected on themselves.
+TAUTOLOGY = 1e-4
+#: Scores and standard errors below this come of constant predictions.
+ROUNDING = 1e-9
+
+
+def probe(
+    representations: Mapping[str, Any] | Table,
+    protected: Table,
+    *,
+    features: Table | None = None,
+    cluster: Any = None,
+    folds: int = 5,
+    probes: Sequence[Kind] = KINDS,
+    max_rows: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> ProbeResult:
+    """Let probes try to recover each protected column from each representation, on rows that they were not fitted on.
+
+    Parameters
+    ----------
+    representations : mapping of name to representation, or one array
+        A representation is an array or dataframe of n rows; or a transformer of `features`, such as
+        ``LinearOrthogonalizer()``, which is cloned and fitted in each fold; or None for the features as they are.
+    protected : dataframe, series or array of n rows
+        Text and categories are recovered as levels, as are numbers of two values; other numbers as numbers.
+    features : dataframe or array of n rows, optional
+        What transformers take.
+    cluster : array of n values, optional
+        Rows with the same value (images of a patient) are never in two folds, and are not independent in intervals.
+    folds : int
+        The same for all representations.
+    probes : sequence of {"linear", "logistic", "mlp", "boosting"}
+        Ridge regression (on indicators of levels), multinomial logistic regression (of a number: is it above its
+        median), a network with one hidden layer of 64 units, and gradient boosted trees.
+    max_rows : int
+        The network and the trees are fitted on no more rows than this, drawn at random.
+    level : float
+        Confidence of the intervals; about 1 - level is the chance that anything is found in a representation
+        that knows nothing.
+    seed : int
+    progress : callable, optional
+        Called as ``progress(done, total)`` after each fit.
+
+    Returns
+    -------
+    ProbeResult
+
+    Notes
+    -----
+    Give corrections as transformers, not as arrays that they corrected. On the rows that a linear correction was fitted
+    on, the covariance with the protected columns is zero, so a linear probe that is fitted on these rows learns nothing
+    whatever is left on others; and a correction of all rows has seen the rows that the probe is scored on. Therefore
+    each fold is scored by probes of some of the other folds, on representations by corrections of the rest (with five
+    folds, two and two). A transformer that takes ``protected`` in ``transform`` gets the columns of those rows.
+
+    A correction is exact on the rows that it was fitted on. On new rows a squared correlation of about q/n is left, for
+    q features and n rows, and with many features a linear probe finds it: a "trace" if it is small. What is "not found"
+    may still be there for another probe or more rows: the intervals say how much.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import setsquare as sq
+    >>> rng = np.random.default_rng(0)
+    >>> sex = rng.choice(["f", "m"], size=1000)
+    >>> Z = rng.normal(size=(1000, 4)) * np.where(sex == "f", 1.0, 2.0)[:, None] + (sex == "f")[:, None]
+    >>> found = sq.probe(
+    ...     {"before": None, "erased": sq.LinearOrthogonalizer(using="features")},
+    ...     sex, features=Z, probes=("linear", "boosting"),
+    ... )
+    >>> print(found.reason)
+    before: x0 recovered (linear, boosting). erased: x0 recovered (boosting).
+    """
+    _check(folds, probes, max_rows, level)
+    sources = _open(representations, features, protected)
+    n = tables.n_rows(protected)
+    clusters = cluster_numbers(cluster, n)
+    units = np.arange(n) if clusters is None else clusters
+    n_units = len(np.unique(units))
+    if n_units < 4 * folds:
+        raise InputError(f"{n_units} rows or clusters are too few for {folds} folds: use fewer folds, or more rows.")
+    attributes, notes = read_attributes(protected, units, folds)
+    targets: Targets = {(a.name, kind): a.halved() if kind == "logistic" else a for a in attributes for kind in probes}
+    corrections = any(source.correction is not None for source in sources.values())
+    splits = split_rows(attributes, units, folds, max_rows, np.random.default_rng(seed))
+    total, done = len(sources) * len(splits) * len(targets), count(1)
+
+    def tick() -> None:
+        if progress is not None:
+            progress(next(done), total)
+
+    scores: list[ProbeScore] = []
+    for name, source in sources.items():
+        # The fits are many and small: threads would mostly wait for each other, on busy cores for very long.
+        with threadpool_limits(limits=1):
+            found = hold_out(source, protected, targets, splits, tick)
+        scores += _judge(name, targets, found, splits, units, level)
+        notes += _tautology(name, source, protected)
+    return ProbeResult(
+        tuple(scores),
+        n,
+        folds,
+        None if clusters is None else n_units,
+        level,
+        (*notes, *_remarks(scores, splits, max_rows, corrections)),
+        backend_of(protected, features),
+    )
+
+
+def _check(folds: int, probes: Sequence[Kind], max_rows: int, level: float) -> None:
+    if folds < 3:
+        raise InputError(f"folds = {folds} is too few: corrections, probes and scores each need rows; give 3 or more.")
+    if not probes or len(set(probes)) < len(probes) or not set(probes) <= set(KINDS):
+        raise InputError(f"probes = {probes!r}: name one or more of {', '.join(KINDS)}, each once.")
+    if max_rows < 100:
+        raise InputError(f"max_rows is a number of rows of 100 or more, not {max_rows}.")
+    if not 0.5 <= level < 1.0:
+        raise InputError(f"level is a confidence between 0.5 and 1, such as 0.95, not {level}.")
+
+
+def _open(representations: Any, features: Table | None, protected: Table) -> dict[str, Source]:
+    """Representations by name, each with as many rows as the protected columns."""
+    given = representations if isinstance(representations, Mapping) else {"representation": representations}
+    if not given:
+        raise InputError("There is no representation to probe: give at least one.")
+    sources, n = {}, tables.n_rows(protected)
+    for name, value in given.items():
+        is_model = hasattr(value, "fit") and hasattr(value, "transform")
+        table = features if value is None or is_model else value
+        if table is None:
+            raise InputError(f"{name} is made of the features: pass them as features=.")
+        if tables.n_rows(table) != n:
+            raise InputError(
+                f"{name} has {tables.n_rows(table)} rows, the protected columns have {n}: give the same rows in both."
+            )
+        check_alignment(protected, table, str(name))
+        if not is_model:
+            is_numeric = getattr(getattr(table, "dtype", None), "kind", "O") in "fiub"
+            table = as_matrix(table if is_numeric else tables.learn(table).apply(table).values)
+            check_finite(table, [f"{name}[{j}]" for j in range(table.shape[1])], "column")
+        sources[str(name)] = Source(table, value if is_model else None)
+    return sources
+
+
+def _judge(
+    name: str,
+    targets: Targets,
+    found: Mapping[tuple[str, Kind], HeldOut],
+    splits: Sequence[Split],
+    units: IntArray,
+    level: float,
+) -> list[ProbeScore]:
+    """Scores with intervals; what counts as recovered does so among all probes of the representation."""
+    rows = []
+    for key, held_out in found.items():
+        target = targets[key]
+        own = units[target.known]
+        metric = measure(target, held_out.scores, splits)
+        span, above = interval(metric, level, own), metric.value - target.chance
+        p_value = float(above <= ROUNDING)  # where every row says the same, or the score is the best possible
+        if span.std_error > ROUNDING:
+            p_value = float(stdtr(len(np.unique(own)) - 1, -above / span.std_error))
+        rows.append((key, target, span, p_value, held_out))
+    adjusted = holm([p_value for *_, p_value, _ in rows])
+    return [
+        ProbeScore(
+            name,
+            *key,
+            span.estimate,
+            span.ci_low,
+            span.ci_high,
+            target.chance,
+            target.measure,
+            p_value,
+            "not found" if p > 1.0 - level else "trace" if span.ci_high < target.small else "recovered",
+            held_out.n_train,
+            held_out.n_not_converged,
+        )
+        for (key, target, span, p_value, held_out), p in zip(rows, adjusted, strict=True)
+    ]
+
+
+def _tautology(name: str, source: Source, protected: Table) -> tuple[str, ...]:
+    """Note where a representation was corrected on the very rows that it is probed on."""
+    if source.correction is not None:
+        return ()
+    A = source.table
+    effects = Projector.fit(A, dense(tables.learn(protected).apply(protected).values)).coefficients
+    with np.errstate(invalid="ignore"):
+        correlations = effects / A.std(axis=0, dtype=np.float64)
+    if not len(A) * np.nanmax(correlations**2, initial=0.0) < TAUTOLOGY:
+        return ()
+    return (
+        f"{name} is orthogonal to the protected columns up to rounding, so it was corrected on these same rows, and "
+        "linear probes find nothing by construction: give the correction itself, to be fitted in folds.",
+    )
+
+
+def _remarks(scores: Sequence[ProbeScore], splits: Sequence[Split], max_rows: int, corrections: bool) -> Sequence[str]:
+    """Say what was fitted to what."""
+    remarks, split = [], splits[0]
+    if corrections:
+        remarks.append(
+            f"Corrections were fitted on {len(split.fit)} rows, probes on {len(split.train)} others (first fold): what "
+            "is found, is found in rows that the correction has not seen."
+        )
+    slow = dict.fromkeys(s.probe for s in scores if s.probe in SLOW)
+    if slow and len(split.train) > max_rows:
+        remarks.append(f"Fitted on {max_rows} of these rows only: {', '.join(slow)}.")
+    for kind in dict.fromkeys(s.probe for s in scores):
+        if failed := sum(s.n_not_converged for s in scores if s.probe == kind):
+            remarks.append(f"{failed} fit(s) of the {kind} probe stopped before they converged.")
+    return remarks

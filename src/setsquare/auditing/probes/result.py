@@ -1,0 +1,128 @@
+"""What probes found, for programs and for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+
+from setsquare._typing import Table
+from setsquare.auditing.render import WIDTH, grid, number
+from setsquare.errors import InputError
+from setsquare.tables.dataframes import to_frame
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeScore:
+    """How well one probe recovers one attribute from one representation, on rows that it was not fitted on.
+
+    Attributes
+    ----------
+    representation, attribute, probe : str
+    score, ci_low, ci_high : float
+    chance : float
+        The score of knowing nothing.
+    measure : str
+        "r2", "auc", or "auc above median" (a logistic probe of a continuous attribute).
+    p_value : float
+        One-sided, of a score no better than chance.
+    verdict : str
+        "not found", where the p-value is not small enough among all probes of the representation (Holm); "trace",
+        where it is, but the interval lies below what a correlation of 0.1 gives (R² 0.01, AUC 0.556); "recovered".
+    n_train : int
+        Rows that the probe of the first fold was fitted on.
+    n_not_converged : int
+        Fits, of all folds, that stopped before they converged.
+    """
+
+    representation: str
+    attribute: str
+    probe: str
+    score: float
+    ci_low: float
+    ci_high: float
+    chance: float
+    measure: str
+    p_value: float
+    verdict: str
+    n_train: int
+    n_not_converged: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ProbeResult:
+    """What probes recovered; ``print`` it, or ask for its ``table()``.
+
+    Attributes
+    ----------
+    scores : tuple of ProbeScore
+    n, n_folds : int
+    n_clusters : int or None
+    level : float
+    notes : tuple of str
+    backend : str
+        Dataframe library of the table.
+    """
+
+    scores: tuple[ProbeScore, ...]
+    n: int
+    n_folds: int
+    n_clusters: int | None
+    level: float
+    notes: tuple[str, ...] = ()
+    backend: str = "pandas"
+
+    def score(self, representation: str, attribute: str, probe: str) -> ProbeScore:
+        """One of the scores."""
+        for one in self.scores:
+            if (one.representation, one.attribute, one.probe) == (representation, attribute, probe):
+                return one
+        raise InputError(f"There is no {probe} probe of {attribute} from {representation!r} in this result.")
+
+    @property
+    def reason(self) -> str:
+        """What was recovered from each representation, in a sentence each."""
+        return " ".join(self._sentence(name) for name in dict.fromkeys(s.representation for s in self.scores))
+
+    def _sentence(self, representation: str) -> str:
+        found: dict[str, dict[str, list[str]]] = {}
+        for s in self.scores:
+            if s.representation == representation:
+                found.setdefault(s.attribute, {}).setdefault(s.verdict, []).append(s.probe)
+        parts = []
+        for name, by in found.items():
+            most = next(verdict for verdict in ("recovered", "trace", "not found") if verdict in by)
+            parts.append(f"{name} {most}" + (f" ({', '.join(by[most])})" if most != "not found" else ""))
+        return f"{representation}: {'; '.join(parts)}."
+
+    def table(self) -> Table:
+        """One row a score, in the dataframe library of the protected columns."""
+        rows = [asdict(score) for score in self.scores]
+        return to_frame({name: [row[name] for row in rows] for name in rows[0]}, self.backend)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        plain = asdict(self)
+        del plain["backend"]
+        return plain | {"reason": self.reason, "scores": list(plain["scores"]), "notes": list(self.notes)}
+
+    def show(self) -> None:
+        """Print the result."""
+        print(self)
+
+    def __repr__(self) -> str:
+        return f"ProbeResult({self.reason})"
+
+    def __str__(self) -> str:
+        clusters = "" if self.n_clusters is None else f" of {self.n_clusters} clusters"
+        parts = [fill(self.reason, WIDTH), f"{self.n} rows{clusters}, held out in {self.n_folds} folds."]
+        for attribute in dict.fromkeys(s.attribute for s in self.scores):
+            rows = [[attribute, "probe", "measure", "score", f"{100 * self.level:g} % interval", "chance", "verdict"]]
+            for s in (s for s in self.scores if s.attribute == attribute):
+                span = "-" if np.isnan(s.ci_low) else f"[{number(s.ci_low)}, {number(s.ci_high)}]"
+                head = [s.representation, s.probe, s.measure, number(s.score)]
+                rows.append([*head, span, f"{s.chance:g}", s.verdict])
+            parts += ["", grid(rows)]
+        return "\n".join([*parts, *([""] if self.notes else []), *(fill(f"* {note}", WIDTH) for note in self.notes)])

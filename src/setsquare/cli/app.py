@@ -1,0 +1,266 @@
+"""The command line: arguments only."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from setsquare import __version__
+from setsquare.cli.exit_code import run
+from setsquare.cli.options import Options
+from setsquare.errors import InputError
+
+app = App(
+    name="setsquare",
+    help="Models that provably ignore what they must not use: correct them, and show it.",
+    help_epilogue="Exit codes: 0 fine, 1 a leak was found (with --fail-on-leak), 2 bad input, 130 interrupted.",
+    version=__version__,
+    default_parameter=Parameter(negative=(), show_default=lambda value: value or None),
+    suppress_keyboard_interrupt=False,
+)
+app.register_install_completion_command(help="Install completion for the shell that runs this.")
+datasets = app.command(App(name="data", help="The data sets that the library knows."))
+
+#: A CSV, Parquet or Feather file; "-" is standard input.
+File = Annotated[str, Parameter(allow_leading_hyphen=True)]
+Shared = Annotated[Options, Parameter(name="*")]
+Family = Literal["gaussian", "binomial", "multinomial", "poisson", "gamma", "tweedie", "negative_binomial"]
+DEFAULTS = Options()
+
+
+@app.command
+def audit(
+    file: File,
+    /,
+    *,
+    predictions: list[str],
+    protected: list[str],
+    outcome: str | None = None,
+    cluster: str | None = None,
+    weight: str | None = None,
+    family: Family | None = None,
+    positive: str | None = None,
+    options: Shared = DEFAULTS,
+) -> int:
+    """Audit predictions: do they follow protected columns, how closely, and how sure is that.
+
+    Parameters
+    ----------
+    file
+        CSV, Parquet or Feather; "-" is standard input.
+    predictions
+        Column of predictions; several, comma-separated, for the probabilities of classes.
+    protected
+        Columns that the predictions must not follow, comma-separated.
+    outcome
+        Column of what was predicted: also says how good the predictions are.
+    cluster
+        Cluster column, for example the patient; gives cluster-robust standard errors.
+    weight
+        Column of weights.
+    family
+        Family of the predictions; guessed by default.
+    positive
+        The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that the
+        column of predictions is named after.
+    """
+    from setsquare.cli import audit as auditing
+
+    request = auditing.Request(predictions, protected, outcome, cluster, weight, family, positive)
+    return auditing.audit(file, request, options)
+
+
+@app.command
+def compare(
+    file: File,
+    /,
+    *,
+    predictions: list[str],
+    protected: list[str],
+    outcome: str,
+    cluster: str | None = None,
+    weight: str | None = None,
+    family: Family | None = None,
+    positive: str | None = None,
+    options: Shared = DEFAULTS,
+) -> int:
+    """Put predictions of the same outcome side by side: what they leak, and how good they are.
+
+    Parameters
+    ----------
+    file
+        CSV, Parquet or Feather; "-" is standard input.
+    predictions
+        Columns of predictions, comma-separated; the first is what the others are compared with.
+    protected
+        Columns that the predictions must not follow, comma-separated.
+    outcome
+        Column of what was predicted.
+    cluster
+        Cluster column, for example the patient; gives cluster-robust standard errors.
+    weight
+        Column of weights.
+    family
+        Of outcome and predictions; guessed from the outcome by default.
+    positive
+        The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that a column
+        of predictions is named after.
+    """
+    from setsquare.cli import audit as auditing
+
+    request = auditing.Request(predictions, protected, outcome, cluster, weight, family, positive)
+    return auditing.compare(file, request, options)
+
+
+@app.command
+def correct(
+    file: File,
+    /,
+    *,
+    target: str,
+    protected: list[str],
+    output: Path,
+    features: tuple[str, ...] = (),
+    family: Family | None = None,
+    method: Literal["constrained", "generalized", "linear"] = "constrained",
+    apply_to: Annotated[str | None, Parameter(name="--apply", allow_leading_hyphen=True)] = None,
+    predictions: Path | None = None,
+    cluster: str | None = None,
+    l2: float = 0.0,
+    unseen: Literal["error", "pool"] = "error",
+    folds: int = 5,
+    seed: int = 0,
+    positive: str | None = None,
+    options: Shared = DEFAULTS,
+) -> int:
+    """Fit a model whose predictions ignore protected columns; certify it, audit it held out, save it.
+
+    Parameters
+    ----------
+    file
+        Training rows: CSV, Parquet or Feather; "-" is standard input.
+    target
+        Column to predict.
+    protected
+        Columns that the predictions must not follow, comma-separated.
+    output
+        File of the model, such as model.setsquare.
+    features
+        Columns to predict from; by default all others.
+    family
+        Family of the target; guessed by default.
+    method
+        Constrained: predicts without the protected columns. Generalized: needs them, keeps more accuracy. Linear:
+        needs them, and may leave the range of the predictions.
+    apply_to
+        File with rows to predict at once; needs --predictions.
+    predictions
+        File for these predictions: .csv, .parquet or .feather.
+    cluster
+        Cluster column, for example the patient; gives cluster-robust standard errors, and no fold
+        splits a cluster.
+    l2
+        Ridge on the coefficients.
+    unseen
+        Whether later rows may have groups that the training rows had not.
+    folds
+        Folds of the audit.
+    seed
+        Random seed for the folds.
+    positive
+        The class, of two, that results are about; by default the second one of the model.
+    """
+    from setsquare.cli import correct as correcting
+
+    fitting = correcting.Fitting(
+        target, protected, features, family, method, cluster, l2, unseen, folds, seed, positive
+    )
+    return correcting.correct(file, fitting, output, apply_to, predictions, options)
+
+
+@app.command
+def apply(
+    model: Path, file: File, /, *, predictions: Path | None = None, keep: tuple[str, ...] = (), quiet: bool = False
+) -> int:
+    """Predict the rows of a file with a saved model; a constrained model needs no protected columns.
+
+    Parameters
+    ----------
+    model
+        A file that `setsquare correct` has written.
+    file
+        CSV, Parquet or Feather; "-" is standard input.
+    predictions
+        File for the predictions: .csv, .parquet or .feather; standard output by default.
+    keep
+        Columns of the file to write beside the predictions, comma-separated.
+    quiet
+        Print nothing but the predictions.
+    """
+    from setsquare.cli import apply as applying
+
+    return applying.apply(model, file, predictions, keep, quiet)
+
+
+@datasets.command(name="list")
+def list_sets() -> int:
+    """List the data sets, and say which are on this machine."""
+    from setsquare.cli import data
+
+    return data.list_sets()
+
+
+@datasets.command(name="show")
+def show_set(name: str, /) -> int:
+    """Show outcome, protected columns, source and licence of a data set."""
+    from setsquare.cli import data
+
+    return data.show_set(name)
+
+
+@datasets.command(name="fetch")
+def fetch_set(name: str, /, *, output: Path | None = None, quiet: bool = False) -> int:
+    """Find or download a data set and check it.
+
+    Parameters
+    ----------
+    name
+        As `setsquare data list` has it.
+    output
+        Write the table to this file: .csv, .parquet or .feather.
+    quiet
+        Print nothing.
+    """
+    from setsquare.cli import data
+
+    return data.fetch_set(name, output, quiet)
+
+
+@app.command
+def demo(*, html: Path | None = None) -> None:
+    """Show on embedded data what a correction does, before and after.
+
+    Parameters
+    ----------
+    html
+        Write a report as one page that needs no network.
+    """
+    from setsquare.cli import demo as demonstration
+    from setsquare.storage import check_targets
+
+    check_targets([] if html is None else [html])
+    demonstration.show(page=html)
+
+
+@app.command(show=False)
+def paper(*_: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
+    """Say where the study of the paper is."""
+    raise InputError("The study of the paper is not part of the package: run python -m studies from a clone.")
+
+
+def main() -> None:
+    """Run the command line; bad input ends with exit code 2 and one sentence."""
+    sys.exit(run(app))

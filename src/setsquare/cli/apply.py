@@ -1,0 +1,117 @@
+"""``setsquare apply``: predictions of a saved model for the rows of a file."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from setsquare.cli.files import Source, open_source
+from setsquare.cli.roles import resolve
+from setsquare.cli.terminal import Screen, collected_warnings, working
+from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
+from setsquare.estimators import PredictionOrthogonalizer
+from setsquare.estimators.glm import OrthogonalGLM
+from setsquare.storage import check_targets, load, write_files
+from setsquare.tables import Categorical, Cells, Design
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def apply(model: Path, file: str, predictions: Path | None, keep: Sequence[str], quiet: bool) -> int:
+    """Predict, and write to a file or to standard output."""
+    if predictions is not None:
+        check_targets([predictions], [model, *([] if file == "-" else [Path(file)])])
+    with working(f"Reading {model}", quiet=quiet) as say, collected_warnings() as noted:
+        fitted = load(model)
+        say(f"Predicting {file}")
+        table = predict_table(fitted, open_source(file), keep)
+    notes = Screen(stderr=True, quiet=quiet)
+    notes.notes(noted)
+    if predictions is None:
+        left = memoryview(render_table(table, Path("-")))
+        while left:  # where Python does not buffer, it may write a part only
+            left = left[sys.stdout.buffer.write(left) :]
+    else:
+        write_files({predictions: render_table(table, predictions)})
+        notes.say(f"{table.num_rows} rows written to {predictions}.")
+    return 0
+
+
+def predict_table(model: Any, source: Source, keep: Sequence[str]) -> pa.Table:
+    """Predictions for the rows of a file, beside columns of it that are kept."""
+    import pyarrow as pa
+
+    kept = resolve(source, {"keep": keep})["keep"]
+    designs = _designs(model)
+    needed = [name for design in designs for name in design.columns]
+    text = [name for design in designs for name in _text_columns(design)]
+    table = source.read(list(dict.fromkeys([*needed, *kept])), text)
+    columns = {name: table.column(name) for name in kept}
+    try:
+        made = _predictions(model, table.select(needed))
+    except (MissingValuesError, UnseenLevelError) as error:  # what they advise is decided when a model is fitted
+        raise InputError(re.sub(r"\bpass (missing|unseen)=", r"fit the model with \1=", str(error))) from None
+    for name, values in made.items():
+        if name in columns:
+            raise InputError(f"The column {name!r} is made by the model, too: leave it out of --keep.")
+        columns[name] = pa.array(values)
+    return pa.table(columns)
+
+
+def _predictions(model: Any, table: pa.Table) -> dict[str, Any]:
+    if hasattr(model, "transform"):
+        return dict(zip(model.get_feature_names_out(), np.asarray(model.transform(table)).T, strict=True))
+    if not hasattr(model, "predict_proba"):
+        return {"prediction": model.predict(table)}
+    p = model.predict_proba(table)
+    shares = {f"probability[{label}]": p[:, j] for j, label in enumerate(model.classes_)}
+    return {"prediction": model.classes_[p.argmax(axis=1)], **shares}
+
+
+def _designs(model: Any) -> list[Design]:
+    """What a model reads of a table; a corrected GLM, and features corrected alone, need no protected columns."""
+    reader = getattr(model, "reader_", None)
+    if reader is None:
+        return [model.design_]
+    if not reader.inside:
+        raise InputError(
+            "The model was fitted with protected columns beside the features, as arrays: use it from Python, or name "
+            "the columns when fitting it."
+        )
+    alone = isinstance(model, OrthogonalGLM) and not reader.use_protected
+    if alone or getattr(model, "using", None) == "features":
+        return [reader.features]
+    inner = model.estimator_.design_ if isinstance(model, PredictionOrthogonalizer) else reader.features
+    return [inner, reader.protected]
+
+
+def _text_columns(design: Design) -> list[str]:
+    """Columns whose groups are texts, which a file of few rows may not show."""
+    groups: list[tuple[str, Any]] = []
+    for coder in design.coders:
+        if isinstance(coder, Categorical):
+            groups.append((coder.name, coder.levels))
+        elif isinstance(coder, Cells):
+            groups += zip(coder.columns, coder.levels, strict=True)
+    return [name for name, levels in groups if any(isinstance(level, str) for level in levels)]
+
+
+def render_table(table: pa.Table, path: Path) -> bytes:
+    """Bytes of a table in the format that the name of its file asks for: Parquet, Feather, or else CSV."""
+    from pyarrow import csv, feather, parquet
+
+    stream = io.BytesIO()
+    if path.suffix == ".parquet":
+        parquet.write_table(table, stream)
+    elif path.suffix in (".feather", ".arrow"):
+        feather.write_feather(table, stream)
+    else:
+        csv.write_csv(table, stream)
+    return stream.getvalue()

@@ -1,0 +1,139 @@
+"""``setsquare audit`` and ``setsquare compare``: predictions that are in a file already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from setsquare.auditing import audit as audit_predictions
+from setsquare.auditing import compare as compare_predictions
+from setsquare.auditing.render import notes_of
+from setsquare.cli.files import Source, open_source
+from setsquare.cli.options import Options
+from setsquare.cli.output import check_outputs, render_results
+from setsquare.cli.roles import decoded, guess_outcome, read_roles, values
+from setsquare.cli.terminal import Screen, show_audit, show_comparison, working
+from setsquare.families import Family
+from setsquare.storage import write_files
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Names of the columns of a file by the part that they play."""
+
+    predictions: Sequence[str]
+    protected: Sequence[str]
+    outcome: str | None = None
+    cluster: str | None = None
+    weight: str | None = None
+    family: str | None = None
+    positive: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What was read of a file, the family of the outcome, its positive class, and notes on both."""
+
+    predictions: Any
+    protected: Any
+    outcome: Any
+    cluster: Any
+    weight: Any
+    family: str | Family | None
+    notes: tuple[str, ...]
+    positive: str | None = None
+
+    @property
+    def rows(self) -> dict[str, Any]:
+        """What goes with the rows into an audit, and into its report."""
+        return {"cluster": self.cluster, "sample_weight": self.weight, "positive": self.positive}
+
+
+def audit(file: str, request: Request, options: Options) -> int:
+    """Audit one set of predictions; several columns are probabilities of classes."""
+    check_outputs(options, file)
+    with working(f"Reading {file}", quiet=options.quiet) as say:
+        source = open_source(file)
+        columns = _read(source, request, options, together=True)
+        say("Auditing")
+        names = columns.predictions.column_names
+        given = columns.predictions if len(names) > 1 else columns.predictions.column(0)
+        comparison = None
+        if columns.outcome is None:
+            found = audit_predictions(given, columns.protected, columns.family, **columns.rows, **options.audit)
+            found = replace(found, notes=(*columns.notes, *found.notes))
+        else:
+            comparison = _compare({", ".join(names): given}, columns, options)
+            found = comparison.sides[0].audit
+            found = replace(found, notes=(*comparison.notes, *found.notes))
+        say("Writing")
+        write_files(_render(options, source, comparison or found, given, columns, found.to_dict()))
+    screen = Screen()
+    screen.verdict(found)
+    if not options.quiet:
+        show_audit(screen, found)
+        if comparison is not None:
+            show_comparison(screen, comparison, "How good the predictions are")
+        screen.notes(notes_of(found))
+        screen.written(options.outputs)
+    return int(options.fail_on_leak and found.is_leak)
+
+
+def compare(file: str, request: Request, options: Options) -> int:
+    """Put several sets of predictions side by side, a column each."""
+    check_outputs(options, file)
+    with working(f"Reading {file}", quiet=options.quiet) as say:
+        source = open_source(file)
+        columns = _read(source, request, options, together=False)
+        say("Comparing")
+        given = {name: columns.predictions.column(name) for name in columns.predictions.column_names}
+        found = _compare(given, columns, options)
+        say("Writing")
+        write_files(_render(options, source, found, given, columns, {}))
+    screen = Screen()
+    for side in found.sides:
+        screen.verdict(side.audit, f"{side.name}: ")
+    if not options.quiet:
+        show_comparison(screen, found, "Side by side")
+        screen.notes([*found.notes, *(note for side in found.sides for note in notes_of(side.audit))])
+        screen.written(options.outputs)
+    return int(options.fail_on_leak and any(side.audit.is_leak for side in found.sides))
+
+
+def _read(source: Source, request: Request, options: Options, *, together: bool) -> Columns:
+    """Read the columns; several predictions are probabilities of classes where they belong `together`."""
+    parts = {role: getattr(request, role) for role in ("predictions", "protected", "outcome", "cluster", "weight")}
+    table, roles, notes = read_roles(source, parts, options)
+    single = {role: values(table.column(roles[role][0])) if roles[role] else None for role in list(parts)[2:]}
+    family: str | Family | None = request.family
+    if single["outcome"] is not None:
+        names = roles["predictions"]
+        guess = guess_outcome(table, roles["outcome"][0], request.family, len(names) if together else 1, names)
+        family, notes = guess.family, (*notes, guess.reason) if guess.reason else notes
+    predictions = table.select(roles["predictions"])
+    for j, column in enumerate(predictions.columns):
+        predictions = predictions.set_column(j, roles["predictions"][j], decoded(column))
+    return Columns(
+        predictions, table.select(roles["protected"]), **single, family=family, notes=notes, positive=request.positive
+    )
+
+
+def _compare(given: dict[str, Any], columns: Columns, options: Options) -> Any:
+    found = compare_predictions(
+        given, columns.outcome, columns.protected, columns.family, **columns.rows, **options.audit
+    )
+    return replace(found, notes=(*columns.notes, *found.notes))
+
+
+def _render(options: Options, source: Source, found: Any, given: Any, columns: Columns, more: dict[str, Any]) -> Any:
+    return render_results(
+        options,
+        source,
+        found,
+        more,
+        predictions=given,
+        protected=columns.protected,
+        outcome=columns.outcome,
+        **columns.rows,
+    )

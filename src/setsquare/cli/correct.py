@@ -1,0 +1,258 @@
+"""``setsquare correct``: fit a model, correct it, certify it, audit it on rows that it has not seen, save it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.base import clone
+
+from setsquare import families
+from setsquare._typing import Array
+from setsquare.auditing import Comparison, compare
+from setsquare.auditing.audit_models import predict_held_out
+from setsquare.auditing.cross_validated import audit_held_out
+from setsquare.auditing.held_out import HeldOut
+from setsquare.auditing.render import notes_of
+from setsquare.cli.apply import predict_table, render_table
+from setsquare.cli.files import Source, open_source
+from setsquare.cli.options import Options
+from setsquare.cli.output import check_outputs, render_results
+from setsquare.cli.roles import guess_outcome, read_roles, resolve, values
+from setsquare.cli.terminal import Screen, cleaned, collected_warnings, show_comparison, working
+from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.estimators import OrthogonalGLMClassifier, OrthogonalGLMRegressor, PredictionOrthogonalizer
+from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
+from setsquare.glm.solution import MAX_CORRELATION
+from setsquare.glm.solver import Certificate
+from setsquare.storage import write_files
+from setsquare.storage.models import dump
+from setsquare.tables.outcome import Guess
+from setsquare.tables.positive import class_name, positive_class
+
+Method = Literal["constrained", "generalized", "linear"]
+METHODS = {
+    "constrained": "The model was fitted under the constraint that its predictions are orthogonal to the protected "
+    "columns; it needs none of them to predict.",
+    "generalized": "The scores of an ordinary model were shifted by as little as makes its predictions orthogonal to "
+    "the protected columns; it needs these columns to predict.",
+    "linear": "The linear effect of the protected columns was subtracted from the predictions of an ordinary model; it "
+    "needs these columns to predict, and predictions can leave their range.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """What to fit, and how."""
+
+    target: str
+    protected: Sequence[str]
+    features: Sequence[str] = ()
+    family: str | None = None
+    method: Method = "constrained"
+    cluster: str | None = None
+    l2: float = 0.0
+    unseen: Literal["error", "pool"] = "error"
+    folds: int = 5
+    seed: int = 0
+    positive: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Training rows by part."""
+
+    table: Any
+    outcome: Any
+    features: list[str]
+    protected: list[str]
+    cluster: Any
+    guess: Guess
+    notes: tuple[str, ...]
+
+
+def correct(
+    file: str, fitting: Fitting, output: Path, apply: str | None, predictions: Path | None, options: Options
+) -> int:
+    """Fit, certify, audit, save and apply."""
+    if (apply is None) != (predictions is None):
+        raise InputError("--apply and --predictions belong together: the rows to predict, and the file to write.")
+    if apply == "-" and file == "-":
+        raise InputError("Standard input can be read only once: give --apply a file.")
+    check_outputs(options, file, apply, more=[output, predictions])
+    with working(f"Reading {file}", quiet=options.quiet) as say:
+        source = open_source(file)
+        rows = _read(source, fitting, options)
+        positive = _positive(rows, fitting.positive)
+        say("Fitting")
+        plain, model = _models(rows, fitting, options)
+        with collected_warnings() as noted:
+            model.fit(rows.table.select(rows.features + rows.protected), rows.outcome)
+        certificate = model.solution_.certificate if hasattr(model, "solution_") else None
+        left = _largest_correlation(model, rows)
+        comparison, held_out = _audit(plain, model, rows, fitting, options, positive, [*rows.notes, *noted], say)
+        contents = {output: dump(model)}
+        if apply is not None and predictions is not None:
+            say(f"Predicting {apply}")
+            contents[predictions] = render_table(predict_table(model, open_source(apply), ()), predictions)
+        say("Writing")
+        audited = comparison.sides[-1].audit
+        more = {
+            "verdict": str(audited.verdict),
+            "reason": audited.reason,
+            "method": fitting.method,
+            "model": str(output),
+            "largest_correlation_in_training": left,
+            "certificate": None if certificate is None else certificate.to_dict(),
+        }
+        contents |= render_results(
+            options,
+            source,
+            comparison,
+            more,
+            predictions=held_out,
+            protected=rows.table.select(rows.protected),
+            outcome=rows.outcome,
+            cluster=rows.cluster,
+            positive=positive,
+            certificate=certificate,
+            method=[METHODS[fitting.method]],
+        )
+        write_files(contents)
+    screen = Screen()
+    screen.verdict(audited, "Corrected model, on rows that it has not seen: ")
+    if not options.quiet:
+        screen.say(METHODS[fitting.method])
+        show_comparison(screen, comparison, f"Held out ({fitting.folds} folds)")
+        _show_certificate(screen, certificate, left, rows.table.num_rows)
+        screen.notes(notes_of(audited))
+        screen.written(list(contents))
+    return int(options.fail_on_leak and audited.is_leak)
+
+
+def _read(source: Source, fitting: Fitting, options: Options) -> Training:
+    parts = {"target": fitting.target, "protected": fitting.protected, "cluster": fitting.cluster}
+    roles = resolve(source, parts)
+    taken = {name for names in roles.values() for name in names}
+    # Columns without a name, or with pandas' own, are row numbers.
+    rest = [c for c in source.columns if c not in taken and c and not c.startswith("__index_level_")]
+    table, roles, notes = read_roles(source, parts | {"features": fitting.features or rest}, options)
+    if not roles["features"]:
+        raise InputError(f"{source.name} has no columns but the target and the protected ones: features are needed.")
+    outcome = values(table.column(roles["target"][0]))
+    guess = guess_outcome(table, roles["target"][0], fitting.family)
+    if guess.reason:
+        notes = (guess.reason, *notes)
+    cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
+    return Training(table, outcome, roles["features"], roles["protected"], cluster, guess, notes)
+
+
+def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
+    """The model as it would be, and corrected."""
+    reading = {"missing": options.audit["missing"], "unseen": fitting.unseen}
+    shared = {"protected": rows.protected, "coding": options.audit["coding"], **reading}
+    family = rows.guess.family.name
+    fitted = {"l2": fitting.l2, **reading}
+    plain = PlainGLMClassifier(**fitted) if rows.guess.is_classes else PlainGLMRegressor(family, **fitted)
+    if fitting.method == "constrained":
+        if rows.guess.is_classes:
+            return plain, OrthogonalGLMClassifier(l2=fitting.l2, **shared)
+        return plain, OrthogonalGLMRegressor(family, l2=fitting.l2, **shared)
+    activation = None if rows.guess.is_classes else families.family(family).activation.name
+    return plain, PredictionOrthogonalizer(plain, fitting.method, activation=activation, **shared)
+
+
+def _predict(model: Any, table: Any) -> Array:
+    return np.asarray(model.predict_proba(table) if hasattr(model, "predict_proba") else model.predict(table))
+
+
+def _largest_correlation(model: Any, rows: Training) -> float:
+    """Largest correlation of a protected column with the predictions on the training rows; it must be zero."""
+    table = rows.table.select(rows.features + rows.protected)
+    X, _ = model.reader_.protected_matrix(table, None)
+    p = _predict(model, table).reshape(len(X), -1)
+    X, p = X - X.mean(axis=0), p - p.mean(axis=0)
+    size = np.outer(np.linalg.norm(X, axis=0), np.linalg.norm(p, axis=0))
+    left = float(np.max(np.abs(X.T @ p) / np.where(size > 0.0, size, np.inf)))
+    if left > MAX_CORRELATION:
+        raise NotOrthogonalError(
+            f"The predictions are still correlated with the protected columns (largest |corr| {left:.1e}): add a small "
+            "ridge (l2=1e-4)."
+        )
+    return left
+
+
+def _positive(rows: Training, asked: str | None) -> str | None:
+    """The positive class: the second of the model's two, as in scikit-learn, unless another is asked for."""
+    classes = [class_name(value) for value in np.unique(rows.outcome)] if rows.guess.is_classes else []
+    if len(classes) != 2:
+        if asked is not None:
+            raise InputError(f"positive={asked!r} belongs to two classes: leave it out for this target.")
+        return None
+    return classes[1] if asked is None else positive_class(classes, asked)
+
+
+def _audit(
+    plain: Any,
+    model: Any,
+    rows: Training,
+    fitting: Fitting,
+    options: Options,
+    positive: str | None,
+    notes: Sequence[str],
+    say: Any,
+) -> tuple[Comparison, dict[str, Array]]:
+    """Both models on rows that they were not fitted on, side by side, and their predictions."""
+    models: dict[str, HeldOut] = {}
+    pooled = False
+    columns = {"as trained": rows.features, "corrected": rows.features + rows.protected}
+    for name, estimator in (("as trained", plain), ("corrected", model)):
+        with collected_warnings() as of_folds:  # most of them were told of the model itself
+            models[name] = predict_held_out(
+                _forgiving(estimator),
+                rows.table.select(columns[name]),
+                rows.outcome,
+                None,
+                fitting.folds,
+                rows.cluster,
+                partial(_say_fold, say, name),
+                np.random.default_rng(fitting.seed),
+            )
+        pooled |= any("unseen in training" in note for note in of_folds)
+    held_out = {name: held.predictions for name, held in models.items()}
+    protected = rows.table.select(rows.protected)
+    given = {"cluster": rows.cluster, "setting": f"held out ({fitting.folds} folds)", **options.audit}
+    given = {"positive": positive, **given}
+    found = compare(held_out, rows.outcome, protected, rows.guess.family, **given)
+    note = "Rows with a level that the other folds do not have count as the reference level in the audit."
+    more = {"as trained": ((), ()), "corrected": (tuple(notes), (note,) if pooled else ())}
+    sides = []
+    for side, held in zip(found.sides, models.values(), strict=True):
+        audited = audit_held_out(
+            held, rows.outcome, protected, told=side.name == "corrected", family=rows.guess.family, **given
+        )
+        first, last = more[side.name]
+        sides.append(replace(side, audit=replace(audited, notes=(*first, *audited.notes, *last))))
+    return replace(found, sides=tuple(sides)), held_out
+
+
+def _forgiving(estimator: Any) -> Any:
+    """The same model, for folds: a level of a few rows is not in all of them, which is no fault of the data."""
+    return clone(estimator).set_params(**{key: "pool" for key in estimator.get_params() if key.endswith("unseen")})
+
+
+def _say_fold(say: Callable[[str], None], name: str, done: int, total: int) -> None:
+    say(f"Auditing the model {name}: {done} of {total} folds")
+
+
+def _show_certificate(screen: Screen, certificate: Certificate | None, left: float, n: int) -> None:
+    screen.title("Certificate, on the training rows")
+    if certificate is None:
+        screen.say(f"orthogonal to protected columns   yes (|corr| at most {left:.1e}, {n} rows)")
+    else:
+        for line in str(cleaned(certificate)).splitlines():
+            screen.say(line) if len(line) > screen.width else screen.print(line)

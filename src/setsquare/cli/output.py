@@ -1,0 +1,65 @@
+"""Reports and JSON of what a command found, as the bytes of their files."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from setsquare._extras import require
+from setsquare.auditing import AuditResult, Comparison
+from setsquare.cli.files import Source
+from setsquare.cli.options import Options
+from setsquare.storage import check_targets
+
+
+def check_outputs(options: Options, *inputs: str | None, more: Sequence[Path | None] = ()) -> None:
+    """Say before any work what cannot be written here."""
+    paths = [path for path in (*options.outputs, *more) if path is not None]
+    check_targets(paths, [Path(name) for name in inputs if name not in (None, "-")])
+    if options.html is not None:
+        require("A report page needs", "jinja2")
+
+
+def render_results(
+    options: Options,
+    source: Source,
+    found: AuditResult | Comparison,
+    more: dict[str, Any] | None = None,
+    **material: Any,
+) -> dict[Path, bytes]:
+    """Contents of the files that were asked for.
+
+    Parameters
+    ----------
+    options : Options
+    source : Source
+        Where the rows come from.
+    found : AuditResult or Comparison
+    more : dict, optional
+        Further entries of the JSON file.
+    **material
+        Goes to :func:`setsquare.report.build`.
+    """
+    from setsquare import report
+
+    contents: dict[Path, bytes] = {}
+    if not options.outputs:
+        return contents
+    data = {"file": source.name, "sha256": source.sha256}
+    if options.html is not None:
+        page = report.build(found, command=command_line(), data=data, **material).to_html()
+        contents[options.html] = page.encode()
+    if options.json is not None:
+        tree = {"command": command_line(), "data": data, **found.to_dict(), **(more or {})}
+        text = json.dumps(report.record.plain(tree), ensure_ascii=False, indent=2, allow_nan=False)
+        contents[options.json] = f"{text}\n".encode()
+    return contents
+
+
+def command_line() -> str:
+    """The command as it was given."""
+    return shlex.join(["setsquare", *sys.argv[1:]])

@@ -1,0 +1,159 @@
+"""The linear correction learned batch by batch: joint moments of protected columns and features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from setsquare import tables
+from setsquare._typing import Array, Table
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.estimators.roles import Columns, Reader, dense, learn_reader, validate_features, validate_weight
+from setsquare.estimators.stream import assign, learn_stream, note_columns, numbers
+from setsquare.estimators.warn import warn_dropped, warn_pooled
+from setsquare.projection import Projector
+from setsquare.projection.moments import Moments
+from setsquare.rows import Stream
+
+
+def _can_grow(estimator: Any) -> bool:
+    """Whether rows can be added to what was learned; a reason stands behind the missing attribute."""
+    if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
+        raise InputError("This one was fitted to all rows at once, which leaves no moments: begin with partial_fit.")
+    return _by_moments(estimator)
+
+
+def _by_moments(estimator: Any) -> bool:
+    """Whether joint moments are all that the correction is learned from."""
+    return bool(getattr(estimator, "using", "protected") == "protected")
+
+
+class MomentFitting:
+    """What a linear correction can do with moments alone: grow by batches, be merged, and read a stream."""
+
+    reader_: Reader
+    moments_: Moments
+    projector_: Projector
+
+    def _columns(self) -> Columns:
+        raise NotImplementedError
+
+    @available_if(_can_grow)
+    def partial_fit(self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None) -> Self:
+        """Learn from more rows.
+
+        The first batch decides on columns and levels; a level that only later ones have is an error, or counts as the
+        reference with ``unseen="pool"``. For all levels of a large table fit a :class:`setsquare.Stream` instead.
+
+        Parameters
+        ----------
+        X, y, protected, sample_weight
+            As in ``fit``.
+
+        Returns
+        -------
+        self
+        """
+        self._check_moments()
+        first = not hasattr(self, "moments_")
+        table = validate_features(self, X, reset=first)
+        pooled: dict[str, int] = {}
+        if first:
+            self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns())
+        else:
+            P, pooled_protected = self.reader_.protected_matrix(table, protected)
+            Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))
+            pooled = {**pooled_protected, **pooled_features}
+        moments = Moments.of([P, dense(Z)], validate_weight(sample_weight, len(P)))
+        warn_pooled(pooled)
+        self._settle(moments if first else self.moments_.merge(moments))
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Learn what another one has learned from other rows of the same columns.
+
+        Parameters
+        ----------
+        other : estimator of the same kind, fitted by ``partial_fit`` or to a stream
+
+        Returns
+        -------
+        self
+        """
+        for fitted in (self, other):
+            check_is_fitted(fitted, "moments_")
+        if self.reader_ != other.reader_:
+            raise InputError("The two have learned other columns or levels: let both begin with the same levels.")
+        self._settle(self.moments_.merge(other.moments_))
+        return self
+
+    def _fit_stream(self, stream: Stream, protected: Any, weight: Any) -> Self:
+        self._forget()
+        self._check_moments()
+        columns = self._columns()
+        roles = assign(stream, None, protected, weight, None, columns)
+        used = stream.select(roles.columns).keep()
+        self.reader_ = learn_stream(used, roles, columns).reader
+        assert self.reader_.features is not None
+        width = len(self.reader_.features.names) + len(self.reader_.protected.names)
+        gather = Gather(self.reader_, roles.weight)
+        parts = used.parts(width).map(gather)
+        note_columns(self, stream, roles)
+        self._settle(parts.reduce(_same, Moments.merge))
+        return self
+
+    def _transform_stream(self, stream: Stream) -> Array:
+        check_is_fitted(self, "projector_")
+        columns = tuple(getattr(self, "feature_names_in_", stream.names))
+        return np.concatenate(list(stream.select(columns).parts().map(self.transform)))  # type: ignore[attr-defined]
+
+    def _forget(self) -> None:
+        """Begin anew: ``fit`` does not add to what was learned before."""
+        for name in ("moments_", "projector_"):
+            self.__dict__.pop(name, None)
+
+    def _check_moments(self) -> None:
+        if not _by_moments(self):
+            raise InputError('Only using="protected" can be learned in batches: fit the rows in memory.')
+        if hasattr(self, "projector_") and not hasattr(self, "moments_"):
+            raise InputError(
+                "This one was fitted to all rows at once, which leaves no moments: begin with partial_fit."
+            )
+        if self._columns().missing == "drop":
+            raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
+
+    def _settle(self, moments: Moments) -> None:
+        names = self.reader_.protected.names
+        wrong = ~np.isfinite(np.diag(moments.scatter))
+        if wrong.any():
+            listed = ", ".join(np.asarray((*names, *self.reader_.feature_names), dtype=object)[wrong][:5])
+            raise MissingValuesError(f"Column(s) {listed} have missing (NaN) or infinite values: remove or fill them.")
+        projector = Projector.of_moments(moments, names)
+        warn_dropped((*self.reader_.protected.constant, *projector.basis.constant), projector.basis.collinear)
+        self.moments_, self.projector_ = moments, projector
+        self.protected_names_ = np.asarray(names, dtype=object)
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Takes the joint moments of protected columns and features of a batch."""
+
+    reader: Reader
+    weight: str | None
+
+    def __call__(self, table: Table) -> Moments:
+        """Moments of the columns of a batch, protected ones first."""
+        features, protected = self.reader.features, self.reader.protected
+        assert features is not None
+        A = np.empty((tables.n_rows(table), len(protected.names) + len(features.names)), order="F")
+        protected.write(table, A[:, : len(protected.names)])
+        features.write(table, A[:, len(protected.names) :])
+        return Moments.of(A, validate_weight(numbers(table, self.weight, "weight"), len(A)))
+
+
+def _same(moments: Moments) -> Moments:
+    return moments

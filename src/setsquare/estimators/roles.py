@@ -1,0 +1,346 @@
+"""How an estimator reads its tables: which columns are features, which are protected, and how both become matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from setsquare import tables
+from setsquare._typing import Array, BoolArray, Matrix, Table
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.rows.batches import is_dataframe as is_dataframe  # others ask for it here
+from setsquare.tables import Design
+from setsquare.tables.design import read_stored
+from setsquare.tables.frame import Frame, open_table, resolve
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns are protected, and how columns are coded; the settings that all estimators share.
+
+    Attributes
+    ----------
+    protected : str, int, sequence of either, or None
+        Columns inside the feature table, or a formula over them; None when ``fit`` gets them as a table.
+    use_protected : bool
+        Whether protected columns inside the feature table stay among the features.
+    coding : {"dummy", "cells"}
+        Of the protected columns: each categorical on its own, or every combination of their levels.
+    reference : mapping of column to level, optional
+    missing : {"error", "drop", "level"}
+    unseen : {"error", "pool"}
+    """
+
+    protected: str | int | Sequence[str | int] | None = None
+    use_protected: bool = False
+    coding: Literal["dummy", "cells"] = "dummy"
+    reference: Mapping[str, Any] | None = None
+    missing: str = "error"
+    unseen: str = "error"
+
+
+class Encoded(NamedTuple):
+    """Features (n, q), protected columns (n, p), and which rows of the input they are (None: all)."""
+
+    Z: Matrix
+    X: Array
+    keep: BoolArray | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What ``fit`` learned of the tables.
+
+    Attributes
+    ----------
+    features : Design or None
+        None where the features are not coded (they go to a model of the user's own).
+    protected : Design
+    inside : tuple of str
+        Protected columns that are part of the feature table; empty when they came as a table of their own.
+    use_protected : bool
+    """
+
+    features: Design | None
+    protected: Design
+    inside: tuple[str, ...]
+    use_protected: bool
+
+    def feature_table(self, table: Table) -> Table:
+        """Return the features, without protected columns that are not to be used."""
+        names = tables.column_names(table)
+        unused = [] if self.use_protected else [name for name in self.inside if name in names]
+        if isinstance(table, Frame):
+            return table.without(unused)
+        kept = [j for j, name in enumerate(names) if name not in unused]
+        if unused and isinstance(table, np.ndarray) and kept and kept[-1] - kept[0] < len(kept):
+            return table[:, kept[0] : kept[-1] + 1]  # side by side: no copy
+        return tables.drop(table, unused) if unused else table
+
+    def lacks_protected(self, table: Table) -> bool:
+        """Whether protected columns are gone from this feature table, which a corrected model can do without."""
+        if self.use_protected or not self.inside or not is_dataframe(table):
+            return False
+        return not set(self.inside) <= set(tables.column_names(table))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the coded features."""
+        return () if self.features is None else self.features.names
+
+    def protected_matrix(self, table: Table, protected: Table | None) -> tuple[Array, Mapping[str, int]]:
+        """Protected columns of new rows, from inside the feature table or beside it, and pooled rows by column."""
+        if self.inside and protected is not None:
+            raise InputError(
+                "Protected columns are given twice: they are inside the feature table, so leave out protected=."
+            )
+        if not self.inside and protected is None:
+            raise InputError(
+                "This method needs the protected columns of the rows that it corrects: pass protected=, or fit it with "
+                "columns of the feature table, which it then finds there."
+            )
+        if not self.inside:
+            check_alignment(table, protected, "protected")
+        encoded = replace(self.protected, missing=_strict(self.protected)).apply(table if self.inside else protected)
+        if tables.n_rows(table) != encoded.values.shape[0]:
+            raise InputError(
+                f"protected has {encoded.values.shape[0]} rows but the features have {tables.n_rows(table)}: "
+                "give the same rows in both."
+            )
+        return dense(encoded.values), encoded.n_pooled
+
+    def stored_matrix(self, table: Table, *, learned: bool) -> tuple[Matrix, Mapping[str, int]]:
+        """As :meth:`feature_matrix`, but a floating-point array that needs no coding is returned as it is.
+
+        With ``learned`` the table is the one that this was learned from, where nothing can be missing any more.
+        """
+        assert self.features is not None
+        stored = read_stored(self.features, table, learned=learned)
+        return self.feature_matrix(table) if stored is None else (stored, {})
+
+    def feature_matrix(self, table: Table) -> tuple[Matrix, Mapping[str, int]]:
+        """Coded features of new rows, and rows with an unseen level that were pooled, by column."""
+        assert self.features is not None
+        encoded = replace(self.features, missing=_strict(self.features)).apply(table)
+        return encoded.values, encoded.n_pooled
+
+
+def _strict(design: Design) -> Any:
+    """Rows can be dropped when fitting only; afterwards a missing value is an error that names its column."""
+    return "error" if design.missing == "drop" else design.missing
+
+
+def learn_reader(
+    table: Table,
+    protected: Table | None,
+    columns: Columns,
+    *,
+    code_features: bool = True,
+    as_stored: bool = False,
+    check: Callable[[Matrix, Design, Table, BoolArray | None], None] | None = None,
+) -> tuple[Reader, Encoded]:
+    """Learn from training tables how to read them, and read them.
+
+    With ``as_stored``, an array of floating-point features that need no coding is not copied into a float64 matrix.
+    ``check`` may refuse coded features, with the design and the table of the protected columns and the rows that are
+    kept, before these are coded.
+    """
+    inside = _find_protected(table, protected, columns)
+    source = table if inside else protected
+    check_alignment(table, source, "protected")
+    n_features = len(tables.column_names(table))
+    if len(inside) == n_features and not columns.use_protected:
+        raise InputError(
+            f"All columns of the table are protected (n_features = {n_features}): give features beside them."
+        )
+    if tables.n_rows(source) != tables.n_rows(table):
+        raise InputError(
+            f"protected has {tables.n_rows(source)} rows but the features have {tables.n_rows(table)}: "
+            "give the same rows in both."
+        )
+    if is_dataframe(table):  # a frame keeps the columns that were read: designs are learned from them, then applied
+        table = open_table(table)
+    source = table if inside else open_table(source) if is_dataframe(source) else source
+    coded = {"reference": columns.reference, "missing": columns.missing, "unseen": columns.unseen}
+
+    def learn(features: Table, source: Table) -> Reader:
+        names = columns.protected if inside else None
+        used = tables.learn(source, names, coding=columns.coding, **_known(coded, source, names))
+        reader = Reader(None, used, inside, columns.use_protected)
+        if not code_features:
+            return reader
+        rest = reader.feature_table(features)
+        return Reader(tables.learn(rest, **_known(coded, rest, None)), used, inside, columns.use_protected)
+
+    reader = learn(table, source)
+    for name in columns.reference or ():
+        if name not in (*reader.protected.columns, *(reader.features.columns if reader.features else ())):
+            raise InputError(
+                f"The reference names the column {name!r}, which is not in the tables; check its spelling."
+            )
+    keep = _complete_rows(reader, table, source) if columns.missing == "drop" else None
+    if keep is not None:  # levels that only incomplete rows have are no levels of the training data
+        table, source = tables.filter_rows(table, keep), tables.filter_rows(source, keep)
+        reader = learn(table, source)
+    Z = None
+    if reader.features is not None:
+        read = partial(reader.stored_matrix, learned=True) if as_stored else reader.feature_matrix
+        Z, _ = read(reader.feature_table(table))
+    refuse_constant_protected(reader.protected)
+    if check is not None and Z is not None:
+        check(Z, reader.protected, source, keep)
+    X = dense(reader.protected.apply(source).values)
+    return reader, Encoded(Z, X, keep)
+
+
+def refuse_constant_protected(protected: Design) -> None:
+    """Refuse protected columns of which none varies."""
+    if not protected.names:
+        raise InputError(
+            f"Every protected column is constant ({', '.join(protected.columns)}): there is nothing to protect; "
+            "name a column that varies."
+        )
+
+
+def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) -> Table:
+    """Check the feature table as scikit-learn does; missing values, and text in arrays, are left to the design."""
+    if is_dataframe(table):
+        if not tables.n_rows(table):
+            raise InputError("The table is empty (0 rows): give at least one row.")
+        return validate_data(estimator, table, skip_check_array=True, reset=reset)
+    options = {"accept_sparse": "csr", "ensure_all_finite": False, "reset": reset}
+    try:
+        return validate_data(estimator, table, dtype=(np.float64, np.float32), **options)
+    except ValueError as error:
+        kind = np.asarray(table).dtype.kind if not hasattr(table, "tocsr") else "f"
+        if kind not in "OUS" or "convert string to float" not in str(error):
+            raise
+        return validate_data(estimator, table, dtype=None, **options)
+
+
+def check_alignment(table: Table, other: Any, what: str) -> None:
+    """Refuse pandas objects with the same labels in another order: rows are matched by position, as in scikit-learn."""
+    index: Any = getattr(table, "index", None)
+    other_index: Any = getattr(other, "index", None)
+    if not hasattr(index, "equals") or not hasattr(other_index, "equals") or len(index) != len(other_index):
+        return
+    if not index.equals(other_index) and index.is_unique and len(index.difference(other_index)) == 0:
+        raise InputError(
+            f"The rows of {what} have the labels of the features in another order: bring them into the same order, or "
+            "reset the index of both if their order is right as it is."
+        )
+
+
+def _find_protected(table: Table, protected: Table | None, columns: Columns) -> tuple[str, ...]:
+    """Names of the protected columns inside the feature table; none when they are a table of their own."""
+    _check_kinds(columns.protected, protected)
+    if columns.protected is None and protected is None:
+        raise InputError(
+            "Nothing is protected: name columns of the feature table in the constructor (protected=[...]) "
+            "or pass a table to fit (protected=...)."
+        )
+    if columns.protected is not None and protected is not None:
+        raise InputError(
+            "Protected columns are given twice: name them in the constructor or pass them to fit, not both."
+        )
+    if columns.protected is None:
+        if columns.use_protected:
+            raise InputError(
+                "use_protected=True needs the protected columns inside the feature table: name them there."
+            )
+        return ()
+    if isinstance(columns.protected, str) and columns.protected.lstrip().startswith("~"):
+        return tables.learn(table, columns.protected, missing="drop").columns
+    return _names(table, columns.protected)
+
+
+def _check_kinds(named: Any, given: Any) -> None:
+    """Refuse names where a table belongs, and a table where names belong."""
+    if isinstance(given, str) or (isinstance(given, list | tuple) and given and all(isinstance(g, str) for g in given)):
+        raise InputError(
+            "fit(protected=...) takes the protected columns themselves; name columns of the feature table in the "
+            "constructor (protected=[...])."
+        )
+    if named is None or isinstance(named, str | int | np.integer):
+        return
+    if getattr(named, "ndim", 1) > 1 or hasattr(named, "dtype") or not isinstance(named, Sequence):
+        raise InputError(
+            "protected in the constructor takes names or positions of columns, or a formula such as '~ sex * race'; "
+            "pass the columns themselves to fit(protected=...)."
+        )
+    if not len(named):
+        raise InputError("Nothing is protected: the list of protected columns is empty.")
+
+
+def _known(coded: dict[str, Any], table: Table, columns: Any) -> dict[str, Any]:
+    """The coding options, with references for the columns of this table only."""
+    reference = coded["reference"] or {}
+    names = _names(table, None if isinstance(columns, str) else columns)
+    return coded | {"reference": {name: level for name, level in reference.items() if name in names}}
+
+
+def _names(table: Table, columns: Any) -> tuple[str, ...]:
+    """Names in the whole table of the columns asked for."""
+    frame = open_table(table)
+    return tuple(frame.names[j] for j in resolve(frame, columns))
+
+
+def _complete_rows(reader: Reader, table: Table, source: Table) -> BoolArray | None:
+    masks = [reader.protected.apply(source).keep]
+    if reader.features is not None:
+        masks.append(reader.features.apply(reader.feature_table(table)).keep)
+    present = [mask for mask in masks if mask is not None]
+    if not present:
+        return None
+    keep: BoolArray = np.logical_and.reduce(present)
+    if not keep.any():
+        raise InputError("No row is complete in both features and protected columns: fill missing values instead.")
+    return keep
+
+
+def dense(values: Matrix) -> Array:
+    """A dense float64 array of a matrix that may be sparse."""
+    return np.asarray(values.toarray() if hasattr(values, "toarray") else values, dtype=np.float64)
+
+
+def validate_weight(weight: Any, n_rows: int) -> Array | None:
+    """Sample weights as float64, one a row, not negative and not all zero."""
+    if weight is None:
+        return None
+    try:
+        array = np.asarray(weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("Sample weights must be numbers: give one a row.") from None
+    if array.ndim == 0:
+        array = np.full(n_rows, float(array))
+    if array.shape != (n_rows,):
+        raise InputError(
+            f"sample_weight has the shape {array.shape} but there are {n_rows} rows: give one weight a row."
+        )
+    if not np.isfinite(array).all() or (array < 0.0).any():
+        raise InputError("Sample weights must be finite and not negative: remove or repair the rows that break this.")
+    if not array.any():
+        raise InputError("Sample weights must contain at least one non-zero number.")
+    return array
+
+
+def validate_outcome(y: Any, n_rows: int) -> Any:
+    """Outcome as one column without missing values."""
+    if y is None:
+        raise InputError("The estimator requires y to be passed, but the target y is None.")
+    y = column_or_1d(y, warn=True)
+    if y.dtype.kind == "O" and (count := sum(value is None or value != value for value in y)):
+        raise MissingValuesError(f"The outcome has {count} missing (NaN) value(s): leave out those rows.")
+    if len(y) != n_rows:
+        raise InputError(f"The outcome has {len(y)} rows but the features have {n_rows}: give the same rows in both.")
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        n_nan, n_inf = int(np.isnan(y).sum()), int(np.isinf(y).sum())
+        kinds = " and ".join(f"{n} {kind}" for n, kind in ((n_nan, "NaN"), (n_inf, "infinite (infinity)")) if n)
+        raise MissingValuesError(f"The outcome (input y) has {kinds} value(s): leave out those rows.")
+    return y

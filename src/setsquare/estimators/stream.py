@@ -1,0 +1,234 @@
+"""How an estimator reads a stream: one pass to learn levels, missing values and the outcome, then blocks of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from setsquare import tables
+from setsquare._typing import Array, Table
+from setsquare.errors import InputError
+from setsquare.estimators.roles import Columns, Reader, refuse_constant_protected
+from setsquare.estimators.stream_outcome import Outcome, Seen
+from setsquare.families import Family
+from setsquare.glm.streamed_problem import Outcomes, StreamedProblem
+from setsquare.rows import Stream, is_dask_array
+from setsquare.rows.blocks import Block
+from setsquare.rows.dask import join_arrays
+from setsquare.tables import TableSeen
+from setsquare.tables.column import Numbers as NumericColumn
+from setsquare.tables.column import complete_rows, read_column
+from setsquare.tables.frame import open_table
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which columns of a stream are what.
+
+    Attributes
+    ----------
+    features, protected : tuple of str
+        Protected columns are among the features only where they are to be used.
+    outcome, weight, offset : str or None
+    """
+
+    features: tuple[str, ...]
+    protected: tuple[str, ...]
+    outcome: str | None = None
+    weight: str | None = None
+    offset: str | None = None
+
+    @property
+    def coded(self) -> tuple[str, ...]:
+        """Features and protected columns."""
+        return tuple(dict.fromkeys((*self.features, *self.protected)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that is read."""
+        rest = (self.outcome, self.weight, self.offset)
+        return tuple(dict.fromkeys((*self.coded, *(name for name in rest if name is not None))))
+
+
+def assign(stream: Stream, y: Any, protected: Any, weight: Any, offset: Any, columns: Columns) -> Roles:
+    """Give each column of a stream its role; what has no other is a feature."""
+    for what, value in (("y", y), ("sample_weight", weight), ("offset", offset)):
+        if value is not None and not isinstance(value, str):
+            raise InputError(
+                f"{what} must be the name of a column where the rows are a stream, not {type(value).__name__}."
+            )
+        if value is not None:
+            tables.check_column(value, stream.columns)
+    inside = _protected_names(stream, protected, columns)
+    taken = {y, weight, offset} | (set() if columns.use_protected else set(inside))
+    features = tuple(name for name in stream.columns if name not in taken)
+    if not features:
+        raise InputError("All columns of the stream are protected or have another role: give features beside them.")
+    if clash := {y, weight, offset} & set(inside):
+        raise InputError(f"The column {next(iter(clash))!r} cannot be protected and have another role as well.")
+    return Roles(features, inside, y, weight, offset)
+
+
+def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[str, ...]:
+    if (columns.protected is None) == (protected is None):
+        raise InputError(
+            "Name the protected columns of a stream once: in the constructor (protected=[...]) or in fit "
+            "(protected=[...])."
+        )
+    asked = columns.protected if protected is None else protected
+    if isinstance(asked, str) and asked.lstrip().startswith("~"):
+        raise InputError("A formula needs the rows in memory: name the protected columns of a stream instead.")
+    named = (asked,) if isinstance(asked, str | int) else asked
+    if not isinstance(named, Sequence) or not len(named):
+        raise InputError("Protected columns of a stream are given by their names: protected=['sex', 'race'].")
+    names = tuple(stream.columns[name] if isinstance(name, int) else str(name) for name in named)
+    for name in names:
+        tables.check_column(name, stream.columns)
+    if not stream.is_named and not all(name.startswith("protected") for name in names):
+        raise InputError(
+            "Columns of arrays have no names to know them by again: give batches that are dataframes, or dask arrays "
+            "of features and, apart, of protected columns."
+        )
+    return names
+
+
+def join_roles(
+    X: Any, y: Any, protected: Any, weight: Any, offset: Any
+) -> tuple[Stream, str | None, list[str] | None, str | None, str | None]:
+    """Put dask arrays of the same rows into one stream, and name what was an array of its own."""
+    given = {"outcome": y, "weight": weight, "offset": offset, "protected": protected}
+    arrays = {"features": X} | {key: array for key, array in given.items() if array is not None}
+    for key, array in arrays.items():
+        if not is_dask_array(array):
+            raise InputError(f"The features are a dask array and {key} is a {type(array).__name__}: give dask arrays.")
+    stream = Stream(join_arrays(arrays))
+    outcome, weight, offset = (key if given[key] is not None else None for key in ("outcome", "weight", "offset"))
+    names = [name for name in stream.names if name.startswith("protected")]
+    return stream, outcome, names or None, weight, offset
+
+
+def note_columns(estimator: Any, stream: Stream, roles: Roles) -> None:
+    """Set what scikit-learn wants an estimator to know of the columns that it was fitted to."""
+    names = [name for name in stream.names if name in roles.coded]
+    estimator.n_features_in_ = len(names)
+    estimator.__dict__.pop("feature_names_in_", None)
+    if stream.is_named:
+        estimator.feature_names_in_ = np.asarray(names, dtype=object)
+
+
+class Learned(NamedTuple):
+    """What one pass over a stream tells."""
+
+    reader: Reader
+    table: TableSeen
+    outcome: Seen | None
+
+
+def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcome | None = None) -> Learned:
+    """Learn levels, fills and the outcome in one pass over a stream of the columns that have a role."""
+    cells = roles.protected if columns.coding == "cells" else ()
+    look = partial(_look, roles, columns.missing, cells, outcome)
+    table, seen = stream.parts().reduce(look, _merge)
+    coded: dict[str, Any] = {"missing": columns.missing, "unseen": columns.unseen}
+    reference = columns.reference or {}
+    for name in reference:
+        tables.check_column(name, roles.coded)
+    protected = tables.settle(
+        table, roles.protected, coding=columns.coding, reference=_only(reference, roles.protected), **coded
+    )
+    features = tables.settle(table, roles.features, reference=_only(reference, roles.features), **coded)
+    refuse_constant_protected(protected)
+    return Learned(Reader(features, protected, roles.protected, columns.use_protected), table, seen)
+
+
+def _only(reference: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: level for name, level in reference.items() if name in names}
+
+
+def _look(
+    roles: Roles, missing: Any, cells: Sequence[str], outcome: Outcome | None, table: Table
+) -> tuple[TableSeen, Seen | None]:
+    seen = tables.observe(table, roles.coded, missing=missing, cells=cells)
+    if outcome is None or roles.outcome is None:
+        return seen, None
+    table = _complete(table, roles.coded, missing)
+    y = read_column(table, roles.outcome)
+    return seen, outcome.see(y, numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset"))
+
+
+def _merge(a: tuple[TableSeen, Seen | None], b: tuple[TableSeen, Seen | None]) -> tuple[TableSeen, Seen | None]:
+    return a[0].merge(b[0]), None if a[1] is None or b[1] is None else a[1].merge(b[1])
+
+
+def _complete(table: Table, columns: Sequence[str], missing: str) -> Table:
+    return tables.filter_rows(table, complete_rows(open_table(table), columns)) if missing == "drop" else table
+
+
+def numbers(table: Table, name: str | None, what: str) -> Array | None:
+    """Column of numbers of a batch, where there is one; missing ones are refused by what uses it."""
+    return None if name is None else required_numbers(table, name, what)
+
+
+def required_numbers(table: Table, name: str, what: str) -> Array:
+    """Column of numbers of a batch."""
+    column = read_column(table, name)
+    if not isinstance(column, NumericColumn):
+        raise InputError(f"The {what} column {name!r} must be numbers: convert it.")
+    return column.values
+
+
+def column_values(stream: Stream, name: str) -> Any:
+    """One column of a stream as an array."""
+    tables.check_column(name, stream.names)
+    return np.concatenate(list(stream.select(name).parts().map(partial(_values, name))))
+
+
+def _values(name: str, table: Table) -> Any:
+    column = read_column(table, name)
+    return column.values if isinstance(column, NumericColumn) else np.asarray(column.levels)[column.codes]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Makes a block of numbers of a batch of a stream."""
+
+    reader: Reader
+    roles: Roles
+    outcome: Outcome
+    total_weight: float
+
+    def __call__(self, table: Table) -> Block:
+        """Block whose features stand behind a column of ones; new arrays each time."""
+        features, roles = self.reader.features, self.roles
+        assert features is not None
+        table = _complete(table, roles.coded, features.missing)
+        n, q, p = tables.n_rows(table), len(features.names), len(self.reader.protected.names)
+        # Column by column in memory, as tables are and as kernels want it.
+        A = np.empty((n, 1 + q + p), order="F")
+        A[:, 0] = 1.0
+        features.write(table, A[:, 1 : 1 + q])
+        self.reader.protected.write(table, A[:, 1 + q :])
+        y = self.outcome.code(read_column(table, str(roles.outcome)))
+        weight, offset = numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset")
+        w = np.full(n, 1.0 / self.total_weight) if weight is None else weight / self.total_weight
+        if weight is not None and not weight.all():  # whatever stands in such a row would enter as 0 times that
+            rows = np.flatnonzero(weight)
+            A, y, w, n = np.asfortranarray(A[rows]), y[rows], w[rows], len(rows)
+            offset = None if offset is None else offset[rows]
+        return Block(A[:, : 1 + q], y, np.zeros((n, 0)), w, None if offset is None else offset[:, None], A[:, 1 + q :])
+
+
+def stream_problem(
+    stream: Stream, roles: Roles, learned: Learned, outcome: Outcome, outcomes: Outcomes, family: Family, l2: float
+) -> StreamedProblem:
+    """Problem of a stream of the columns that have a role, which was learned."""
+    reader = learned.reader
+    assert reader.features is not None
+    encoder = Encoder(reader, roles, outcome, outcomes.weight)
+    names, protected = reader.features.names, reader.protected.names
+    blocks = stream.hold(stream.parts(1 + len(names) + len(protected)).map(encoder))
+    return StreamedProblem(blocks, outcomes, family, names, protected, l2)

@@ -1,0 +1,219 @@
+"""Which features are combinations of others, decided near the limit of the arithmetic.
+
+A Gram matrix has half the digits of the features: ``start`` and ``end = start + duration``, in seconds over a year,
+look the same to it if durations are minutes. So a feature of which hardly anything lies outside the span of those
+before it is *residualised* on them, row by row, and the residuals decide: what is more than rounding is kept, in place
+of the feature itself, and has all its digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.linalg import LinAlgError
+
+from setsquare._typing import Array, Matrix
+from setsquare.rows.blocks import Block, Rows, Sums, as_double, is_sparse
+
+#: Share of a feature's variance outside the span of earlier ones below which its residuals are looked at.
+SUSPECT = 1e-6
+#: Standard deviation of the residuals, as a share of the feature's own, up to which it is aliased.
+ALIASED = 1e-7
+#: Roundings that a value may have behind it when it was computed from others.
+ROUNDINGS = 4.0
+#: Share of rows with a value from which a sparse feature is centred: it costs hardly more than it did.
+FILLED = 0.95
+#: Share of the mean below which a standard deviation is rounding; and where the mean was not taken off before.
+CONSTANT, CONSTANT_SPARSE = 1e-13, 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Separated:
+    """Features that can be told apart.
+
+    Attributes
+    ----------
+    second : ndarray of shape (1 + q, 1 + q)
+        Second moments of ones and the features in the rows.
+    kept : ndarray of int
+        Features that are no combinations of earlier ones.
+    unmix : ndarray of shape (q, q) or None
+        The features in the rows are ``(Z - mean) @ unmix``; None where they are ``Z - mean``.
+    """
+
+    second: Array
+    kept: NDArray[np.intp]
+    unmix: Array | None = None
+
+
+class Copies(NamedTuple):
+    """Features that are combinations of others, or nearly so.
+
+    Attributes
+    ----------
+    free, suspect : ndarray of int
+        Features that can safely be told apart, and those whose residuals on these decide.
+    B : ndarray of shape (free, suspect)
+        Coefficients of that regression.
+    """
+
+    free: NDArray[np.intp]
+    suspect: NDArray[np.intp]
+    B: Array
+
+
+def correlations(second: Array, mean: Array) -> tuple[Array, Array]:
+    """Correlations of the features, and their standard deviations (1 for a constant)."""
+    cross = second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])
+    spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
+    # Rounding is not variation; where the mean could not be taken off before (sparse features) it is the larger.
+    varies = (spread > CONSTANT * np.abs(mean)) & (spread > CONSTANT_SPARSE * np.abs(second[0, 1:]))
+    divisors = np.where(varies, spread, np.inf)
+    return cross / np.outer(divisors, divisors), np.where(varies, spread, 1.0)
+
+
+def independent(gram: Array, limit: float) -> NDArray[np.intp]:
+    """Features of which more than ``limit`` of the variance is outside the span of those before; it is 1 or 0 in all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> independent(np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), 1e-6)
+    array([0, 2])
+    """
+    try:
+        if np.linalg.cholesky(gram).diagonal().min(initial=np.inf) ** 2 > limit:
+            return np.arange(len(gram))
+    except LinAlgError:
+        pass
+    rest, kept = gram.copy(), []
+    for j in range(len(gram)):  # eliminate column by column: what is left on the diagonal is unexplained variance
+        if rest[j, j] > limit:
+            kept.append(j)
+            rest[j + 1 :, j + 1 :] -= np.outer(rest[j + 1 :, j], rest[j, j + 1 :] / rest[j, j])
+    return np.asarray(kept, dtype=np.intp)
+
+
+def separate(
+    second: Array,
+    mean: Array,
+    noise: Array,
+    rows: Rows,
+    replace: Callable[[Copies, Array], tuple[Rows, Array]],
+) -> tuple[Separated, Rows]:
+    """Find the features that are combinations of others, and replace near copies by their residuals.
+
+    Parameters
+    ----------
+    second : ndarray of shape (1 + q, 1 + q)
+        Second moments of ones and the features less ``mean`` in the rows.
+    noise : ndarray of shape (q,)
+        What rounding does to a value of each feature.
+    rows : Rows
+    replace : callable
+        Takes copies and the matrix that makes the rows' features from ``Z - mean``; returns rows with residuals in
+        place of the suspects, and their second moments.
+    """
+    gram, scale = correlations(second, mean)
+    total, unmix, lost = scale, np.eye(len(mean)), np.diag(gram) == 0.0
+    while True:
+        copies = _copies(gram, scale, lost)
+        if not len(copies.suspect):
+            break
+        noise = noise.copy()
+        noise[copies.suspect] += np.abs(copies.B).T @ noise[copies.free]
+        limit = np.maximum(ALIASED * total[copies.suspect], ROUNDINGS * noise[copies.suspect])
+        more = _residual_spread(rows, copies, limit) > limit
+        lost[copies.suspect[~more]] = True
+        if not more.any():
+            break
+        copies = Copies(copies.free, copies.suspect[more], copies.B[:, more])
+        step = np.eye(len(mean))
+        step[np.ix_(copies.free, copies.suspect)] = -copies.B
+        unmix = unmix @ step
+        rows, second = replace(copies, unmix)
+        gram, scale = correlations(second, mean)
+    same = bool((unmix == np.eye(len(mean))).all())
+    return Separated(second, np.flatnonzero(~lost), None if same else unmix), rows
+
+
+def _copies(gram: Array, scale: Array, lost: NDArray[np.bool_]) -> Copies:
+    left = np.flatnonzero(~lost)
+    inner = gram[np.ix_(left, left)]
+    apart = independent(inner, SUSPECT)
+    free, suspect = left[apart], np.delete(left, apart)
+    if not len(suspect):
+        return Copies(free, suspect, np.zeros((len(free), 0)))
+    B = np.linalg.solve(gram[np.ix_(free, free)], gram[np.ix_(free, suspect)])
+    return Copies(free, suspect, B * scale[suspect] / scale[free, None])
+
+
+def residuals(Z: Matrix, copies: Copies) -> Array:
+    """What the suspects have that the free features do not tell; of features (n, 1 + q) behind a column of ones."""
+    C = np.zeros((Z.shape[1], len(copies.suspect)))  # one product copies no features
+    C[1 + copies.free] = -copies.B
+    C[1 + copies.suspect, range(len(copies.suspect))] = 1.0
+    return np.asarray(Z @ C)
+
+
+def _residual_spread(rows: Rows, copies: Copies, limit: Array) -> Array:
+    """Standard deviation of the residuals, from the rows themselves; exact where it may exceed ``limit``."""
+    shift = np.zeros(len(copies.suspect))
+
+    def kernel(block: Block) -> Sums:
+        R = residuals(block.Z, copies) - shift
+        return block.weight @ R, block.weight @ np.square(R)
+
+    mean, square = rows.reduce(kernel)
+    if ((mean**2 > 1e-2 * square) & (square > limit**2)).any():
+        shift = mean  # sparse features are not centred: once more, with all digits
+        mean, square = rows.reduce(kernel)
+    return np.sqrt(np.maximum(square - mean**2, 0.0))
+
+
+def centre_filled(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
+    """Take the mean off sparse columns that have hardly a zero, (n, q): far from zero, squares lose their spread.
+
+    A column with more zeros than that has a standard deviation of at least a fifth of its mean.
+    """
+    mean = np.zeros(Z.shape[1])
+    filled = np.bincount(Z.indices, minlength=Z.shape[1]) >= FILLED * Z.shape[0]
+    if filled.any():
+        columns = np.flatnonzero(filled)
+        dense = as_double(Z[:, columns]).toarray()
+        mean[columns] = w @ dense
+        Z = _put_columns(Z, columns, dense - mean[columns])
+    return Z, mean
+
+
+def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
+    """A CSR matrix with other ``values`` (n, c) in some columns."""
+    stay = np.ones(Z.shape[1])
+    stay[columns] = 0.0
+    place = sparse.csr_array((np.ones(len(columns)), (np.arange(len(columns)), columns)), (len(columns), Z.shape[1]))
+    rest = Z @ sparse.diags_array(stay, format="csr")
+    rest.eliminate_zeros()
+    return sparse.csr_array(rest + sparse.csr_array(values) @ place)
+
+
+def put_residuals(Z: Matrix, w: Array, copies: Copies) -> tuple[Matrix, Array]:
+    """Features (n, 1 + q) with residuals, less their mean, in place of the suspects; and that mean."""
+    R = residuals(Z, copies)
+    shift = w @ R
+    R -= shift
+    if is_sparse(Z):
+        return _put_columns(Z, 1 + copies.suspect, R), shift
+    Z[:, 1 + copies.suspect] = R
+    return Z, shift
+
+
+def rounding(Z: Matrix, mean: Array, second: Array) -> Array:
+    """Size of the rounding of a value of each feature; what is stored in few digits may still be whole numbers."""
+    size = np.sqrt(mean**2 + 2.0 * mean * second[0, 1:] + np.diag(second)[1:])
+    narrow = Z.dtype.kind == "f" and Z.dtype != np.float64
+    return np.asarray(size * (np.finfo(Z.dtype).eps / 8.0 if narrow else np.finfo(float).eps))

@@ -1,0 +1,270 @@
+"""From where a solver ended to a solution with a certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from setsquare._typing import Array
+from setsquare.errors import InputError
+from setsquare.families import contrasts
+from setsquare.families.activations import SIGMOID
+from setsquare.glm.domain_edge import follow
+from setsquare.glm.influence import Floor, Tally, tally_block
+from setsquare.glm.newton import OPEN, Iterate, Settings, kkt_residual
+from setsquare.glm.objective import Objective, linear_predictor
+from setsquare.glm.preparation import Prepared
+from setsquare.glm.problem import Problem
+from setsquare.glm.solution import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
+from setsquare.glm.sqp import reduced_hessian, solve_reduced, solve_sqp
+from setsquare.glm.streamed_problem import StreamedProblem
+from setsquare.rows.blocks import Block, Sums
+
+#: Curvature, relative to that of the intercept-only model, at which the data do not determine a direction at all.
+FLAT = 1e-5
+#: Mean slope of the activation, relative to that at the mean outcome, under which predictions have run to the edge of
+#: their range.
+AT_THE_EDGE = 1e-3
+#: The same, where predictions do count as uncorrelated: only because there is next to nothing left of them.
+NOTHING_LEFT = 1e-9
+#: Size of the gradient of the violation, relative to the violation, at which it cannot be made smaller.
+STUCK = 1e-4
+
+
+#: When a fit without the constraint is near enough: only its loss is asked for.
+ROUGHLY = Settings(max_iter=50, kkt=1e-5, loss=5e-7)
+
+
+class Measured(NamedTuple):
+    """What costs more than a reading of the rows, and how it is found depends on the solver.
+
+    Attributes
+    ----------
+    curvature : float
+        Smallest curvature on the tangent space, relative to that of the intercept-only model.
+    flat_directions : ndarray of shape (m, c)
+        Directions along which there is none.
+    loss_unconstrained : float
+    """
+
+    curvature: float
+    flat_directions: Array
+    loss_unconstrained: float
+
+
+def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | None = None) -> Solution:
+    """Write down what a solver found."""
+    measured = measured or measure(prepared, end)
+    problem, objective, basis = prepared.problem, prepared.objective, prepared.basis
+    intercept, coef = prepared.coefficients(end.theta)
+    if problem.family.is_vector:
+        C = contrasts(problem.n_predictors + 1)
+        intercept, coef = C @ intercept, C @ coef
+    curvature, flat = measured.curvature, _moved_features(prepared, measured.flat_directions)
+    kkt = kkt_residual(objective, end.model, end.lam)
+    status = Status.FLAT if flat and end.status is Status.CONVERGED else end.status
+    if status in (Status.CONVERGED, Status.FLAT) and (kkt > MAX_KKT or curvature < MIN_CURVATURE):
+        status = Status.STALLED  # the last steps onto the constraint led away from the optimum again
+    association = associate(prepared, end)
+    if not is_met(prepared, end, association) and problem.has_offset and _is_stuck(prepared, end):
+        status = Status.INFEASIBLE
+    certificate = Certificate(
+        constraint_residual=float(np.abs(end.model.c).max(initial=0.0)),
+        max_correlation=association.max_correlation,
+        kkt_residual=kkt,
+        min_curvature=curvature,
+        loss=end.model.loss,
+        loss_unconstrained=measured.loss_unconstrained,
+        loss_null=objective.start.loss,
+        rank_protected=0 if basis is None else basis.rank,
+        rank_features=prepared.rank_features,
+        n_protected=len(problem.protected_names),
+        n_features=len(problem.feature_names),
+        constant_protected=() if basis is None else basis.constant,
+        collinear_protected=() if basis is None else basis.collinear,
+        aliased_features=prepared.aliased,
+        flat_features=flat,
+        label_share=prepared.label_share,
+        correlation_without=association.correlation_without,
+        n_left_out=association.n_left_out,
+        reach=association.reach,
+        n_rows=problem.n_rows,
+    )
+    multipliers = end.lam.reshape(objective.n_predictors, -1).T
+    return Solution(intercept, coef, multipliers, status, end.trace[-1].iteration, end.trace, certificate, solver)
+
+
+def class_coefficients(problem: Problem | StreamedProblem, intercept: Array, coef: Array) -> tuple[Array, Array]:
+    """Coefficients as a user has them, in the contrasts that the objective works in."""
+    intercept, coef = np.atleast_1d(intercept), np.atleast_2d(coef)
+    n_outputs = problem.n_predictors + 1 if problem.family.is_vector else 1
+    if intercept.shape != (n_outputs,) or coef.shape != (n_outputs, len(problem.feature_names)):
+        raise InputError(
+            f"The start must have {n_outputs} intercept(s) and coefficients of the shape "
+            f"{(n_outputs, len(problem.feature_names))}, not {intercept.shape} and {coef.shape}."
+        )
+    if not problem.family.is_vector:
+        return intercept, coef
+    C = contrasts(problem.n_predictors + 1)
+    return C.T @ intercept, C.T @ coef
+
+
+def measure(prepared: Prepared, end: Iterate) -> Measured:
+    """Measure where the whole Hessian is at hand."""
+    loss = end.model.loss if prepared.basis is None else _unconstrained_loss(prepared, end)
+    reduced, null = reduced_hessian(end.model)
+    if not len(reduced):
+        return Measured(np.inf, null, loss)
+    values, vectors = np.linalg.eigh(reduced)
+    values /= prepared.objective.start.curvature
+    limit = OPEN if end.status is Status.FLAT else FLAT  # a solver that stopped for want of curvature knows better
+    return Measured(float(values[0]), null @ vectors[:, np.abs(values) <= limit], loss)
+
+
+def is_met(prepared: Prepared, end: Iterate, association: Association) -> bool:
+    """Whether predictions are orthogonal, and not merely as all of them run to the edge of their range.
+
+    An offset can leave no other way: the loss is then above that of the intercept-only model, and without bound.
+    """
+    driven = prepared.problem.has_offset and end.model.loss > prepared.objective.start.loss
+    return association.max_correlation <= MAX_CORRELATION and not (driven and level_of(prepared, end) < NOTHING_LEFT)
+
+
+def _is_stuck(prepared: Prepared, end: Iterate) -> bool:
+    """Whether the violation could fall no further: predictions ran to the edge of their range, or it is stationary."""
+    c, J = end.model.c, end.model.J
+    stationary = np.linalg.norm(J.T @ c) <= STUCK * np.linalg.norm(c) * end.model.steepness
+    return bool(stationary or level_of(prepared, end) < AT_THE_EDGE)
+
+
+def _moved_features(prepared: Prepared, directions: Array) -> tuple[str, ...]:
+    """Features that move the linear predictor of their own rows along open directions."""
+    if not directions.shape[1]:
+        return ()
+    moved = np.max([np.abs(prepared.objective.raw(d)[1:]).max(axis=1) for d in directions.T], axis=0)
+    names = np.asarray(prepared.problem.feature_names, dtype=object)
+    return tuple(names[moved > 0.3 * moved.max()])
+
+
+class Association(NamedTuple):
+    """How the predictions of a solution and the protected columns go together; see :class:`Certificate`."""
+
+    max_correlation: float
+    correlation_without: float
+    n_left_out: int
+    reach: float
+
+
+def associate(prepared: Prepared, end: Iterate) -> Association:
+    """Measure correlations from the protected columns themselves and not from their basis: one reading of the rows."""
+    if prepared.basis is None:
+        return Association(0.0, 0.0, 0, 0.0)
+    level = level_of(prepared, end)
+    with np.errstate(divide="ignore", invalid="ignore"):  # predictions beyond float64 have no correlation
+        found = _tally(prepared, end, level < AT_THE_EDGE)
+        # The correlation of what varies by less is rounding. At the edge one class takes all, with few digits left.
+        floor = Floor(1e-8 * level * prepared.problem.outcome_spread(), 0.0 if level < AT_THE_EDGE else 1e-6)
+        left = found.correlations(prepared.basis.mean, floor)
+    without = found.without_few(left, prepared.problem.n_rows)
+    return Association(float(left[0]), *without, found.prediction / found.outcome if found.outcome > 0.0 else 0.0)
+
+
+def level_of(prepared: Prepared, end: Iterate) -> float:
+    """Mean slope of the activation, as a share of that at the mean outcome, and 1 at most.
+
+    It tells predictions that are constant from those that an offset has driven to the edge of their range.
+    """
+    return min(1.0, end.model.steepness / prepared.objective.start.steepness)
+
+
+def _tally(prepared: Prepared, end: Iterate, at_the_edge: bool) -> Tally:
+    problem, objective, raw = prepared.problem, prepared.objective, prepared.objective.raw(end.theta)
+    assert prepared.basis is not None
+    mean_x, mean_y, vector = prepared.basis.mean, objective.start.mean, problem.family.is_vector
+    C = contrasts(problem.n_predictors + 1)
+    means: Callable[[Array], Array] = problem.family.activation
+    # Near the constant prediction a difference from it has more digits; near the edge of the range the value itself.
+    reference = mean_y @ C.T + 1.0 / len(C) if vector else mean_y
+    if at_the_edge:
+        reference = np.zeros_like(reference)
+        means = _both_tails if means == SIGMOID else means
+
+    def kernel(block: Block) -> Sums:
+        eta = linear_predictor(block, raw)
+        gap = means(eta @ C.T if vector else eta) - reference
+        return (tally_block(block, gap, mean_x, mean_y),)
+
+    found: Tally = objective.rows.reduce(kernel)[0][0]
+    return found
+
+
+def _both_tails(eta: Array) -> Array:
+    """Probabilities of both classes: one of them has digits."""
+    return np.hstack([SIGMOID(eta), SIGMOID(-eta)])
+
+
+def _unconstrained_loss(prepared: Prepared, end: Iterate) -> float:
+    """Loss of the fit without the constraint, by quasi-Newton steps from the solution, or by a fit of its own."""
+    free = prepared.objective.unconstrained()
+    if free.barrier:
+        return min(follow(free, solve_sqp, None, ROUGHLY).end.model.loss, end.model.loss)
+    theta, loss = _descend(free, end) if _is_near(free, end) else (end.theta, None)
+    if loss is not None:
+        return min(loss, end.model.loss)
+    return lowest_loss(free, end, theta, lambda start: solve_sqp(free, start, ROUGHLY))
+
+
+def lowest_loss(free: Objective, end: Iterate, theta: Array, fit: Callable[[Array | None], Iterate]) -> float:
+    """Lowest loss of fits without the constraint, from ``theta`` and, where that may not be enough, from the start."""
+    losses = [end.model.loss, free.start.loss]
+    settled = False
+    if end.model.loss <= free.start.loss:  # otherwise the solution is no place to begin at
+        found = fit(theta)
+        losses.append(found.model.loss)
+        settled = found.status in (Status.CONVERGED, Status.FLAT)
+    if not settled or not free.family.is_convex:
+        losses.append(fit(None).model.loss)
+    return min(loss for loss in losses if np.isfinite(loss))
+
+
+def _is_near(free: Objective, end: Iterate) -> bool:
+    """Whether the one optimum without the constraint may be some quasi-Newton steps away."""
+    return end.model.loss <= free.start.loss and free.family.is_convex
+
+
+def _descend(free: Objective, end: Iterate) -> tuple[Array, float | None]:
+    """Quasi-Newton steps from the solution: where they lead, and the loss if they got to the optimum.
+
+    They begin with the Hessian at hand, that of the Lagrangian, with open directions closed: a gradient costs an eighth
+    of another one. Multipliers can make that Hessian far too steep, and the predicted rest far too small: the gradient
+    itself has to be small as well.
+    """
+    theta, model, pairs = end.theta, end.model, list[tuple[Array, Array]]()
+    H = model.H if end.status is Status.CONVERGED else model.H + OPEN * free.start.curvature * np.eye(len(theta))
+    for _ in range(30):
+        step = _quasi_newton(H, pairs, -model.g)
+        reduction = -0.5 * float(model.g @ step)
+        near = float(np.abs(model.g).max(initial=0.0)) <= 0.01 * free.start.slope
+        if near and 0.0 <= reduction <= ROUGHLY.loss * abs(model.loss):  # what the model foresees is that much better
+            return theta, model.loss - reduction
+        trial = free.model(theta + step, None)
+        if not trial.loss < model.loss:
+            break
+        pairs.append((step, trial.g - model.g))
+        theta, model = theta + step, trial
+    return theta, None  # a line search is needed
+
+
+def _quasi_newton(H: Array, pairs: list[tuple[Array, Array]], target: Array) -> Array:
+    """Solve ``Bx = target``, where ``B`` is ``H`` after BFGS updates by pairs of steps and changes of the gradient."""
+    bending = [(s, u, float(s @ u)) for s, u in pairs if s @ u > 0.0]
+    shares = []
+    for s, u, su in reversed(bending):
+        shares.append(float(s @ target) / su)
+        target = target - shares[-1] * u
+    x = solve_reduced(H, target)[0]
+    for (s, u, su), share in zip(bending, reversed(shares), strict=True):
+        x = x + (share - float(u @ x) / su) * s
+    return x

@@ -1,0 +1,157 @@
+"""How predictions and protected columns go together, with and without the rows that the predictions' spread rests on.
+
+One pass over the rows gives both: sums over all rows but a few, and those few rows themselves. What is taken out of a
+sum after the fact would leave its rounding, so the few never enter it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from setsquare._typing import Array, IntArray
+from setsquare.projection.basis import CONSTANT
+from setsquare.rows.blocks import Block
+
+#: Rows that are left out at most, and their largest share of all rows (one row is always left out).
+MOST_ROWS, MOST_SHARE = 10, 0.01
+
+
+class Floor(NamedTuple):
+    """Spread under which a prediction is constant and has no correlation: as such, and as a share of all classes'."""
+
+    absolute: float
+    relative: float
+
+
+class Sums(NamedTuple):
+    """Weighted sums of some rows: K predictions and p protected columns, both less a reference value.
+
+    Shapes: ``weight`` (); ``total`` and ``square`` (K,); ``total_x`` and ``square_x`` (p,); ``cross`` (p, K).
+    """
+
+    weight: Array
+    total: Array
+    square: Array
+    total_x: Array
+    square_x: Array
+    cross: Array
+
+    @classmethod
+    def of(cls, gap: Array, x: Array, w: Array) -> Sums:
+        """Sum over rows of predictions ``gap`` (b, K), protected columns ``x`` (b, p) and weights (b,)."""
+        weighted = w[:, None] * gap
+        total, square = weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap)
+        return cls(np.asarray(w.sum()), total, square, w @ x, w @ (x * x), x.T @ weighted)
+
+    def plus(self, other: Sums) -> Sums:
+        """Sums of the rows of both."""
+        return Sums(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally:
+    """Sums over all rows but the most influential ones, and these rows; tallies of other rows can be added.
+
+    Attributes
+    ----------
+    rest : Sums
+        Of the rows that are not listed.
+    influence, weight : ndarray of shape (m,)
+        Of the listed rows, the most influential first: a row's share in the spread of the predictions.
+    gap : ndarray of shape (m, K)
+    x : ndarray of shape (m, p)
+    prediction, outcome : float
+        Largest distance of a prediction and of an outcome from the mean of the intercept-only model.
+    """
+
+    rest: Sums
+    influence: Array
+    weight: Array
+    gap: Array
+    x: Array
+    prediction: float
+    outcome: float
+
+    @classmethod
+    def of(cls, gap: Array, x: Array, w: Array, outcome: Array) -> Tally:
+        """Tally rows of centred predictions (b, K), protected columns (b, p) and outcomes (b, k), with weights (b,)."""
+        distance = np.einsum("nk,nk->n", gap, gap)
+        influence = w * distance
+        top = _largest(influence)
+        others = w.copy()
+        others[top] = 0.0
+        rest = Sums.of(gap, x, others)
+        farthest = (float(np.sqrt(d.max(initial=0.0))) for d in (distance, np.einsum("nk,nk->n", outcome, outcome)))
+        return cls(rest, influence[top], w[top], gap[top], x[top], *farthest)
+
+    def __add__(self, other: Tally) -> Tally:
+        influence = np.concatenate([self.influence, other.influence])
+        w, gap, x = (np.concatenate(pair) for pair in zip(self._listed, other._listed, strict=True))
+        top = _largest(influence)
+        back = np.ones(len(influence), dtype=bool)
+        back[top] = False
+        rest = self.rest.plus(other.rest).plus(Sums.of(gap[back], x[back], w[back]))
+        farthest = max(self.prediction, other.prediction), max(self.outcome, other.outcome)
+        return Tally(rest, influence[top], w[top], gap[top], x[top], *farthest)
+
+    @property
+    def _listed(self) -> tuple[Array, Array, Array]:
+        return self.weight, self.gap, self.x
+
+    def correlations(self, mean_x: Array, floor: Floor) -> Array:
+        """Largest |corr| of a protected column with a prediction: of all rows, and without the first listed ones.
+
+        A protected column that varies by no more than the rounding of its mean ``mean_x`` has no correlation.
+        """
+        sums = self._without_each()
+        n = sums.weight[:, None]
+        mean, mean_of_x = sums.total / n, sums.total_x / n
+        spread = np.sqrt(np.maximum(sums.square / n - mean**2, 0.0))
+        spread_x = np.sqrt(np.maximum(sums.square_x / n - mean_of_x**2, 0.0))
+        varies = spread_x > CONSTANT * np.maximum(np.abs(mean_x), 1e3 * np.abs(mean_of_x))
+        covariance = np.abs(sums.cross / n[:, :, None] - mean_of_x[:, :, None] * mean[:, None, :])
+        smallest = floor.relative * np.sqrt((spread**2).sum(axis=1, keepdims=True))
+        limit = np.maximum(np.maximum(spread, smallest), max(floor.absolute, np.finfo(float).tiny))
+        divisor = np.where(varies, spread_x, np.inf)[:, :, None] * limit[:, None, :]
+        return np.asarray((covariance / divisor).max(axis=(1, 2), initial=0.0))
+
+    def _without_each(self) -> Sums:
+        """Sums of all rows, then without the most influential one, the two most influential ones, and so on."""
+        w, gap, x = self._listed
+        rows = Sums(
+            w,
+            w[:, None] * gap,
+            w[:, None] * gap**2,
+            w[:, None] * x,
+            w[:, None] * x**2,
+            w[:, None, None] * x[:, :, None] * gap[:, None, :],
+        )
+        stacked = (np.concatenate([part, rest[None]])[::-1] for part, rest in zip(rows, self.rest, strict=True))
+        return Sums(*(np.cumsum(part, axis=0)[::-1] for part in stacked))
+
+    def without_few(self, correlations: Array, n_rows: int) -> tuple[float, int]:
+        """Largest correlation that appears when up to a hundredth of the rows are left out, and how many those are."""
+        most = min(len(self.influence), max(1, int(MOST_SHARE * n_rows)), n_rows - 2)
+        if most < 1:
+            return 0.0, 0
+        count = 1 + int(np.argmax(correlations[1 : 1 + most]))
+        return float(correlations[count]), count
+
+
+def tally_block(block: Block, gap: Array, mean_x: Array, mean_y: Array) -> Array:
+    """Tally of a block, wrapped so that sums over blocks add it up."""
+    x = np.subtract(np.asarray(block.X), mean_x, order="F")
+    wrapped = np.empty(1, dtype=object)
+    wrapped[0] = Tally.of(gap, x, block.weight, block.y - mean_y)
+    return wrapped
+
+
+def _largest(influence: Array) -> IntArray:
+    """Indices of the largest, in falling order."""
+    if len(influence) > MOST_ROWS:
+        top = np.argpartition(influence, -MOST_ROWS)[-MOST_ROWS:]
+        return top[np.argsort(-influence[top], kind="stable")]
+    return np.argsort(-influence, kind="stable")

@@ -1,0 +1,146 @@
+"""Products with the Hessian in place of the Hessian: truncated conjugate gradients, Lanczos, a low-rank metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh_tridiagonal
+
+from setsquare._typing import Array
+
+Apply = Callable[[Array], Array]
+#: Curvature, as a share of the largest seen, that is not told from zero.
+NO_CURVATURE = 1e-12
+
+
+class Descent(NamedTuple):
+    """What conjugate gradients found: ``x``, ``A x``, how many products it took, and why it ended."""
+
+    x: Array
+    Ax: Array
+    n_products: int
+    negative: bool
+    solved: bool
+
+
+def conjugate_gradients(
+    apply: Apply, precondition: Apply, target: Array, tolerance: float, max_products: int
+) -> Descent:
+    """Minimise ``x'Ax/2 - target'x`` on the range of a positive preconditioner, which may be a projection.
+
+    It ends when the residual is below ``tolerance`` (absolute, in the preconditioner's norm), or where A bends
+    downwards: there the step is the one that the curvature's size would give were it positive, as in ``sqp``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> A = np.diag([1.0, 2.0, 4.0])
+    >>> conjugate_gradients(lambda v: A @ v, lambda v: v, np.ones(3), 1e-12, 10).x
+    array([1.  , 0.5 , 0.25])
+    """
+    x, Ax, residual = np.zeros_like(target), np.zeros_like(target), target
+    z = precondition(residual)
+    p, square = z, float(residual @ z)
+    size, largest = square, 0.0  # of p in the preconditioner's norm, in which z and the p before it are orthogonal
+    for count in range(max_products):
+        if square <= tolerance**2:
+            return Descent(x, Ax, count, False, True)
+        Ap = apply(p)
+        bend = float(p @ Ap)
+        largest = max(largest, abs(bend) / size)
+        if bend <= NO_CURVATURE * largest * size:
+            if -bend > NO_CURVATURE * largest * size:
+                x, Ax = x + (square / -bend) * p, Ax + (square / -bend) * Ap
+            return Descent(x, Ax, count + 1, True, False)
+        length = square / bend
+        x, Ax, residual = x + length * p, Ax + length * Ap, residual - length * Ap
+        z = precondition(residual)
+        before, square = square, float(residual @ z)
+        p, size = z + (square / before) * p, square + (square / before) ** 2 * size
+    return Descent(x, Ax, max_products, False, square <= tolerance**2)
+
+
+def lowest_curvature(apply: Apply, start: Array, left_out: Array, max_products: int) -> tuple[float, Array]:
+    """Smallest Ritz value of A and its vector, by Lanczos with full reorthogonalisation: at most so many products.
+
+    It looks outside the span of the orthonormal columns of ``left_out`` (m, r). A Ritz value is never below the
+    smallest eigenvalue there, and comes down to it from above.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> value, vector = lowest_curvature(lambda v: np.array([3.0, -1.0]) * v, np.ones(2), np.zeros((2, 0)), 10)
+    >>> round(value, 12), np.abs(vector).round(12)
+    (-1.0, array([0., 1.]))
+    """
+    start = start - left_out @ (left_out.T @ start)
+    V = [start / np.linalg.norm(start)]
+    diagonal: list[float] = []
+    beside: list[float] = []
+    while True:
+        w = apply(V[-1])
+        diagonal.append(float(V[-1] @ w))
+        basis = np.array(V)
+        for _ in range(2):  # once more removes what rounding left
+            w = w - basis.T @ (basis @ w)
+            w = w - left_out @ (left_out.T @ w)
+        size = float(np.linalg.norm(w))
+        if len(V) == max_products or size <= 1e-7 * max(map(abs, diagonal)):  # what is left is rounding
+            break
+        beside.append(size)
+        V.append(w / size)
+    values, vectors = eigh_tridiagonal(np.array(diagonal), np.array(beside), select="i", select_range=(0, 0))
+    return float(values[0]), np.asarray(vectors[:, 0] @ basis)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Symmetric operator ``S`` on coefficients: in coordinates ``theta = S x`` the Hessian is nearly a multiple of one.
+
+    ``S = shrink_tail (1 - UU') + U diag(shrink) U'`` on the features of each predictor; intercepts are left alone.
+
+    Attributes
+    ----------
+    U : ndarray of shape (q, s)
+        Orthonormal directions of large curvature.
+    shrink : ndarray of shape (s,)
+    tail : float
+    """
+
+    U: Array
+    shrink: Array
+    tail: float = 1.0
+
+    @classmethod
+    def plain(cls, q: int) -> Metric:
+        """The metric of standardised features."""
+        return cls(np.zeros((q, 0)), np.zeros(0))
+
+    @classmethod
+    def nystrom(cls, apply: Apply, q: int, rank: int, unit: float, rng: np.random.Generator) -> Metric:
+        """From a randomised low-rank approximation of ``A / unit``, for a positive operator A (q, q).
+
+        After Frangella, Tropp and Udell (2023): one product with ``rank`` random directions at once.
+        """
+        probes = np.linalg.qr(rng.normal(size=(q, rank)))[0]
+        product = apply(probes) / unit
+        values, vectors = np.linalg.eigh(probes.T @ product)
+        kept = values > 1e-10 * values[-1]  # no more directions than the features have
+        if not kept.any():
+            return cls.plain(q)
+        U, s, _ = np.linalg.svd(product @ (vectors[:, kept] / np.sqrt(values[kept])), full_matrices=False)
+        return cls(U, 1.0 / s, 1.0 / s[-1])
+
+    def __call__(self, v: Array) -> Array:
+        """Apply it to vectors (m,) or columns (m, c) of all predictors' coefficients."""
+        if not len(self.shrink):
+            return v
+        out = v.reshape(len(v) // (1 + len(self.U)), 1 + len(self.U), -1).copy()
+        features = out[:, 1:]
+        along = (self.shrink - self.tail)[:, None] * (self.U.T @ features)
+        features *= self.tail
+        features += self.U @ along
+        return out.reshape(v.shape)

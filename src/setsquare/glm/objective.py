@@ -1,0 +1,267 @@
+"""The constrained problem, and its loss, constraint and derivatives as sums over row blocks.
+
+    min over gamma   sum_i w_i loss(y_i, eta_i) + l2/2 |gamma|^2      subject to   c = sum_i w_i q_i h(eta_i) = 0,
+    eta_i = offset_i + intercept + z_i'gamma,
+
+with ``q`` an orthonormal, centred basis of the protected columns: the vector constraint of Corollary 1, not its square.
+
+Solvers see none of the rows. They work in *whitened* coordinates ``theta``, in which the features have mean zero and
+unit covariance, so that scale and collinearity of the features do not concern them:
+``[intercept; gamma] = to_raw @ theta``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from setsquare._typing import Array, Matrix
+from setsquare.families import Family, RowTerms
+from setsquare.families.barrier import add_barrier, barrier_loss
+from setsquare.rows.blocks import Block, Rows, Sums, gram_and_product, weighted_gram
+
+
+class Values(NamedTuple):
+    """Loss and constraint at a point; ``spread`` is the standard deviation of the predictions there."""
+
+    loss: float
+    c: Array
+    spread: float
+
+
+class Model(NamedTuple):
+    """Everything up to second order at a point ``theta`` of length m, for r constraints (times classes minus one).
+
+    Attributes
+    ----------
+    loss : float
+    c : ndarray of shape (r,)
+    spread : float
+    steepness : float
+        Mean slope of the activation: the size of a Jacobian whose features follow the protected columns closely.
+    g : ndarray of shape (m,)
+        Gradient of the loss.
+    J : ndarray of shape (r, m)
+        Jacobian of the constraint.
+    H : ndarray of shape (m, m), or an operator of that shape (see ``solvers.wide``)
+        Hessian of the Lagrangian ``loss + lam'c``; it can be indefinite. Not computed (NaN) without multipliers.
+    """
+
+    loss: float
+    c: Array
+    spread: float
+    steepness: float
+    g: Array
+    J: Array
+    H: Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The model with nothing but an intercept, at its maximum-likelihood value: without an offset it is feasible.
+
+    Attributes
+    ----------
+    theta : ndarray of shape (m,)
+    loss : float
+    mean : ndarray of shape (k,)
+        Mean prediction there.
+    slope, curvature : float
+        Mean size of the rows' slopes, and their mean curvature: what gradients and eigenvalues are compared to.
+    steepness : float
+        Slope of the activation at the mean outcome: where the rows' mean slope is far smaller than that, predictions
+        have run to the edge of their range.
+    sums : tuple of ndarray or None
+        The sums of :meth:`Objective.model` there. Second moments give them where every row has the same curvature: with
+        a canonical link and without an offset.
+    """
+
+    theta: Array
+    loss: float
+    mean: Array
+    slope: float
+    curvature: float
+    steepness: float
+    sums: Sums | None
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What a solver is given.
+
+    Attributes
+    ----------
+    rows : Rows
+    family : Family
+    to_raw : ndarray of shape (1 + q, m), or an operator of that shape
+        Takes whitened coordinates to intercept and coefficients of the features in ``rows``.
+    penalty : ndarray of shape (m, m)
+        Ridge in whitened coordinates.
+    n_predictors : int
+        Linear predictors a row: 1, or classes minus one.
+    n_basis : int
+        Rank of the protected columns.
+    start : Start
+    barrier : float
+        Strength of a logarithmic barrier at the edge of the link's domain (``solvers.edge``); none by default.
+    """
+
+    rows: Rows
+    family: Family
+    to_raw: Matrix
+    penalty: Array
+    n_predictors: int
+    n_basis: int
+    start: Start
+    barrier: float = field(default=0.0, kw_only=True)
+
+    @property
+    def n_parameters(self) -> int:
+        """Length of ``theta``."""
+        return int(self.to_raw.shape[1]) * self.n_predictors
+
+    @property
+    def n_constraints(self) -> int:
+        """Length of ``c``."""
+        return self.n_basis * self.n_predictors
+
+    def unconstrained(self) -> Objective:
+        """Return the same problem without its constraint."""
+        return replace(self, n_basis=0, start=replace(self.start, sums=None))
+
+    @property
+    def edge(self) -> float:
+        """Upper end of the link's domain."""
+        return self.family.activation.domain[1]
+
+    def fenced(self, barrier: float) -> Self:
+        """Return the same problem with a barrier of this strength at the edge of the link's domain."""
+        return replace(self, barrier=barrier, start=replace(self.start, sums=None))
+
+    def raw(self, theta: Array) -> Array:
+        """Intercept and coefficients, (1 + q, k), of the features in ``rows``."""
+        return np.asarray(self.to_raw @ theta.reshape(self.n_predictors, -1).T)
+
+    def values(self, theta: Array) -> Values:
+        """Loss and constraint at ``theta``: one reading of the rows."""
+        raw = self.raw(theta)
+
+        def kernel(block: Block) -> Sums:
+            eta = linear_predictor(block, raw)
+            loss, mean = self.family.value_terms(block.y, eta)
+            if self.barrier:
+                loss = loss + barrier_loss(eta, self.edge, self.barrier)
+            return np.asarray(block.weight @ loss), *self._constraint_sums(block, mean)
+
+        loss, c, total, square = self.rows.reduce(kernel)
+        return Values(float(loss) + self._ridge(theta), c.T.ravel(), spread_of(total, square))
+
+    def model(self, theta: Array, lam: Array | None) -> Model:
+        """Loss, constraint, gradient, Jacobian and (given multipliers) Hessian of the Lagrangian, in one reading."""
+        raw = self.raw(theta)
+        second = lam is not None
+        multipliers = (lam if lam is not None else np.zeros(self.n_constraints)).reshape(self.n_predictors, -1).T
+
+        def kernel(block: Block) -> Sums:
+            terms = self._terms(block, raw, multipliers)
+            head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
+            steepness = np.asarray(block.weight @ np.trace(terms.mean_slope, axis1=1, axis2=2))
+            return *head, steepness, *(self._second_sums if second else self._derivative_sums)(block, terms)
+
+        return self._assemble(theta, self.rows.reduce(kernel))
+
+    def start_model(self) -> Model:
+        """Model at the start, without multipliers."""
+        start = self.start
+        if start.sums is None:
+            return self.model(start.theta, np.zeros(self.n_constraints))
+        return self._assemble(start.theta, start.sums)
+
+    def _assemble(self, theta: Array, sums: Sums) -> Model:
+        """From sums over the rows to whitened coordinates."""
+        loss, c, total, square, steepness, g, J, *second = sums
+        k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
+        with np.errstate(over="ignore", invalid="ignore"):  # outside the domain: the infinite loss says so
+            gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
+            hessian = T.T @ second[0] @ T if second else np.full((k, k, m, m), np.nan)
+        if self.penalty.any():
+            gradient = gradient + theta.reshape(k, -1) @ self.penalty
+            hessian[range(k), range(k)] += self.penalty
+        return Model(
+            float(loss) + self._ridge(theta),
+            c.T.ravel(),
+            spread_of(total, square),
+            float(steepness),
+            gradient.ravel(),
+            jacobian,
+            hessian.transpose(0, 2, 1, 3).reshape(k * m, k * m),
+        )
+
+    def _terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:
+        eta = linear_predictor(block, raw)
+        terms = self.family.terms(block.y, eta, self._basis(block) @ multipliers)
+        return add_barrier(terms, eta, self.edge, self.barrier) if self.barrier else terms
+
+    def _basis(self, block: Block) -> Array:
+        return block.Q[:, : self.n_basis]
+
+    def _constraint_sums(self, block: Block, mean: Array) -> Sums:
+        gap = mean - self.start.mean  # the basis has mean zero, so this changes nothing but the rounding
+        weighted = block.weight[:, None] * gap
+        return self._basis(block).T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap)
+
+    def _ridge(self, theta: Array) -> float:
+        if not self.penalty.any():
+            return 0.0
+        t = theta.reshape(self.n_predictors, -1)
+        return 0.5 * float(np.sum((t @ self.penalty) * t))
+
+    def _derivative_sums(self, block: Block, terms: RowTerms) -> Sums:
+        """Gradient (1+q, k) and Jacobian (k, k, r, 1+q) of a block."""
+        return self._unpack(np.asarray(block.Z.T @ self._thin(block, terms)))
+
+    def _second_sums(self, block: Block, terms: RowTerms) -> Sums:
+        """Gradient, Jacobian and Hessian (k, k, 1+q, 1+q) of a block."""
+        k, q1 = self.n_predictors, block.Z.shape[1]
+        H = np.empty((k, k, q1, q1))
+        H[0, 0], product = gram_and_product(block.Z, block.weight * terms.curvature[:, 0, 0], self._thin(block, terms))
+        for a, b in _pairs(k)[1:]:
+            H[a, b] = H[b, a] = weighted_gram(block.Z, block.weight * terms.curvature[:, a, b])
+        return *self._unpack(product), H
+
+    def _thin(self, block: Block, terms: RowTerms) -> Array:
+        """All that goes through a product with the features: slopes for the gradient, r columns a Jacobian."""
+        k, r, w = self.n_predictors, self.n_basis, block.weight[:, None]
+        thin = np.empty((len(w), k + r * k * (k + 1) // 2), order="F")
+        np.multiply(w, terms.slope, out=thin[:, :k])
+        for i, (a, b) in enumerate(_pairs(k)):
+            columns = thin[:, k + r * i : k + r * (i + 1)]
+            np.multiply(self._basis(block), w * terms.mean_slope[:, a, b, None], out=columns)
+        return thin
+
+    def _unpack(self, product: Array) -> Sums:
+        k, r = self.n_predictors, self.n_basis
+        J = np.empty((k, k, r, len(product)))
+        for i, (a, b) in enumerate(_pairs(k)):
+            J[a, b] = J[b, a] = product[:, k + r * i : k + r * (i + 1)].T
+        return product[:, :k], J
+
+
+def _pairs(k: int) -> list[tuple[int, int]]:
+    return [(a, b) for a in range(k) for b in range(a + 1)]
+
+
+def linear_predictor(block: Block, raw: Array) -> Array:
+    """Linear predictors (b, k) of a block for intercept and coefficients ``raw`` (1 + q, k)."""
+    eta = np.asarray(block.Z @ raw)
+    return eta if block.offset is None else eta + block.offset
+
+
+def spread_of(total: Array, square: Array) -> float:
+    """Standard deviation of what has this mean and mean square, summed over the columns."""
+    if not np.isfinite(square).all():
+        return math.inf
+    return math.sqrt(max(float((square - total**2).sum()), 0.0))

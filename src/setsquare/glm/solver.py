@@ -1,0 +1,203 @@
+"""Solvers: a problem in, a solution with a certificate out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from setsquare._typing import Array
+from setsquare.errors import InputError
+from setsquare.glm.certificate import (
+    AT_THE_EDGE,
+    Measured,
+    associate,
+    certify,
+    class_coefficients,
+    is_met,
+    level_of,
+    measure,
+)
+from setsquare.glm.domain_edge import Reached, Run, reach, run_once
+from setsquare.glm.feasibility import feasible_points
+from setsquare.glm.freedom import check_varies
+from setsquare.glm.large import Krylov, measure_large, solve_large
+from setsquare.glm.mdmm import solve_mdmm
+from setsquare.glm.newton import Iterate, Settings
+from setsquare.glm.objective import Objective
+from setsquare.glm.preparation import Prepared, prepare
+from setsquare.glm.problem import Problem
+from setsquare.glm.solution import Certificate, Solution, Status, Step, rests_on_few
+from setsquare.glm.solver_choice import choose
+from setsquare.glm.sqp import solve_sqp
+from setsquare.glm.streamed_preparation import prepare_streamed
+from setsquare.glm.streamed_problem import StreamedProblem
+from setsquare.glm.wide import WideObjective, prepare_wide
+from setsquare.rows.blocks import single_threaded_blas
+
+SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
+_ITERATIONS = {"sqp": 100, "large": 100, "mdmm": 10_000}
+
+
+def solve(
+    problem: Problem | StreamedProblem,
+    solver: str = "auto",
+    *,
+    max_iter: int | None = None,
+    tol: float = 1e-8,
+    start: tuple[Array, Array] | None = None,
+    n_restarts: int = 0,
+    rng: np.random.Generator | None = None,
+) -> Solution:
+    """Solve a :class:`Problem`.
+
+    Parameters
+    ----------
+    problem : Problem or StreamedProblem
+    solver : {"auto", "sqp", "large", "mdmm"}
+        "sqp" takes the whole Hessian; "large" takes products with it, for thousands of features, sparse ones, and
+        ones stored in single or half precision; both reach the optimum, and "auto" chooses by cost. "large" does not
+        look for features that are nearly combinations of others: what one has beyond others is found down to about
+        1e-6 of its standard deviation, with "sqp" down to 1e-7. "mdmm" is the method of the paper, kept for
+        comparison.
+    max_iter : int, optional
+        100 for sqp and large, 10000 for mdmm.
+    tol : float
+        Relative gradient of the Lagrangian at which a solution counts as optimal.
+    start : (intercept, coef), optional
+        Warm start, on the scale of the features.
+    n_restarts : int
+        Further starts at random points; the best solution is kept. The problem is not convex.
+    rng : numpy.random.Generator, optional
+        For the restarts.
+
+    Returns
+    -------
+    Solution
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(500, 2))
+    >>> Z = X @ rng.normal(size=(2, 4)) + rng.normal(size=(500, 4))
+    >>> y = rng.poisson(np.exp(0.3 * Z[:, 0])).astype(float)
+    >>> solution = solve(Problem(Z, y, X, family="poisson"))
+    >>> solution.certificate.is_orthogonal, solution.certificate.is_optimal
+    (True, True)
+    """
+    name = solver
+    if solver == "auto":
+        name = "sqp" if isinstance(problem, StreamedProblem) else choose(problem)
+    if name not in _ITERATIONS:
+        raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(_ITERATIONS)}.")
+    if isinstance(problem, StreamedProblem) and name != "sqp":
+        raise InputError(f'solver={solver!r} needs the rows in memory: use "sqp" for rows that are read in parts.')
+    if max_iter is not None and (not isinstance(max_iter, int | np.integer) or max_iter < 0):
+        raise InputError(f"max_iter must be a whole number of 0 or more, not {max_iter!r}.")
+    if not tol >= 0.0:
+        raise InputError(f"tol must be a number of 0 or more, not {tol!r}.")
+    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # a step too far is taken back
+        return _solve(
+            problem,
+            name,
+            Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter),
+            start,
+            n_restarts,
+            rng,
+        )
+
+
+def _solve(
+    problem: Problem | StreamedProblem,
+    name: str,
+    settings: Settings,
+    start: tuple[Array, Array] | None,
+    n_restarts: int,
+    rng: np.random.Generator | None,
+) -> Solution:
+    if isinstance(problem, StreamedProblem):
+        prepared = prepare_streamed(problem)
+    else:
+        problem = problem.counted()
+        prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
+    objective = prepared.objective
+    run, measured = _runner(objective, name, settings)
+    attempt = partial(reach if name != "mdmm" else run_once, objective, run, settings=settings)
+    theta = None if start is None else prepared.theta(*class_coefficients(problem, *start))
+    if theta is not None and not np.isfinite(objective.values(theta).loss):
+        theta = None  # outside the domain of the link
+    ends = attempt(theta)
+    if theta is not None and ends[0].end.status not in (Status.CONVERGED, Status.FLAT):
+        ends += attempt(None)  # a start that leads nowhere is given up for one that works
+    for _ in range(n_restarts):
+        ends += attempt(_draw(objective, rng or np.random.default_rng()))
+    if problem.has_offset and name != "mdmm":  # only then can the constraint have no solution
+        ends += _search(prepared, ends, attempt, settings)
+    best = ends[0] if len(ends) == 1 else min(ends, key=lambda found: _rank(prepared, found.end))
+    n_free = len(prepared.mean) - len(prepared.aliased)
+    check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcome_spread)
+    prepared = replace(prepared, objective=best.objective)
+    return certify(prepared, best.end, name, measured(prepared, best.end))
+
+
+def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, Callable[[Prepared, Iterate], Measured]]:
+    """How a solver is run from a point, and how its end is measured."""
+    if not isinstance(objective, WideObjective):
+        return SOLVERS[name], measure
+    algebra = Krylov(objective, settings, np.random.default_rng(0))  # the numbers end up the same without a seed
+
+    def run(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
+        assert isinstance(objective, WideObjective)
+        algebra.objective, algebra.settings = objective, settings
+        return solve_large(algebra, theta)
+
+    def measured(prepared: Prepared, end: Iterate) -> Measured:
+        assert isinstance(prepared.objective, WideObjective)
+        algebra.objective, algebra.settings = prepared.objective, settings
+        return measure_large(algebra, end)
+
+    return run, measured
+
+
+def _draw(objective: Objective, rng: np.random.Generator) -> Array:
+    """A random point in the domain of the link, in which the start is."""
+    draw = rng.normal(size=objective.n_parameters) / objective.n_parameters**0.5
+    while not np.isfinite(objective.values(objective.start.theta + draw).loss):
+        draw *= 0.5
+    return np.asarray(objective.start.theta + draw)
+
+
+def _search(
+    prepared: Prepared, ends: list[Reached], attempt: Callable[[Array], list[Reached]], settings: Settings
+) -> list[Reached]:
+    """Runs that meet the constraint, where none has and there are some: a start can lead past the solutions."""
+    tried = [found.end for found in ends]
+    if any(_is_plain(prepared, end, settings) for end in tried) or not all(_rank(prepared, end)[0] for end in tried):
+        return []
+    for theta in feasible_points(prepared.objective, settings):
+        found = attempt(theta)
+        if not all(_rank(prepared, one.end)[0] for one in found):
+            return found
+    return []
+
+
+def _is_plain(prepared: Prepared, end: Iterate, settings: Settings) -> bool:
+    """Whether the constraint is met beyond doubt, which takes no reading of the rows to see."""
+    gap = float(np.abs(end.model.c).max(initial=0.0))
+    return gap <= settings.correlation * end.model.spread and level_of(prepared, end) >= AT_THE_EDGE
+
+
+def _rank(prepared: Prepared, end: Iterate) -> tuple[bool, bool, float]:
+    """What makes one end worse than another: a constraint that is not met, one met through few rows, a higher loss."""
+    left = associate(prepared, end)
+    return (
+        not is_met(prepared, end, left),
+        rests_on_few(left.correlation_without, prepared.problem.n_rows),
+        end.model.loss,
+    )
+
+
+__all__ = ["Certificate", "Problem", "Settings", "Solution", "Status", "Step", "solve"]

@@ -1,0 +1,186 @@
+"""A problem with many features as an objective whose Hessian is an operator: nothing of q x q is formed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from setsquare._typing import Array
+from setsquare.glm.aliasing import CONSTANT, CONSTANT_SPARSE, centre_filled
+from setsquare.glm.freedom import check_freedom, refuse_early
+from setsquare.glm.objective import Model, Objective, spread_of
+from setsquare.glm.preparation import Prepared, check_squares, label_share, null_model, read_rows
+from setsquare.glm.problem import Problem
+from setsquare.rows.blocks import Block, Sums, is_sparse
+from setsquare.rows.wide import Standardised, WideRows
+
+
+@dataclass(frozen=True, slots=True)
+class WideObjective(Objective):
+    """An :class:`Objective` in the coordinates of standardised features; ``model.H`` is a :class:`HessianProduct`."""
+
+    l2: float
+
+    def model(self, theta: Array, lam: Array | None) -> Model:
+        """Loss, constraint, gradient, Jacobian and (given multipliers) the Hessian as an operator, in one reading."""
+        raw, k = self.raw(theta), self.n_predictors
+        multipliers = (np.zeros(self.n_constraints) if lam is None else lam).reshape(k, -1).T
+        curvature = np.empty((self.rows.n_rows, k, k)) if lam is not None else np.empty((self.rows.n_rows, 0, 0))
+
+        def kernel(block: Block, second: Array) -> Sums:
+            terms = self._terms(block, raw, multipliers)
+            if second.size:
+                np.multiply(block.weight[:, None, None], terms.curvature, out=second)
+            head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
+            steepness = np.asarray(block.weight @ np.trace(terms.mean_slope, axis1=1, axis2=2))
+            return *head, steepness, *self._derivative_sums(block, terms)
+
+        loss, c, total, square, steepness, g, J = self.wide_rows.reduce(kernel, curvature)
+        g[1:] += self.l2 * raw[1:]
+        jacobian = self.to_raw.adjoint(J.reshape(-1, J.shape[-1]).T).T.reshape(J.shape)
+        return Model(
+            float(loss) + self._ridge(theta),
+            c.T.ravel(),
+            spread_of(total, square),
+            float(steepness),
+            self.to_raw.adjoint(g).T.ravel(),
+            jacobian.transpose(0, 2, 1, 3).reshape(self.n_constraints, self.n_parameters),
+            HessianProduct(self, curvature),
+        )
+
+    @property
+    def stands_rounding(self) -> bool:
+        """Whether products in single precision are faster, and lose no more than its rounding by centring."""
+        Z, to_raw = self.wide_rows.Z, self.to_raw
+        small = not is_sparse(Z) and Z.dtype != np.float64
+        return bool(small and (np.abs(to_raw.mean) <= 10.0 * to_raw.divisor).all())
+
+    @property
+    def wide_rows(self) -> WideRows:
+        """The rows, as what they are."""
+        assert isinstance(self.rows, WideRows)
+        return self.rows
+
+    def _ridge(self, theta: Array) -> float:
+        return 0.5 * self.l2 * float(np.sum(self.raw(theta)[1:] ** 2)) if self.l2 else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HessianProduct:
+    """Hessian of the Lagrangian as an operator: one reading of the rows for each product.
+
+    Attributes
+    ----------
+    objective : WideObjective
+    curvature : ndarray of shape (n, k, k)
+        Weighted curvature of each row.
+    """
+
+    objective: WideObjective
+    curvature: Array
+
+    def __matmul__(self, v: Array) -> Array:
+        raw = self.objective.raw(v)
+
+        def kernel(block: Block, curvature: Array) -> Sums:
+            return (block.Z.T @ np.einsum("nab,nb->na", curvature, block.Z @ raw),)
+
+        return self._finish(raw, *self.objective.wide_rows.reduce(kernel, self.curvature))
+
+    def _finish(self, raw: Array, product: Array) -> Array:
+        product[1:] += self.objective.l2 * raw[1:]
+        return np.asarray(self.objective.to_raw.adjoint(product).T.ravel())
+
+    def rough(self, v: Array) -> Array:
+        """The product with seven digits, which is all that a step needs: half the reading, and nothing to convert."""
+        raw = self.objective.raw(v)
+        short = raw.astype(np.float32)
+
+        def kernel(block: Block, curvature: Array) -> Sums:
+            bent = np.einsum("nab,nb->na", curvature, block.Z @ short)
+            return (np.asarray(block.Z.T @ bent.astype(np.float32), dtype=np.float64),)
+
+        return self._finish(raw, *self.objective.wide_rows.reduce(kernel, self.curvature, dtype=np.float32))
+
+    def variance(self, v: Array) -> float:
+        """Mean square of the change of the linear predictors along ``v``."""
+        raw = self.objective.raw(v)
+        (total,) = self.objective.wide_rows.reduce(
+            lambda block: (block.weight @ np.square(block.Z @ raw),),
+        )
+        return float(total.sum())
+
+    def sketch(self, probes: Array, every: int) -> Array:
+        """Product of the features' share of the Hessian with ``probes`` (q, s), from each so-manieth row.
+
+        Only for a preconditioner: classes are averaged, and rows with negative curvature left out.
+        """
+        to_raw, l2, (_, k, _) = self.objective.to_raw, self.objective.l2, self.curvature.shape
+        raw = to_raw @ np.vstack([np.zeros(probes.shape[1]), probes])
+        dtype = np.float32 if self.objective.stands_rounding else np.float64
+        short = raw.astype(dtype)
+
+        def kernel(block: Block, curvature: Array) -> Sums:
+            weight = np.maximum(np.trace(curvature, axis1=1, axis2=2), 0.0) / k
+            scaled = (weight[:, None] * (block.Z @ short)).astype(dtype)
+            return (np.asarray(block.Z.T @ scaled, dtype=np.float64),)
+
+        (product,) = self.objective.wide_rows.reduce(kernel, self.curvature, every=every, dtype=dtype)
+        product *= every
+        product[1:] += l2 * raw[1:]
+        return np.asarray(to_raw.adjoint(product)[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class WidePrepared(Prepared):
+    """A problem ready for ``large``; the rank of its features is not known, and only constant ones are named."""
+
+    def theta(self, intercept: Array, coef: Array) -> Array:
+        """Inverse of :meth:`coefficients`, up to features that do not vary."""
+        coef = np.atleast_2d(coef)
+        raw = np.vstack([np.atleast_1d(intercept) + coef @ self.mean, coef.T])
+        return np.asarray(self.objective.to_raw.inverse(raw).T.ravel())
+
+
+def prepare_wide(problem: Problem) -> WidePrepared:
+    """Standardise the features implicitly, take a basis of the protected columns, set the objective up."""
+    refuse_early(problem)
+    parts = read_rows(problem)
+    y, Q, w, offset, basis = parts
+    q = problem.features.shape[1]
+    Z, shift = centre_filled(problem.features, w) if is_sparse(problem.features) else (problem.features, np.zeros(q))
+    rows = WideRows(Z, y, Q, w, offset, problem.protected)
+    mean, scale = _spread(rows, shift)
+    check_squares(problem, scale**2)
+    varies = scale > 0.0
+    if basis is not None and basis.rank >= np.count_nonzero(varies):
+        (zq,) = rows.reduce(lambda block: (block.Z.T @ (block.weight[:, None] * block.Q),))
+        check_freedom(basis, zq[1:] / np.where(varies, scale, np.inf)[:, None], np.eye(q)[:, varies])
+    start = null_model(problem, parts, 1 + q)
+    # With a ridge, coordinates in which loss and ridge together have about the same curvature in every direction.
+    divisor = np.where(varies, np.sqrt(scale**2 + problem.l2 / start.curvature), np.inf)
+    nothing = np.zeros((0, 0))
+    to_raw, k = Standardised(mean, divisor), problem.n_predictors
+    objective = WideObjective(rows, problem.family, to_raw, nothing, k, Q.shape[1], start, problem.l2)
+    constant = tuple(name for name, moves in zip(problem.feature_names, varies, strict=True) if not moves)
+    scale = np.where(varies, scale, 1.0)
+    return WidePrepared(problem, objective, basis, shift, scale, None, constant, label_share(y, Q, w))
+
+
+def _spread(rows: WideRows, shift: Array) -> tuple[Array, Array]:
+    """Means of the features less ``shift``, and their standard deviations, 0 for a constant."""
+    (mean,) = rows.reduce(lambda block: (np.asarray(block.Z.Z.T @ block.weight),))
+
+    def centred(block: Block) -> Sums:
+        return (block.weight @ np.square(block.Z.Z - mean),)
+
+    def squares(block: Block) -> Sums:
+        return (np.asarray(block.Z.Z.multiply(block.Z.Z).T @ block.weight),)
+
+    thin = is_sparse(rows.Z)
+    (second,) = rows.reduce(squares if thin else centred)
+    spread = np.sqrt(np.maximum(second - mean**2 if thin else second, 0.0))
+    # Rounding is not variation; where the mean could not be taken off before it is the larger.
+    rounding = np.maximum((CONSTANT_SPARSE if thin else CONSTANT) * np.abs(mean), CONSTANT * np.abs(shift))
+    return mean, np.where(spread > rounding, spread, 0.0)

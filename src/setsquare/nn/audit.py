@@ -1,0 +1,213 @@
+"""Audit a layer of a network: do its units follow the protected columns at test time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.utils.extmath import randomized_svd
+from torch import Tensor, nn
+
+from setsquare._typing import Array, IntArray
+from setsquare.auditing import AuditResult, Evaluation, Test, audit
+from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED
+from setsquare.auditing.verdict import judge
+from setsquare.errors import InputError
+from setsquare.nn.layer_outputs import Tap, read_layer
+
+#: Evaluation models of a layer; all but the first look at its leading principal components.
+EVALUATIONS = ("tensor", *PERMUTATION_BASED)
+
+
+def audit_layer(
+    model: nn.Module,
+    loader: Iterable[Any],
+    layer: str,
+    protected: Any = None,
+    *,
+    evaluation: str | Sequence[str] = "tensor",
+    pool: int | tuple[int, ...] | Callable[[Tensor], Tensor] | None = None,
+    components: int = 5,
+    output: int | str | None = None,
+    batch_dim: int = 0,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
+    coding: str = "dummy",
+    missing: str = "error",
+    cluster: Any = None,
+    level: float = 0.95,
+    tolerance: float = 0.05,
+    n_permutations: int = 499,
+    max_rows: int | None = None,
+    max_values: int = 100_000_000,
+    random_state: int = 0,
+) -> AuditResult:
+    """Audit what a layer puts out at test time, unit by unit and jointly.
+
+    The network runs once over the loader, in ``eval`` mode and without gradients, and is left as it was. For a blinded
+    network this is the layer's output *after* the correction. A correction that was fitted on these rows passes here
+    whatever it does to new ones: audit rows that it has not seen.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Any network, or one from :func:`~setsquare.nn.blind`.
+    loader : iterable
+        Batches ``(inputs, ..., protected)``. The last element goes to the network as ``protected=`` if its ``forward``
+        has such a parameter (a blinded one has).
+    layer : str
+        A name as in :func:`~setsquare.nn.list_layers` of the network itself; ``"relu#2"`` is the second call in a pass.
+    protected : dataframe, series or array, optional
+        Protected columns of all rows, in the loader's order. By default the last element of each batch.
+    evaluation : str or sequence of str
+        "tensor", the linear model of all units, is always done: it gives the effect map and the bounds. Also "relu",
+        "relu without intercept", "forest", "independence", see Notes. The verdict heeds all of them, adjusted by Holm.
+    pool : int, tuple of int or callable, optional
+        Axes of the output to average over, rows being axis 0, such as ``(2, 3)`` for the space of a convolution; or
+        what to audit instead of the output, as a function of it, such as ``torch.relu``.
+    components : int
+        Principal components and units for the other evaluation models.
+    output : int or str, optional
+        Which element to audit where the layer returns a tuple or a dict.
+    batch_dim : int
+        Axis of the rows; 1 for sequence-first transformers.
+    forward : callable, optional
+        ``forward(model, batch)``, for batches of another form.
+    coding, missing, cluster, level, tolerance, n_permutations, max_rows, random_state
+        As in :func:`setsquare.audit`.
+    max_values : int
+        Rows times units that may be kept. The audit needs about 40 bytes for each.
+
+    Returns
+    -------
+    AuditResult
+        Its ``effect_map`` has the shape of the layer's output (without rows).
+
+    Notes
+    -----
+    The forest and the measures of dependence look at the leading principal components of the standardised units. The R²
+    of a forest does not change when units are rotated, so this is the forest of all units, up to the share of the
+    variance that the components leave out. A ReLU unit explains activations, not mixtures of them: it is fitted to the
+    unit nearest to each component, and the smallest p-value counts times their number. Neither choice looks at the
+    protected columns, so the permutation tests stay exact. What only a few units of little weight know, and not
+    linearly, can be missed: audit such units alone, with `pool`.
+
+    Every unit counts alike, however little it varies. A correction leaves its own trace, small as it is, in units that
+    hardly vary, such as those at the border of an image: on new rows these can follow the columns closely.
+
+    Examples
+    --------
+    >>> import torch
+    >>> _ = torch.manual_seed(0)
+    >>> sex = (torch.arange(600.0) % 2)[:, None]
+    >>> images = torch.randn(600, 1, 6, 6) + 0.3 * sex[:, :, None, None]
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU())
+    >>> result = audit_layer(network, list(zip(images.split(100), sex.split(100))), "1")
+    >>> print(result.verdict)
+    leak
+    >>> result.effect_map.correlation.shape
+    (2, 4, 4)
+    """
+    names = dict.fromkeys(("tensor", *((evaluation,) if isinstance(evaluation, str) else evaluation)))
+    if unknown := [name for name in names if name not in EVALUATIONS]:
+        raise InputError(f"Unknown evaluation model {unknown[0]!r}: choose among {', '.join(EVALUATIONS)}.")
+    if components < 1:
+        raise InputError(f"components is a number of principal components, at least 1, not {components}.")
+    tap = Tap(layer, output, batch_dim, pool, max_values)
+    units, columns = read_layer(model, loader, tap, protected, forward)
+    judged = partial(
+        audit,
+        protected=columns,
+        family="gaussian",  # units, even where the rows of a layer sum to one
+        coding=coding,
+        missing=missing,
+        cluster=cluster,
+        level=level,
+        tolerance=tolerance,
+        n_permutations=n_permutations,
+        max_rows=max_rows,
+        random_state=random_state,
+    )
+    found = judged(units, setting=f"layer {layer!r} at test time")
+    evaluations, verdict, reason = found.evaluations, found.verdict, found.reason
+    if len(names) > 1 and evaluations:
+        evaluations += _beyond_linear(units, tuple(names)[1:], components, random_state, judged)
+    if evaluations:
+        what = f"Units of layer {layer!r}"
+        decision = judge(evaluations, found.certificate, level=level, limits=found.limits, what=what)
+        verdict, reason = decision.verdict, decision.reason
+    notes = list(found.notes)
+    if tap.n_calls > 1:
+        notes.append(f"The network runs this layer {tap.n_calls} times in a pass; {tap.name}#2 is the second.")
+    n_tests = min(components, units[0].size) * len(evaluations)
+    if any(name.startswith("relu") for name in names) and n_tests > (1.0 - level) * (n_permutations + 1):
+        notes.append(
+            f"With {n_permutations} permutations no p-value of relu is small enough to count among so many units: "
+            "raise n_permutations, or lower components."
+        )
+    return replace(
+        found,
+        verdict=verdict,
+        reason=reason,
+        evaluations=evaluations,
+        notes=tuple(notes),
+    )
+
+
+def _beyond_linear(
+    units: np.ndarray[Any, Any], names: Sequence[str], components: int, seed: int, judged: Callable[..., AuditResult]
+) -> tuple[Evaluation, ...]:
+    """Evaluate the leading principal components, or for ReLU the units nearest to them."""
+    flat = units.reshape(len(units), -1)
+    scores, nearest, share = _principal(flat, components, seed)
+    places = [tuple(map(int, np.unravel_index(unit, units.shape[1:]))) for unit in nearest]
+    about = f"{scores.shape[1]} principal component(s) of the standardised units, {share:.0%} of their variance"
+    found = []
+    for name in names:
+        if name.startswith("relu"):
+            alone = [judged(flat[:, unit], evaluation=name).evaluation(name) for unit in nearest]
+            found.append(_merge(dict(zip(places, alone, strict=True))))
+        else:
+            joint = judged(scores, evaluation=name).evaluation(name)
+            found.append(replace(joint, notes=(*joint.notes, f"The {name} evaluation model looked at {about}.")))
+    return tuple(found)
+
+
+def _principal(Y: np.ndarray[Any, Any], k: int, seed: int) -> tuple[Array, IntArray, float]:
+    """Leading principal components (n, k) of the standardised units, the units nearest to them, and their share."""
+    mean = Y.mean(axis=0, dtype=np.float64)
+    Z = Y - mean.astype(Y.dtype)
+    spread = np.sqrt(np.einsum("ij,ij->j", Z, Z) / len(Z))
+    varies = spread > 1e-12 * np.abs(mean)
+    Z /= np.where(varies, spread, np.inf).astype(Z.dtype)
+    k = min(k, int(varies.sum()))
+    U, s, Vt = randomized_svd(Z, k, random_state=seed)
+    loadings = np.where(varies, np.abs(Vt), -1.0)
+    nearest = np.empty(k, dtype=np.intp)
+    for j in range(k):
+        nearest[j] = loadings[j].argmax()
+        loadings[:, nearest[j]] = -1.0  # each unit once
+    share = float(np.sum(s**2) / (len(Z) * varies.sum()))
+    return np.asarray((U * s)[:, s > 1e-6 * s[0]], dtype=np.float64), nearest, share
+
+
+def _merge(alone: Mapping[tuple[int, ...], Evaluation]) -> Evaluation:
+    """One evaluation of several units: of their p-values for each test, the smallest times their number counts."""
+    first, *others = alone.values()
+    if not others:
+        return first
+
+    def smallest(tests: Sequence[Test]) -> Test:
+        best = min(tests, key=lambda test: (np.isnan(test.p_value), test.p_value))
+        p = float(np.minimum(len(tests) * best.p_value, 1.0))
+        return replace(best, p_value=p, method=f"smallest of {len(tests)} p-values, times {len(tests)}; {best.method}")
+
+    return replace(
+        first,
+        effects=tuple(replace(e, term=f"{e.term}, unit {unit}") for unit, own in alone.items() for e in own.effects),
+        joint=smallest([own.joint for own in alone.values()]),
+        by_source=tuple(map(smallest, zip(*(own.by_source for own in alone.values()), strict=True))),
+        notes=(*(f"Unit {unit}: {own.notes[0]}" for unit, own in alone.items()), *first.notes[1:]),
+    )

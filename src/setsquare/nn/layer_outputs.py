@@ -1,0 +1,160 @@
+"""Read what a layer of a network returns at test time, over the rows of a loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.hooks import RemovableHandle
+
+from setsquare import tables
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.nn.fitting import call_with_protected
+from setsquare.nn.functional import refuse_ids
+from setsquare.nn.hooks import Blinded
+from setsquare.nn.network import call, check_layer, choose_tensor, evaluating, list_layers, takes_protected
+
+#: Samplers with which the rows of a loader come in another order each time.
+SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+class Tap:
+    """Takes the units of a layer, batch by batch; the arguments are those of :func:`~setsquare.nn.audit_layer`."""
+
+    def __init__(
+        self,
+        layer: str,
+        output: int | str | None = None,
+        batch_dim: int = 0,
+        pool: int | tuple[int, ...] | Callable[[Tensor], Tensor] | None = None,
+        max_values: int = 100_000_000,
+    ) -> None:
+        self.layer, self.output, self.batch_dim, self.pool, self.max_values = layer, output, batch_dim, pool, max_values
+        name, _, number = layer.rpartition("#")
+        self.name, self.call = (name, int(number)) if name and number.isdecimal() else (layer, 1)
+        self.n_calls, self.n_values = 0, 0
+        self.parts: list[np.ndarray[Any, Any]] = []
+
+    def take(self, out: Any) -> None:
+        """Keep what the layer returned, if this is the call that was asked for."""
+        self.n_calls += 1
+        if self.n_calls != self.call:
+            return
+        y = choose_tensor(self.layer, out, self.output, "audited")
+        try:
+            y = y.movedim(self.batch_dim, 0)
+            y = self.pool(y) if callable(self.pool) else y if self.pool is None else y.mean(self.pool)
+            y = y[:, None] if y.ndim == 1 else y
+        except IndexError as error:
+            raise InputError(
+                f"Layer {self.layer!r} returns the shape {tuple(y.shape)}: choose batch_dim= and pool= by it ({error})."
+            ) from None
+        self._check(y)
+        y = y.to(torch.promote_types(y.dtype, torch.float32), memory_format=torch.contiguous_format)
+        self.parts.append(y.numpy(force=True).copy())  # the network may go on in place
+
+    def _check(self, y: Tensor) -> None:
+        self.n_values += y.numel()
+        if self.n_values > self.max_values:
+            raise InputError(
+                f"Layer {self.layer!r} has {y[0].numel()} units, more than {self.max_values} values in all rows: pool= "
+                "over space or time, give fewer rows, or raise max_values."
+            )
+        if self.parts and self.parts[0].shape[1:] != y.shape[1:]:
+            raise InputError(
+                f"Layer {self.layer!r} returned units of shape {self.parts[0].shape[1:]}, then {tuple(y.shape[1:])}: "
+                "pool= over the axis that changes."
+            )
+        if not bool(torch.isfinite(y).all()):
+            raise MissingValuesError(
+                f"Layer {self.layer!r} returned missing (NaN) or infinite values in batch {len(self.parts) + 1}: look "
+                "at the inputs and the weights."
+            )
+
+
+def read_layer(
+    model: nn.Module,
+    loader: Iterable[Any],
+    tap: Tap,
+    protected: Any = None,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
+) -> tuple[np.ndarray[Any, Any], Any]:
+    """Units (n, ...) of a layer, and the protected columns of the same rows; `tap` then knows the calls in a pass."""
+    if protected is not None and isinstance(getattr(loader, "sampler", None), SHUFFLING):
+        raise InputError(
+            "The loader shuffles its rows, so they cannot be matched with protected: pass shuffle=False, or the "
+            "protected columns as the last element of each batch."
+        )
+    network = model.model if isinstance(model, Blinded) else model
+    check_layer(tap.name, [info.name for info in list_layers(network)])
+    forward, columns = forward or _call, []
+    with torch.no_grad(), evaluating(model), _listening(network.get_submodule(tap.name), tap.take):
+        for number, batch in enumerate(loader, 1):
+            tap.n_calls = 0
+            forward(model, batch)
+            if len(tap.parts) < number:
+                raise InputError(
+                    f"The network did not run the layer {tap.layer!r} as a module: choose one that it calls (a fused "
+                    "kernel may replace inner ones)."
+                )
+            if protected is None:
+                columns.append(_last(batch))
+                _check_rows(tap.layer, len(tap.parts[-1]), len(columns[-1]), "a batch")
+    if not tap.parts:
+        raise InputError("The loader gave no batches: there is nothing to audit.")
+    units = np.concatenate(tap.parts)
+    if protected is None:
+        return units, np.concatenate(columns)
+    if torch.is_tensor(protected):
+        refuse_ids(protected)
+        protected = protected.numpy(force=True)
+    _check_rows(tap.layer, len(units), tables.n_rows(protected), "the loader")
+    return units, protected
+
+
+def _call(model: nn.Module, batch: Any) -> None:
+    """Run a model on the inputs of a batch; also on its protected columns, if the model takes them."""
+    if takes_protected(model):
+        call_with_protected(model, batch)
+    else:
+        call(model, batch[0] if isinstance(batch, tuple | list) else batch)
+
+
+def _last(batch: Any) -> np.ndarray[Any, Any]:
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise InputError("A batch must be (inputs, ..., protected): pass the columns of all rows as protected=.")
+    if not torch.is_tensor(batch[-1]):
+        return np.asarray(batch[-1])
+    refuse_ids(batch[-1])
+    return batch[-1].numpy(force=True)
+
+
+def _check_rows(layer: str, n_units: int, n_protected: int, where: str) -> None:
+    if n_units != n_protected:
+        raise InputError(
+            f"Layer {layer!r} returned {n_units} rows for {where}, but there are {n_protected} rows of protected "
+            "columns: give the same rows in both, or batch_dim= if another axis is the batch."
+        )
+
+
+@contextmanager
+def _listening(module: nn.Module, take: Callable[[Any], None]) -> Iterator[None]:
+    """Context in which ``take`` gets what a module returns, after all other hooks: a correction is one of them."""
+    handles: list[RemovableHandle] = []
+
+    def come_last(*_: Any) -> None:
+        while len(handles) > 1:
+            handles.pop().remove()
+        handles.append(module.register_forward_hook(lambda _module, _inputs, out: take(out)))
+
+    handles.append(module.register_forward_pre_hook(come_last))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,77 @@
+"""Means and cross-products that can be taken block by block and merged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from setsquare._typing import Array, Matrix
+from setsquare.rows.blocks import OWN_CACHE, Sums, room, row_slices, sum_over_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Total weight, means and centred cross-products of the columns of a matrix.
+
+    Sums are float64 whatever the rows are stored as. Rows are read once, block by block, so they may be a memory map.
+
+    Attributes
+    ----------
+    weight : float
+        Number of rows, or the sum of their weights.
+    mean : ndarray of shape (q,)
+    scatter : ndarray of shape (q, q)
+        ``sum_i w_i (a_i - mean)(a_i - mean)'``; not finite where a value is not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> A = np.random.default_rng(0).normal(size=(100, 3))
+    >>> whole, parts = Moments.of(A), Moments.of(A[:30]).merge(Moments.of(A[30:]))
+    >>> bool(np.allclose(whole.scatter, parts.scatter, rtol=1e-13)), parts.weight
+    (True, 100.0)
+    >>> bool(np.allclose(Moments.of([A[:, :1], A[:, 1:]]).scatter, whole.scatter, rtol=1e-13))
+    True
+    """
+
+    weight: float
+    mean: Array
+    scatter: Array
+
+    @classmethod
+    def of(cls, A: Matrix | Sequence[Matrix], weight: Array | None = None) -> Moments:
+        """Moments of the rows of ``A`` (n, q), or of several such side by side: whatever has a shape and gives rows."""
+        parts: list[Any] = list(A) if isinstance(A, list | tuple) else [A]
+        n, ends = parts[0].shape[0], np.cumsum([part.shape[1] for part in parts])
+        q = int(ends[-1])
+        block_bytes = max(OWN_CACHE, 8 * q * q)  # adding up the products must cost less than they do
+        first_rows = next(row_slices(n, q, block_bytes))
+        with np.errstate(invalid="ignore", over="ignore"):  # far from zero squares would lose the digits of the spread
+            shift = np.concatenate([part[first_rows].mean(axis=0, dtype=np.float64) for part in parts])
+
+        def kernel(rows: slice, memory: Array) -> Sums:
+            blocks = [part[rows] for part in parts]
+            block = room(memory, blocks[-1], q)
+            for values, stop in zip(blocks, ends, strict=True):
+                columns = slice(stop - values.shape[1], stop)
+                np.subtract(values, shift[columns], out=block[:, columns])
+            w = np.ones(len(block)) if weight is None else weight[rows]
+            first = w @ block
+            if weight is not None:
+                block *= np.sqrt(w)[:, None]
+            return block.T @ block, first  # numpy sees the symmetry and does half the work
+
+        scatter, first = sum_over_rows(kernel, n, q, block_bytes)
+        total = float(n if weight is None else weight.sum())
+        with np.errstate(invalid="ignore", over="ignore"):
+            return cls(total, shift + first / total, scatter - np.outer(first, first) / total)
+
+    def merge(self, other: Moments) -> Moments:
+        """Moments of the rows of both."""
+        total = self.weight + other.weight
+        step = other.mean - self.mean
+        scatter = self.scatter + other.scatter + np.outer(step, step) * (self.weight * other.weight / total)
+        return Moments(total, self.mean + step * (other.weight / total), scatter)

@@ -1,0 +1,12 @@
+"""Where tables come from that are too large for memory: files, batches, a cluster.
+
+A :class:`Stream` is opened as :class:`Parts`: tables that can be passed over as often as needed, a few at a time. Every
+sum over rows is ``parts.reduce(kernel)``, wherever the parts live.
+"""
+
+from __future__ import annotations
+
+from setsquare.rows.passes import LocalParts, Parts
+from setsquare.rows.stream import Stream, as_stream, is_dask_array, is_lazy
+
+__all__ = ["LocalParts", "Parts", "Stream", "as_stream", "is_dask_array", "is_lazy"]

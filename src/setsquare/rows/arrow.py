@@ -1,0 +1,124 @@
+"""Parquet and other Arrow files, read in batches whose memory is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from setsquare._extras import require
+from setsquare._typing import Table
+from setsquare.errors import DataNotFoundError, InputError
+from setsquare.rows.passes import LocalParts, Parts, Piece, Progress
+
+#: Bytes of a column that are fetched at once, where they would be the whole of it in a row group otherwise.
+BUFFER_BYTES = 2**18
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowFiles:
+    """An Arrow dataset.
+
+    Attributes
+    ----------
+    dataset : pyarrow.dataset.Dataset
+    """
+
+    dataset: Any
+
+    @property
+    def is_named(self) -> bool:
+        """Columns of files have names."""
+        return True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns."""
+        return tuple(self.dataset.schema.names)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows; Parquet files know theirs."""
+        return int(self.dataset.count_rows())
+
+    def keep(self, columns: Sequence[str]) -> ArrowFiles:
+        """Return the same: what is too large for memory is read again."""
+        return self
+
+    def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
+        """Open tables of at most ``n_rows`` rows with these columns."""
+        return LocalParts(partial(self._read, columns, n_rows), progress=progress)
+
+    def _read(self, columns: Sequence[str], n_rows: int) -> Iterator[Piece]:
+        """Tables of at most ``n_rows`` rows with these columns, file by file."""
+        import pyarrow as pa
+
+        names = list(columns)
+        if not self._is_plain():
+            batches = self.dataset.scanner(
+                columns=names, batch_size=n_rows, batch_readahead=1, fragment_readahead=1
+            ).to_batches()
+            for batch in batches:
+                if batch.num_rows:
+                    yield Piece(pa.Table.from_batches([batch]), batch.num_rows, "")
+            return
+        for fragment in self.dataset.get_fragments():
+            for batch in _read_parquet(fragment, names, n_rows):
+                yield Piece(pa.Table.from_batches([batch]), batch.num_rows, fragment.path)
+
+    def _is_plain(self) -> bool:
+        """Whether these are Parquet files whose columns are all in the files: no filter, no keys in their paths."""
+        import pyarrow.dataset as pads
+
+        if not isinstance(self.dataset, pads.FileSystemDataset) or getattr(self.dataset, "_scan_options", None):
+            return False
+        first = next(iter(self.dataset.get_fragments()), None)
+        parquet = isinstance(self.dataset.format, pads.ParquetFileFormat)
+        return parquet and first is not None and set(first.physical_schema.names) >= set(self.columns)
+
+
+def open_files(paths: Any) -> ArrowFiles:
+    """Open files by a path, a pattern, a folder, or a list of these."""
+    require("Parquet files need", "pyarrow")
+    import pyarrow as pa
+    import pyarrow.dataset as pads
+
+    asked = [paths] if isinstance(paths, str | Path) else list(paths)
+    found: list[str] = []
+    for path in map(str, asked):
+        matches = sorted(glob(path)) if any(sign in path for sign in "*?[") else [path]
+        if not matches or not Path(matches[0]).exists():
+            raise DataNotFoundError(f"There is no file {path}: give the path or pattern of Parquet files.")
+        found += matches
+    single = found[0] if len(found) == 1 else found
+    try:
+        return ArrowFiles(pads.dataset(single, format=_format(found[0]), partitioning="hive"))
+    except (pa.ArrowInvalid, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{found[0]} cannot be read as Parquet ({reason}): give Parquet or Feather files.") from None
+
+
+def _format(path: str) -> str:
+    return "feather" if Path(path).suffix in (".feather", ".arrow", ".ipc") else "parquet"
+
+
+def _read_parquet(fragment: Any, names: list[str], n_rows: int) -> Iterator[Any]:
+    # The scanner of a dataset decodes whole row groups ahead; this reader fetches and decodes what a batch needs.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with fragment.filesystem.open_input_file(fragment.path) as handle:
+        try:
+            file = pq.ParquetFile(handle, pre_buffer=False, buffer_size=BUFFER_BYTES)
+            lacking = [name for name in names if name not in file.schema_arrow.names]
+            if lacking:
+                raise InputError(f"{fragment.path} has no column {lacking[0]!r}, which other files have: leave it out.")
+            groups = [group.id for group in fragment.row_groups]
+            # One thread: the others are at work on the batches before.
+            yield from file.iter_batches(n_rows, row_groups=groups, columns=names, use_threads=False)
+        except (pa.ArrowInvalid, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"{fragment.path} cannot be read ({reason}): write it again or leave it out.") from None

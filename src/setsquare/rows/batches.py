@@ -1,0 +1,78 @@
+"""Batches that the user makes: tables in memory, or functions that load them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from setsquare import tables
+from setsquare._typing import Table
+from setsquare.errors import InputError
+from setsquare.rows.passes import LocalParts, Parts, Piece, Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Tables of the same columns.
+
+    Attributes
+    ----------
+    make : callable
+        Returns a new iterable of tables, or of functions that return one.
+    columns : tuple of str
+    is_named : bool
+        Whether the tables are dataframes.
+    """
+
+    make: Callable[[], Iterable[Any]]
+    columns: tuple[str, ...]
+    is_named: bool
+    n_rows: None = None
+
+    def keep(self, columns: Sequence[str]) -> Batches:
+        """Return the same: what is too large for memory is read again."""
+        return self
+
+    def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
+        """Open tables of at most ``n_rows`` rows with these columns."""
+        return LocalParts(partial(self._read, columns, n_rows), progress=progress)
+
+    def _read(self, columns: Sequence[str], n_rows: int) -> Iterator[Piece]:
+        """Tables of at most ``n_rows`` rows with these columns."""
+        for i, table in enumerate(map(_load, self.make())):
+            if not (count := tables.n_rows(table)):
+                continue
+            table = narrow(table, columns)
+            for start in range(0, count, n_rows):
+                part = table if n_rows >= count else tables.slice_rows(table, start, n_rows)
+                yield Piece(part, min(n_rows, count - start), f"batch {i}")
+
+
+def open_batches(data: Any) -> Batches:
+    """Open a sequence of tables, or a function that returns an iterator of them."""
+    make: Callable[[], Iterable[Any]] = data if callable(data) else lambda: data
+    first = next(iter(make()), None)
+    if first is None:
+        raise InputError("The source has no batches: give at least one.")
+    if callable(data) and make() is make():
+        raise InputError("The function returns the same iterator twice: let it make a new one in each call.")
+    table = _load(first)
+    return Batches(make, tables.column_names(table), is_dataframe(table))
+
+
+def narrow(table: Table, names: Sequence[str]) -> Table:
+    """Take the named columns of a dataframe; those of an array have no names but their positions, so all stay."""
+    if not is_dataframe(table) or tables.column_names(table) == tuple(names):
+        return table
+    return tables.select(table, list(names))
+
+
+def is_dataframe(table: Table) -> bool:
+    """Whether a table brings names for its columns."""
+    return hasattr(table, "columns") or hasattr(table, "column_names")
+
+
+def _load(batch: Any) -> Table:
+    return batch() if callable(batch) else batch

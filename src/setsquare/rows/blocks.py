@@ -1,0 +1,365 @@
+"""Where the rows live, and how a sum over them is taken.
+
+Everything that grows with the number of rows is a sum over row blocks: ``rows.reduce(kernel)`` calls the kernel on each
+:class:`Block` and adds up what it returns. No solver ever sees a row. A block is small enough to stay in the cache
+between the two or three times that a kernel reads it, and the blocks are shared out among the cores.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+import numpy as np
+from scipy import sparse
+from threadpoolctl import ThreadpoolController
+
+from setsquare._typing import Array, Matrix
+
+Sums = tuple[Array, ...]
+T = TypeVar("T")
+#: A block is read from memory once and from the cache after that; smaller ones cost more calls than they save.
+BLOCK_BYTES = 2**22
+#: What stays, with what is made of it, in the cache that a core has for itself, or nearly so.
+OWN_CACHE = 2**21
+#: Weight in place of none, where its root is to be divided by; what it adds is lost in rounding.
+NO_WEIGHT = 1e-200
+#: Less than this a core, and handing the work to another thread costs more than it gains.
+SHARE_BYTES = 2**21
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some consecutive rows.
+
+    Attributes
+    ----------
+    Z : ndarray or CSR matrix of shape (b, 1 + q)
+        Features behind a column of ones for the intercept.
+    y : ndarray of shape (b, k)
+        Outcome; for classes, in contrasts.
+    Q : ndarray of shape (b, r)
+        Orthonormal, centred basis of the protected columns.
+    weight : ndarray of shape (b,)
+        Weights that sum to one over *all* blocks.
+    offset : ndarray of shape (b, k) or None
+    X : ndarray of shape (b, p) or None
+        The protected columns themselves, for certificates.
+    """
+
+    Z: Matrix
+    y: Array
+    Q: Array
+    weight: Array
+    offset: Array | None = None
+    X: Array | None = None
+
+    def __sizeof__(self) -> int:
+        """Bytes of the arrays, by which a cluster decides where to put it."""
+        parts = (self.Z.data if is_sparse(self.Z) else self.Z, self.y, self.Q, self.weight, self.offset, self.X)
+        return sum(part.nbytes for part in parts if part is not None)
+
+
+class Rows(Protocol):
+    """What an objective needs to know of its rows."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
+        """Add up what ``kernel`` returns for each block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRows:
+    """Rows that are arrays in memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rows = ArrayRows(Z=np.ones((4, 1)), y=np.arange(4.0)[:, None], Q=np.zeros((4, 0)), weight=np.full(4, 0.25))
+    >>> rows.reduce(lambda block: (block.weight @ block.y,))
+    (array([1.5]),)
+    """
+
+    Z: Matrix
+    y: Array
+    Q: Array
+    weight: Array
+    offset: Array | None = None
+    X: Array | None = None
+    blocks: tuple[Block, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "blocks", tuple(self._cut()))
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.y.shape[0])
+
+    def _cut(self) -> Iterator[Block]:
+        """Blocks of equal size, one a core at least where that pays."""
+        k, r = self.y.shape[1], self.Q.shape[1]
+        row = self.Z.shape[1] + (
+            4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0
+        )  # classes bring matrices of their own
+        n_bytes = 8 * self.n_rows * row
+        cores = max(1, min(n_cores(), n_bytes // SHARE_BYTES))
+        count = cores * -(-n_bytes // (cores * BLOCK_BYTES))  # as many for each core, or all wait for one
+        step = max(100, -(-self.n_rows // max(count, 1)))
+        for start in range(0, self.n_rows, step):
+            rows = slice(start, start + step)
+            offset, X = (None if part is None else part[rows] for part in (self.offset, self.X))
+            Z = as_double(self.Z if step >= self.n_rows else self.Z[rows])  # a slice of a sparse matrix is a copy
+            yield Block(Z, self.y[rows], self.Q[rows], self.weight[rows], offset, X)
+
+    def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
+        """Add up what ``kernel`` returns for each block; always in the same order, so always the same digits."""
+        return share_out(lambda blocks: add_up(quietly(kernel, block) for block in blocks), self.blocks)
+
+
+def quietly(kernel: Callable[[Block], Sums], block: Block) -> Sums:
+    """Call a kernel; where it overflows or leaves the domain of a link, its infinite sums say so and nothing warns."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return kernel(block)
+
+
+def n_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def workers() -> ThreadPoolExecutor:
+    """Threads that row blocks are shared among, one a core."""
+    return ThreadPoolExecutor(n_cores())
+
+
+if hasattr(os, "register_at_fork"):  # a forked process inherits the pool, but not its threads
+    os.register_at_fork(after_in_child=workers.cache_clear)
+
+
+@cache
+def _linear_algebra() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+_blas_limit = threading.RLock()
+
+
+@contextmanager
+def single_threaded_blas() -> Iterator[None]:
+    """Context in which BLAS uses one thread, because the row blocks already share out the cores.
+
+    numpy and scipy each bring a BLAS of their own, whose idle threads spin and take the cores from each other. The
+    limit is the whole process's: one thread at a time sets it and takes it back, and others go without.
+    """
+    if not _blas_limit.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _linear_algebra().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _blas_limit.release()
+
+
+def share_out(work: Callable[[Sequence[T]], Sums], items: Sequence[T]) -> Sums:
+    """Add up what ``work`` returns for shares of the items, which the cores take one after the other.
+
+    The shares are added in their order, so the digits do not depend on which thread is faster. The caller's thread
+    takes shares like any other, and does not wait for help that has not begun: it may be one of the workers itself.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> share_out(lambda share: (np.array([sum(share)]),), range(100))
+    (array([4950]),)
+    """
+    if len(items) == 1:
+        return work(items)
+    bounds = np.linspace(0, len(items), min(len(items), 4 * n_cores()) + 1).astype(int)
+    shares = iter(enumerate(pairwise(bounds)))
+    sums: dict[int, Sums] = {}
+    draw = threading.Lock()
+
+    def run() -> None:
+        while True:
+            with draw:
+                share = next(shares, None)
+            if share is None:
+                return
+            position, (start, stop) = share
+            sums[position] = work(items[start:stop])
+
+    with single_threaded_blas():
+        helpers = [workers().submit(run) for _ in range(min(n_cores(), len(items)) - 1)]
+        run()
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
+    return add_up(sums[position] for position in sorted(sums))
+
+
+def sum_over_rows(
+    kernel: Callable[[slice, Array], Sums], n_rows: int, n_columns: int, block_bytes: int = OWN_CACHE
+) -> Sums:
+    """Add up what ``kernel`` returns for blocks of rows, which are shared out among the cores.
+
+    It is given rows, and memory for as many float64 numbers as these have columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> A = np.ones((1000, 2))
+    >>> sum_over_rows(lambda rows, memory: (A[rows].sum(axis=0),), 1000, 2)
+    (array([1000., 1000.]),)
+    """
+    slices = list(row_slices(n_rows, n_columns, block_bytes)) or [slice(0, 0)]
+
+    def work(share: Sequence[slice]) -> Sums:
+        memory = np.empty((share[0].stop - share[0].start) * n_columns)  # one for all: fresh pages take long
+        with np.errstate(invalid="ignore", over="ignore"):  # sums that are not finite say so
+            return add_up(kernel(rows, memory) for rows in share)
+
+    return share_out(work, slices)
+
+
+def room(memory: Array, like: Array, n_columns: int) -> Array:
+    """Part of ``memory`` as a matrix with the rows of ``like``, in the order in which that lies in memory."""
+    n_rows = len(like)
+    return memory[: n_rows * n_columns].reshape((n_rows, n_columns), order="F" if np.isfortran(like) else "C")
+
+
+def row_slices(n_rows: int, n_columns: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:
+    """Slices of rows whose float64 values fill ``block_bytes``, a hundred rows at least.
+
+    Examples
+    --------
+    >>> list(row_slices(5, 2**19))
+    [slice(0, 5, None)]
+    """
+    step = max(100, block_bytes // (8 * max(n_columns, 1)))
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def add_up(parts: Iterable[Sums]) -> Sums:
+    """Add tuples of arrays entry by entry; a sum that has become infinite or NaN stays so without a warning."""
+    parts = iter(parts)
+    total = next(parts)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for part in parts:
+            total = tuple(a + b for a, b in zip(total, part, strict=True))
+    return total
+
+
+def is_sparse(A: Matrix) -> bool:
+    """Whether ``A`` is a scipy sparse matrix or array."""
+    return bool(sparse.issparse(A))
+
+
+def mean_weight(n_rows: int, weight: Array | None) -> Array:
+    """Weights that sum to one."""
+    if weight is None:
+        return np.full(n_rows, 1.0 / n_rows)
+    with np.errstate(over="ignore"):
+        total = weight.sum()
+    if not np.isfinite(total):  # weights near the largest float64
+        return mean_weight(n_rows, weight / weight.max())
+    return np.asarray(weight / total)
+
+
+def as_double(A: Matrix) -> Matrix:
+    """Return ``A`` as float64, dense or CSR, without a copy where it is so already."""
+    return A.astype(np.float64, copy=False) if is_sparse(A) else np.asarray(A, dtype=np.float64)
+
+
+def weighted_gram(A: Matrix, weight: Array) -> Array:
+    """Return ``A' diag(weight) A``; a weight may be negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weighted_gram(np.eye(2), np.array([1.0, -3.0]))
+    array([[ 1.,  0.],
+           [ 0., -3.]])
+    """
+    if is_sparse(A):
+        return weighted_product(A, weight, A)
+    scaled = np.multiply(A, np.sqrt(np.abs(weight))[:, None], out=_scratch(A.shape))
+    gram = scaled.T @ scaled  # numpy sees the symmetry and does half the work
+    return _turn_negative(gram, scaled, weight)
+
+
+def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Array]:
+    """Return ``A' diag(weight) A`` and ``A' thin`` for a few columns ``thin``; a weight may be negative.
+
+    The columns are part of one symmetric product: a thin one of their own takes as long as half of the square one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> gram, product = gram_and_product(np.eye(2), np.array([1.0, -3.0]), np.array([[5.0], [7.0]]))
+    >>> product
+    array([[5.],
+           [7.]])
+    """
+    if is_sparse(A):
+        return weighted_product(A, weight, A), np.asarray(A.T @ thin)
+    q = A.shape[1]
+    both = _scratch((len(thin), q + thin.shape[1]))
+    root = np.sqrt(np.maximum(np.abs(weight), NO_WEIGHT))
+    np.multiply(A, root[:, None], out=both[:, :q])
+    np.divide(thin, root[:, None], out=both[:, q:])
+    gram = both.T @ both
+    return _turn_negative(gram[:q, :q], both[:, :q], weight), gram[:q, q:]
+
+
+def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:
+    """Count rows of negative weight, which are in the sum with its size, as what they are."""
+    negative = weight < 0.0
+    if negative.any():
+        rest = scaled[negative]
+        gram = gram - 2.0 * (rest.T @ rest)
+    return np.asarray(gram)
+
+
+_kept = threading.local()
+
+
+def _scratch(shape: tuple[int, int]) -> Array:
+    """Uninitialised matrix, the same memory each time in a thread: fresh pages cost more than the work on them."""
+    size = shape[0] * shape[1]
+    if len(getattr(_kept, "memory", ())) < max(size, 1):  # a block can be without rows
+        _kept.memory = np.empty(max(size, 1))
+    matrix: Array = _kept.memory[:size].reshape(shape, order="F")
+    return matrix
+
+
+def weighted_product(A: Matrix, weight: Array, B: Matrix) -> Array:
+    """Return ``A' diag(weight) B`` as a dense array; either factor may be sparse.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weighted_product(np.eye(2), np.array([1.0, 3.0]), np.ones((2, 1)))
+    array([[1.],
+           [3.]])
+    """
+    if is_sparse(B):
+        scaled = B.multiply(weight[:, None]).tocsr()
+        product = A.T @ scaled if is_sparse(A) else (scaled.T @ A).T
+        return np.asarray(product.toarray() if is_sparse(product) else product)
+    return np.asarray(A.T @ (B * weight[:, None]))

@@ -1,0 +1,115 @@
+"""Parts of a table, passed over in order: a function on each, and what they return merged."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from setsquare.errors import InputError
+from setsquare.rows.blocks import n_cores, workers
+
+T = TypeVar("T")
+U = TypeVar("U")
+R = TypeVar("R")
+#: Returns a context in which a callable is told the rows that were read.
+Progress: TypeAlias = Callable[[], AbstractContextManager[Callable[[int], None]]]
+
+
+class Parts(ABC, Generic[T]):
+    """Pieces of a table, or what was made of them: each is small, together they may be larger than memory."""
+
+    @abstractmethod
+    def map(self, function: Callable[[T], U]) -> Parts[U]:
+        """Return what ``function`` makes of each part; nothing is done before a pass asks for it."""
+
+    def reduce(self, kernel: Callable[[T], R], merge: Callable[[R, R], R]) -> R:
+        """Merge what ``kernel`` returns for each part, always in the same order: one pass."""
+        results = iter(self.map(kernel))
+        for first in results:
+            return reduce(merge, results, first)
+        raise InputError("The source has no rows: give files or batches with at least one row.")
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[T]:
+        """Return the parts one after the other, a few at a time in memory."""
+
+    @abstractmethod
+    def keep(self) -> Parts[T]:
+        """Hold the parts where there is memory for it: on the workers of a cluster."""
+
+
+class Piece(NamedTuple):
+    """A table, its number of rows, and where it is from (for messages)."""
+
+    table: Any
+    n_rows: int
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalParts(Parts[T]):
+    """Parts that this process reads, again in each pass; its threads work on a few at a time.
+
+    Attributes
+    ----------
+    read : callable
+        Returns a new iterator of :class:`Piece`.
+    functions : tuple of callables
+        What is done to each, in turn.
+    progress : callable or None
+
+    Examples
+    --------
+    >>> parts = LocalParts(lambda: (Piece(range(k), k, "") for k in (2, 3)))
+    >>> parts.map(sum).reduce(float, lambda a, b: a + b)
+    4.0
+    >>> list(parts.map(len))
+    [2, 3]
+    """
+
+    read: Callable[[], Iterator[Piece]]
+    functions: tuple[Callable[[Any], Any], ...] = ()
+    progress: Progress | None = None
+
+    def map(self, function: Callable[[T], U]) -> LocalParts[U]:
+        """Return what ``function`` makes of each part."""
+        return replace(self, functions=(*self.functions, function))  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[T]:
+        # The caller's thread reads, because what reads (a cursor, a reader) may belong to it; others work.
+        pending: deque[Any] = deque()
+        show = self.progress or _silent
+        with show() as tick:
+            for piece in self.read():
+                pending.append(workers().submit(apply, self.functions, piece))
+                tick(piece.n_rows)
+                if len(pending) > n_cores():
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+
+    def keep(self) -> LocalParts[T]:
+        """Return the same: what is too large for memory is read again."""
+        return self
+
+
+def apply(functions: tuple[Callable[[Any], Any], ...], piece: Piece) -> Any:
+    """Put a piece through all functions; an error says which file or batch it is about."""
+    value = piece.table
+    try:
+        for function in functions:
+            value = function(value)
+    except InputError as error:
+        if not piece.origin:
+            raise
+        raise type(error)(f"{str(error).rstrip('.')} (in {piece.origin}).") from None
+    return value
+
+
+def _silent() -> AbstractContextManager[Callable[[int], None]]:
+    return nullcontext(lambda n_rows: None)

@@ -1,0 +1,192 @@
+"""Blocks of numbers in a temporary file: a solver reads rows ten times, and need not decode and code them each time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import IO, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from setsquare._typing import Array
+from setsquare.rows.blocks import Block
+from setsquare.rows.passes import LocalParts, Parts, Piece, apply
+
+#: Bytes that are left to others on the disc, and after how many more the room is looked at again.
+SPARE, LOOK = 2**30, 2**27
+
+U = TypeVar("U")
+
+
+class Stored(NamedTuple):
+    """Where a block is in the file: its columns one after the other, in single precision where that loses nothing.
+
+    ``widths`` are the numbers of columns of features, protected columns, outcome, weights and offset; weights that are
+    all the same are in ``weight`` instead.
+    """
+
+    position: int
+    n_rows: int
+    dtype: type[np.floating]
+    widths: tuple[int, ...]
+    weight: float
+
+
+@dataclass(slots=True, weakref_slot=True)
+class Store:
+    """A file without a name, which the system removes when nobody has it open any more.
+
+    Attributes
+    ----------
+    folder : str or None
+    file : file or None
+        Opened by the first block.
+    blocks : list of Stored or None
+        In the order of the rows, once all are there.
+    is_full : bool
+        Whether the file could not take them.
+    """
+
+    folder: str | None = None
+    file: IO[bytes] | None = None
+    blocks: list[Stored] | None = None
+    is_full: bool = False
+    _checked: int = 0
+    _lock: Any = field(default_factory=Lock, repr=False)
+
+    def save(self, block: Block) -> Stored | None:
+        """Write a block; None where there is no room for it."""
+        if self.is_full:
+            return None
+        same = bool(np.ptp(block.weight) == 0.0) if len(block.weight) else True
+        weight = np.zeros((0, len(block.weight))) if same else block.weight[None]
+        parts = [block.Z[:, 1:].T, *(() if block.X is None else (block.X.T,)), block.y.T, weight]
+        parts += [] if block.offset is None else [block.offset.T]
+        numbers: Any = np.concatenate(parts)
+        with np.errstate(over="ignore"):  # what is too large for it becomes infinite, and is told from what it was
+            short = numbers.astype(np.float32)
+        numbers = short if np.array_equal(short, numbers) else numbers
+        widths = (
+            block.Z.shape[1] - 1,
+            0 if block.X is None else block.X.shape[1],
+            block.y.shape[1],
+            len(weight),
+            0 if block.offset is None else block.offset.shape[1],
+        )
+        position = self._append(_content(numbers))
+        if position is None:
+            return None
+        level = float(block.weight[0]) if same and len(block.weight) else np.nan
+        return Stored(position, len(block.weight), numbers.dtype.type, widths, level)
+
+    def _append(self, content: memoryview) -> int | None:
+        """Write to the end of the file, and return where; without room, give up the file and what it takes."""
+        with self._lock:  # another thread may have found it full
+            try:
+                return None if self.is_full else self._write(content)
+            except OSError:
+                self.is_full = True
+                if self.file is not None:
+                    self.file.truncate(0)
+                return None
+
+    def _write(self, content: memoryview) -> int:
+        if self.file is None:
+            self.file = tempfile.TemporaryFile(prefix="setsquare", dir=self.folder, buffering=0)  # noqa: SIM115
+            weakref.finalize(self, self.file.close)
+        position = self.file.seek(0, os.SEEK_END)
+        if position >= self._checked:
+            self._checked = position + LOOK
+            if shutil.disk_usage(self.folder or tempfile.gettempdir()).free < SPARE:
+                raise OSError(errno.ENOSPC, "There is little room left on the disc.")
+        while content:
+            content = content[self.file.write(content) :]
+        return position
+
+    def load(self, stored: Stored) -> Block:
+        """Read a block as new arrays."""
+        assert self.file is not None
+        n, (q, p, k, v, _) = stored.n_rows, stored.widths
+        numbers: Any = np.empty((sum(stored.widths), n), stored.dtype)
+        room = _content(numbers)
+        with self._lock:
+            self.file.seek(stored.position)
+            while room:
+                count = self.file.readinto(room)  # type: ignore[attr-defined]
+                if not count:
+                    raise OSError("The temporary file of the rows is shorter than what was written to it.")
+                room = room[count:]
+        A = np.empty((1 + q + p, n))
+        A[0], A[1:] = 1.0, numbers[: q + p]
+        y, weight, offset = (part.astype(np.float64) for part in np.split(numbers[q + p :], [k, k + v]))
+        w = weight[0] if v else np.full(n, stored.weight)
+        X: Array | None = A[1 + q :].T if p else None
+        return Block(A[: 1 + q].T, y.T, np.zeros((n, 0)), w, offset.T if len(offset) else None, X)
+
+
+def _content(numbers: Any) -> memoryview:
+    """Bytes of an array, which cannot be cast where it has no rows."""
+    return memoryview(numbers).cast("B") if numbers.size else memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchParts(Parts[Any]):
+    """Blocks that the first whole pass reads from their source and writes down, and later ones read from there.
+
+    Attributes
+    ----------
+    source : LocalParts of Block
+    store : Store
+    functions : tuple of callables
+        What is done to each block, in turn.
+    """
+
+    source: LocalParts[Block]
+    store: Store
+    functions: tuple[Callable[[Any], Any], ...] = ()
+
+    def map(self, function: Callable[[Any], U]) -> ScratchParts:
+        """Return what ``function`` makes of each block."""
+        return replace(self, functions=(*self.functions, function))
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.store.blocks is not None:
+            yield from self._again(self.store.blocks)
+            return
+        found = []
+        for stored, value in self.source.map(partial(_save_and_apply, self.store, self.functions)):
+            found.append(stored)
+            yield value
+        if not self.store.is_full:
+            self.store.blocks = found
+
+    def _again(self, blocks: list[Stored]) -> Iterator[Any]:
+        def read() -> Iterator[Piece]:
+            return (Piece(stored, stored.n_rows, "") for stored in blocks)
+
+        return iter(LocalParts(read, (self.store.load, *self.functions), self.source.progress))
+
+    def keep(self) -> ScratchParts:
+        """Return the same: the blocks are kept already."""
+        return self
+
+
+def _save_and_apply(store: Store, functions: tuple[Callable[[Any], Any], ...], block: Block) -> tuple[Any, Any]:
+    stored = store.save(block)  # before a function changes it
+    return stored, apply(functions, Piece(block, len(block.weight), ""))
+
+
+def scratch_folder(asked: bool | str | Path) -> str | None:
+    """Folder for temporary files: the one asked for, or the system's for large ones, which is seldom in memory."""
+    if not isinstance(asked, bool):
+        return str(asked)
+    named = any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    return None if named or not os.path.isdir("/var/tmp") else "/var/tmp"

@@ -1,0 +1,226 @@
+"""The public face of a table that is not in memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from setsquare import tables
+from setsquare._typing import Table
+from setsquare.errors import InputError
+from setsquare.rows.arrow import ArrowFiles, open_files
+from setsquare.rows.batches import open_batches
+from setsquare.rows.blocks import Block, n_cores
+from setsquare.rows.passes import LocalParts, Parts, Progress
+from setsquare.rows.scratch import ScratchParts, Store, scratch_folder
+
+#: Float64 values of a batch: more than rows in memory have, for opening a batch costs as much as working on some.
+BLOCK_BYTES = 2**23
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+@runtime_checkable
+class Source(Protocol):
+    """What a stream reads from."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns."""
+        ...
+
+    @property
+    def n_rows(self) -> int | None:
+        """Number of rows, where it is known without a pass."""
+        ...
+
+    @property
+    def is_named(self) -> bool:
+        """Whether columns have names of their own, as those of arrays have not."""
+        ...
+
+    def keep(self, columns: Sequence[str]) -> Source:
+        """Hold these columns where there is memory for it: on the workers of a cluster."""
+        ...
+
+    def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
+        """Open tables of at most ``n_rows`` rows with these columns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A table that is read in batches, as often as needed, and never as a whole.
+
+    Parameters
+    ----------
+    data : path, pattern or list of them; Arrow dataset; batches; dask dataframe
+        Parquet or Feather files (``"rows/*.parquet"``); a ``pyarrow.dataset.Dataset``; a sequence of tables, or of
+        functions that load one; a function that returns a new iterator of tables in each call; a dask dataframe.
+    columns : sequence of str, optional
+        Columns to use; the others are not read. All by default.
+    memory : str or int
+        Bound on the memory of the batches that are worked on at a time, such as "256MB". Datasets with a filter or with
+        keys in their paths are read by Arrow's scanner, which holds a row group or two beside.
+    progress : bool
+        Whether each pass shows how far it is.
+    scratch : bool, str or path
+        Whether a fit writes the rows as numbers to a temporary file, from which later passes take them faster than
+        from the source; or the folder for it. It takes 4 to 8 bytes a number, leaves a gigabyte of the disc to others,
+        and vanishes with the fit. Without room for it, the source is read in each pass.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> table = np.arange(12.0).reshape(6, 2)
+    >>> stream = Stream([table[:4], table[4:]])
+    >>> stream.columns
+    ('x0', 'x1')
+    >>> [len(batch) for batch in stream]
+    [4, 2]
+    >>> stream["x1"].columns
+    ('x1',)
+    """
+
+    data: Any
+    columns: str | Sequence[str] = ()
+    memory: str | int = "512MB"
+    progress: bool = False
+    scratch: bool | str | Path = True
+
+    def __post_init__(self) -> None:
+        source = self.data if isinstance(self.data, Source) else _open(self.data)
+        asked = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns or source.columns)
+        for name in asked:
+            tables.check_column(name, source.columns)
+        object.__setattr__(self, "data", source)
+        object.__setattr__(self, "columns", asked)
+        _bytes(self.memory)
+        if not isinstance(self.scratch, bool) and not Path(self.scratch).is_dir():
+            raise InputError(f"There is no folder {self.scratch}: make it, or leave scratch out.")
+
+    @property
+    def n_rows(self) -> int | None:
+        """Number of rows, where it is known without a pass."""
+        source: Source = self.data
+        return source.n_rows
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns in use."""
+        return tuple(self.columns)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether columns have names of their own, as those of arrays have not."""
+        source: Source = self.data
+        return source.is_named
+
+    def select(self, columns: str | Sequence[str]) -> Stream:
+        """Return the stream of some columns."""
+        names = (columns,) if isinstance(columns, str) else tuple(columns)
+        for name in names:
+            tables.check_column(name, self.columns)
+        return replace(self, columns=names)
+
+    def keep(self) -> Stream:
+        """Hold the columns in use where there is memory for it: on the workers of a cluster; files are read again."""
+        source: Source = self.data
+        return replace(self, data=source.keep(self.names))
+
+    def __getitem__(self, columns: str | Sequence[str]) -> Stream:
+        return self.select(columns)
+
+    def __iter__(self) -> Iterator[Table]:
+        for table in self.parts():
+            yield table if self.is_named else tables.select(table, self.names)
+
+    def parts(self, width: int | None = None) -> Parts[Table]:
+        """Open the stream as tables.
+
+        Parameters
+        ----------
+        width : int, optional
+            Float64 values that will be made of a row: batches are cut so that those stay in the cache.
+        """
+        row_bytes = 8 * max(width or 0, len(self.columns))
+        # What is read ahead, what is made of it and what a kernel makes of that, for each thread and one that waits.
+        bound = _bytes(self.memory) // (4 * row_bytes * (n_cores() + 1))
+        if bound < 1:
+            raise InputError(
+                f"memory={self.memory!r} does not hold a few rows of {len(self.columns)} columns: give more."
+            )
+        n_rows = min(max(bound, 1), max(1000, BLOCK_BYTES // row_bytes))
+        source: Source = self.data
+        return source.parts(self.columns, n_rows, partial(_show_progress, self.n_rows) if self.progress else None)
+
+    def hold(self, blocks: Parts[Block]) -> Parts[Block]:
+        """Return blocks made of this stream as they are to be read again and again."""
+        if not self.scratch or not isinstance(blocks, LocalParts):
+            return blocks
+        return ScratchParts(blocks, Store(scratch_folder(self.scratch)))
+
+
+def as_stream(data: Any) -> Stream | None:
+    """Return a stream of what is one or can be opened as one; None for arrays and dataframes in memory."""
+    if isinstance(data, Stream):
+        return data
+    if isinstance(data, str | Path) or is_lazy(data):
+        return Stream(data)
+    return None
+
+
+def is_lazy(data: Any) -> bool:
+    """Whether this is a dataset on disk or a dask collection."""
+    module = type(data).__module__.partition(".")[0]
+    return (module == "pyarrow" and hasattr(data, "get_fragments")) or hasattr(data, "__dask_graph__")
+
+
+def is_dask_array(data: Any) -> bool:
+    """Whether this is a dask array."""
+    return hasattr(data, "__dask_graph__") and hasattr(data, "chunks")
+
+
+def _open(data: Any) -> Any:
+    if isinstance(data, str | Path):
+        return open_files(data)
+    if is_lazy(data):
+        if hasattr(data, "get_fragments"):
+            return ArrowFiles(data)
+        from setsquare.rows.dask import open_dask
+
+        return open_dask(data)
+    if isinstance(data, Sequence) and data and all(isinstance(item, str | Path) for item in data):
+        return open_files(data)
+    if callable(data) or isinstance(data, Sequence):
+        return open_batches(data)
+    if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
+        raise InputError(
+            f"A {type(data).__name__} can be read only once, and a fit reads the rows several times: give a function "
+            "that returns a new one."
+        )
+    raise InputError(f"A {type(data).__name__} is no source of batches: give paths, an Arrow dataset or batches.")
+
+
+def _bytes(memory: str | int) -> int:
+    """Bytes of a size such as "256MB"."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?)i?b?\s*", str(memory).lower())
+    if match is None:
+        raise InputError(f"memory={memory!r} is not a size: write it like '256MB' or '2GB'.")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+@contextmanager
+def _show_progress(n_rows: int | None) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = TextColumn("rows read"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Bar(*columns, transient=True, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=n_rows)
+        yield lambda count: bar.advance(task, count)

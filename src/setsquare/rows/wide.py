@@ -1,0 +1,167 @@
+"""Rows of many features, left as they are stored: single and half precision, or sparse.
+
+Nothing of the size of the features is ever made. A block of rows becomes float64 while a kernel works on it, the column
+of ones is implied, and centring and scaling are part of the coefficients (:class:`Standardised`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import sparse
+
+from setsquare._typing import Array, Matrix
+from setsquare.rows.blocks import Block, Sums, add_up, is_sparse, row_slices, share_out
+
+
+@dataclass(frozen=True, slots=True)
+class Slab:
+    """Features (b, q) of some rows, behind a column of ones that is not there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> slab = Slab(np.array([[2.0], [3.0]]))
+    >>> slab @ np.array([[1.0], [10.0]])
+    array([[21.],
+           [31.]])
+    >>> slab.T @ np.array([[1.0], [1.0]])
+    array([[2.],
+           [5.]])
+    """
+
+    Z: Matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, and features with the intercept."""
+        return self.Z.shape[0], 1 + self.Z.shape[1]
+
+    def __matmul__(self, raw: Array) -> Array:
+        return np.asarray(self.Z @ raw[1:] + raw[0])
+
+    @property
+    def T(self) -> _Turned:
+        """Transpose, for a product from the left."""
+        return _Turned(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turned:
+    slab: Slab
+
+    def __matmul__(self, thin: Array) -> Array:
+        return np.vstack([thin.sum(axis=0), np.asarray(self.slab.Z.T @ thin)])
+
+
+@dataclass(frozen=True, slots=True)
+class WideRows:
+    """Rows in memory whose features are read block by block and never copied as a whole.
+
+    Attributes are those of :class:`setsquare.rows.ArrayRows`, but ``Z`` has no column of ones, and may be of any
+    floating-point type.
+    """
+
+    Z: Matrix
+    y: Array
+    Q: Array
+    weight: Array
+    offset: Array | None = None
+    X: Array | None = None
+    _parts: tuple[tuple[slice, Matrix], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        k, r, n = self.y.shape[1], self.Q.shape[1], self.n_rows
+        filled = 2 * self.Z.nnz // n if is_sparse(self.Z) else self.Z.shape[1]
+        slices = row_slices(n, filled + k * (4 * k + r * (k + 1) // 2))
+        object.__setattr__(self, "_parts", tuple((rows, _view(self.Z, rows)) for rows in slices))
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.y.shape[0])
+
+    def reduce(
+        self, kernel: Callable[..., Sums], *columns: Array, every: int = 1, dtype: type[np.floating] = np.float64
+    ) -> Sums:
+        """Add up what ``kernel(block, *columns)`` returns, with the block's rows of further ``columns`` (n, ...).
+
+        The kernel may write into those. With ``every`` above one, it gets each so-manieth row alone. Dense features
+        come as ``dtype``.
+        """
+
+        def work(parts: Sequence[tuple[slice, Matrix]]) -> Sums:
+            b = max(rows.stop - rows.start for rows, _ in parts)
+            ready = is_sparse(self.Z) or self.Z.dtype == dtype
+            memory = None if ready else np.empty((-(-b // every), self.Z.shape[1]), dtype)
+            with np.errstate(over="ignore", invalid="ignore"):  # infinite sums say that a domain was left
+                return add_up(
+                    kernel(self._block(rows, Z[::every], memory, every), *(part[rows][::every] for part in columns))
+                    for rows, Z in parts
+                )
+
+        return share_out(work, self._parts)
+
+    def _block(self, rows: slice, Z: Matrix, memory: Array | None, every: int) -> Block:
+        if memory is not None:
+            np.copyto(memory[: len(Z)], Z)
+            Z = memory[: len(Z)]
+        offset, X = (None if part is None else part[rows][::every] for part in (self.offset, self.X))
+        y, Q, weight = (part[rows][::every] for part in (self.y, self.Q, self.weight))
+        return Block(Slab(Z), y, Q, weight, offset, X)
+
+
+def _view(Z: Matrix, rows: slice) -> Matrix:
+    """Rows of ``Z`` without a copy, which a slice of a CSR matrix would be."""
+    if not is_sparse(Z):
+        return Z[rows]
+    first, last = Z.indptr[rows.start], Z.indptr[rows.stop]
+    part = sparse.csr_array((rows.stop - rows.start, Z.shape[1]))
+    part.data, part.indices = Z.data[first:last], Z.indices[first:last]
+    part.indptr = Z.indptr[rows.start : rows.stop + 1] - first
+    return part
+
+
+@dataclass(frozen=True, slots=True)
+class Standardised:
+    """Operator from coefficients of features with mean zero and unit variance to those of the features as they are.
+
+    Attributes
+    ----------
+    mean, divisor : ndarray of shape (q,)
+        A divisor is infinite where a feature does not vary: its coefficient is zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_raw = Standardised(np.array([5.0]), np.array([2.0]))
+    >>> to_raw @ np.array([[1.0], [1.0]])
+    array([[-1.5],
+           [ 0.5]])
+    >>> to_raw.inverse(to_raw @ np.array([[1.0], [1.0]]))
+    array([[1.],
+           [1.]])
+    """
+
+    mean: Array
+    divisor: Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Both are the features and the intercept."""
+        return 1 + len(self.mean), 1 + len(self.mean)
+
+    def __matmul__(self, theta: Array) -> Array:
+        gamma = theta[1:] / self.divisor[:, None]
+        return np.vstack([theta[0] - self.mean @ gamma, gamma])
+
+    def adjoint(self, raw: Array) -> Array:
+        """Take gradients (1 + q, c) in raw coefficients to those in standardised ones."""
+        return np.vstack([raw[0], (raw[1:] - self.mean[:, None] * raw[0]) / self.divisor[:, None]])
+
+    def inverse(self, raw: Array) -> Array:
+        """Coefficients of standardised features."""
+        moving = np.where(np.isfinite(self.divisor), self.divisor, 0.0)
+        return np.vstack([raw[0] + self.mean @ raw[1:], raw[1:] * moving[:, None]])

@@ -1,0 +1,298 @@
+"""Coders: frozen maps from input columns to output columns, fitted once and applied to any rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from setsquare._typing import Array, BoolArray, IntArray
+from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
+from setsquare.tables.column import Level, Levels, Rows, label
+
+Unseen: TypeAlias = Literal["error", "pool"]
+#: So many dummy columns are filled faster one after the other than row by row.
+FEW_LEVELS = 32
+
+
+class Coder(Protocol):
+    """What a design is made of: each coder fills its own columns of the output."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Input columns needed."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """For each output column, the input column(s) behind it."""
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Sources that give no output column, for they do not vary."""
+
+    def encode(self, rows: Rows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out` (n, k), which comes in as zeros, and return the number of pooled rows by source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """A numeric column as it is.
+
+    Attributes
+    ----------
+    name : str
+    fill : float or None
+        Training mean, put where a value is missing; None when missing values never get here.
+    indicator : bool
+        Whether a column ``name[missing]`` marks the filled rows.
+
+    Examples
+    --------
+    >>> Numeric("age", fill=40.0, indicator=True).names
+    ('age', 'age[missing]')
+    """
+
+    name: str
+    fill: float | None = None
+    indicator: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Input columns needed."""
+        return (self.name,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        return (self.name, f"{self.name}[missing]") if self.indicator else (self.name,)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The input column behind each output column."""
+        return (self.name,) * len(self.names)
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Never any: rank is looked at elsewhere."""
+        return ()
+
+    def values(self, rows: Rows, unseen: Unseen) -> tuple[Array, BoolArray, int]:
+        """Return filled values (n,), a mask (n,) of those filled, and how many were pooled."""
+        values = rows.numbers(self.name)
+        missing = np.isnan(values)
+        count = int(missing.sum())
+        if not count:
+            return values, missing, 0
+        if self.fill is None or (unseen == "error" and not self.indicator):
+            raise MissingValuesError(
+                f"Column {self.name!r} has {count} missing values and had none in training; fill them, "
+                "or pass unseen='pool' to put the training mean in their place."
+            )
+        return np.where(missing, self.fill, values), missing, 0 if self.indicator else count
+
+    def encode(self, rows: Rows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out` and return the number of pooled rows by source."""
+        values, missing, pooled = self.values(rows, unseen)
+        out[:, 0] = values
+        if self.indicator:
+            out[:, 1] = missing
+        return {self.name: pooled} if pooled else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical:
+    """Dummy columns of a categorical, one a level but the reference.
+
+    Attributes
+    ----------
+    name : str
+    levels : tuple of levels
+        Those of the training data, the reference first; None is the level "missing".
+
+    Examples
+    --------
+    >>> Categorical("race", ("White", "Asian", "Black")).names
+    ('race[Asian]', 'race[Black]')
+    """
+
+    name: str
+    levels: tuple[Level, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Input columns needed."""
+        return (self.name,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        return tuple(f"{self.name}[{label(level)}]" for level in self.levels[1:])
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The input column behind each output column."""
+        return (self.name,) * (len(self.levels) - 1)
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """The column itself when it has a single level."""
+        return (self.name,) if len(self.levels) == 1 else ()
+
+    def codes(self, rows: Rows, unseen: Unseen) -> tuple[IntArray, int]:
+        """Positions (n,) in `levels`, and how many rows were pooled into the reference."""
+        column = rows.levels(self.name)
+        codes = locate_levels(self.levels, column)
+        return _pool(codes, unseen, self.name, [column], label(self.levels[0]))
+
+    def encode(self, rows: Rows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out` and return the number of pooled rows by source."""
+        codes, pooled = self.codes(rows, unseen)
+        _scatter(codes, out)
+        return {self.name: pooled} if pooled else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Saturated coding of several categoricals: one column an observed combination but the first.
+
+    Exact for every evaluation model of those columns.
+
+    Attributes
+    ----------
+    columns : tuple of str
+    levels : tuple of tuples of levels
+        One tuple a column, its reference first.
+    cells : tuple of tuples of int
+        Observed combinations as positions in `levels`, in lexicographic order; the first is the reference.
+
+    Examples
+    --------
+    >>> Cells(("sex", "race"), (("F", "M"), ("a", "b")), ((0, 0), (0, 1), (1, 1))).names
+    ('sex:race[F,b]', 'sex:race[M,b]')
+    """
+
+    columns: tuple[str, ...]
+    levels: tuple[tuple[Level, ...], ...]
+    cells: tuple[tuple[int, ...], ...]
+
+    @property
+    def source(self) -> str:
+        """The columns joined by a colon."""
+        return ":".join(self.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        return tuple(f"{self.source}[{self._label(cell)}]" for cell in self.cells[1:])
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The joined columns, once for each output column."""
+        return (self.source,) * (len(self.cells) - 1)
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """The joined columns when there is a single cell."""
+        return (self.source,) if len(self.cells) == 1 else ()
+
+    def encode(self, rows: Rows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out` and return the number of pooled rows by source."""
+        columns = [rows.levels(name) for name in self.columns]
+        codes = [locate_levels(levels, column) for levels, column in zip(self.levels, columns, strict=True)]
+        found = locate_cells(self.cells, codes)
+        found, pooled = _pool(found, unseen, self.source, columns, self._label(self.cells[0]))
+        _scatter(found, out)
+        return {self.source: pooled} if pooled else {}
+
+    def _label(self, cell: tuple[int, ...]) -> str:
+        return ",".join(label(levels[i]) for levels, i in zip(self.levels, cell, strict=True))
+
+
+def locate_levels(levels: tuple[Level, ...], column: Levels) -> IntArray:
+    """Position (n,) of each row's level in `levels`, -1 for one that is not there."""
+    position = {level: i for i, level in enumerate(levels)}
+    recode = [position.get(level, -1) for level in column.levels]
+    if None not in position and recode == list(range(len(recode))):
+        return column.codes
+    # The code -1 of a missing value picks the last entry.
+    return np.array([*recode, position.get(None, -1)], dtype=np.int64)[column.codes]
+
+
+def locate_cells(cells: Sequence[tuple[int, ...]], codes: Sequence[IntArray]) -> IntArray:
+    """Position (n,) of each row's combination of `codes` in the sorted `cells`, -1 for one that is not there.
+
+    Column by column, prefixes are renumbered 0, 1, …, so that the product of all level counts is never formed.
+    """
+    known = np.array(cells, dtype=np.int64)
+    prefix = np.zeros(len(known), dtype=np.int64)
+    found = np.zeros(len(codes[0]), dtype=np.int64)
+    for j, code in enumerate(codes):
+        k = int(known[:, j].max()) + 1
+        size = (int(prefix.max()) + 1) * k
+        ids, prefix = np.unique(prefix * k + known[:, j], return_inverse=True)
+        recode = np.full(size + 1, -1)
+        recode[ids] = np.arange(len(ids))
+        known_so_far = (found >= 0) & (code >= 0)
+        found = recode[np.where(known_so_far, found * k + code, size)]
+    return found
+
+
+def _scatter(codes: IntArray, out: Array) -> None:
+    if out.shape[1] <= FEW_LEVELS:
+        for j in range(out.shape[1]):
+            np.equal(codes, j + 1, out=out[:, j], casting="unsafe")
+        return
+    rows = np.flatnonzero(codes > 0)
+    out[rows, codes[rows] - 1] = 1.0
+
+
+def _pool(
+    codes: IntArray, unseen: Unseen, source: str, columns: Sequence[Levels], reference: str
+) -> tuple[IntArray, int]:
+    new = codes < 0
+    count = int(new.sum())
+    if not count:
+        return codes, 0
+    if unseen == "error":
+        kind = "levels" if len(columns) == 1 else "combinations"
+        raise UnseenLevelError(
+            f"Column {source!r} has {count} row{'' if count == 1 else 's'} with {kind} that the training data "
+            f"did not have: {_listed(columns, new)}; recode them, or pass unseen='pool' to count them as the "
+            f"reference {reference!r}."
+        )
+    return np.where(new, 0, codes), count
+
+
+def _listed(columns: Sequence[Levels], new: BoolArray, most: int = 5) -> str:
+    cells, counts = np.unique(np.stack([c.codes[new] for c in columns]), axis=1, return_counts=True)
+    written = [
+        f"'{','.join(_name(c, i) for c, i in zip(columns, cell, strict=True))}' ({count})"
+        for cell, count in zip(cells.T[:most], counts, strict=False)
+    ]
+    return ", ".join(written) + (", …" if len(counts) > most else "")
+
+
+def _name(column: Levels, code: Any) -> str:
+    return label(column.levels[code] if code >= 0 else None)
+
+
+def order_levels(levels: Sequence[Level], name: str, reference: Level | None) -> tuple[Level, ...]:
+    """Move the `reference` to the front of the levels of a column."""
+    labels = [label(level) for level in levels]
+    if len(set(labels)) < len(labels):
+        twice = next(text for text in labels if labels.count(text) > 1)
+        raise InputError(f"Column {name!r} has two levels written {twice!r}; rename one of them.")
+    if reference is None:
+        return tuple(levels)
+    if label(reference) not in labels:
+        raise InputError(
+            f"Column {name!r} has no level {reference!r} for a reference; it has {', '.join(map(repr, labels))}."
+        )
+    first = labels.index(label(reference))
+    return (levels[first], *levels[:first], *levels[first + 1 :])

@@ -1,0 +1,341 @@
+"""One column of any table as plain arrays: numbers, or integer codes into a short tuple of levels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Real
+from typing import Any, Literal, TypeAlias
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.tables.frame import Frame, is_sparse, open_table
+from setsquare.tables.stray_values import stray_values
+
+#: A level as plain data, fit for JSON; None stands for "missing" where that is a level of its own.
+Level: TypeAlias = str | int | float | bool | None
+Missing: TypeAlias = Literal["error", "drop", "level"]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A numeric column: `values` (n,) float64, NaN where missing."""
+
+    values: Array
+
+    @property
+    def missing(self) -> BoolArray:
+        """Mask (n,) of missing entries."""
+        return np.isnan(self.values)
+
+    def take(self, keep: BoolArray) -> Numbers:
+        """Keep some rows."""
+        return Numbers(self.values[keep])
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """A categorical column: `codes` (n,) into `levels` (declared or sorted order), -1 where missing.
+
+    `declared` has all levels that the column's type names, in its order; empty for text. `is_category` says whether the
+    type of the column, and not only the text in it, makes it categorical.
+    """
+
+    codes: IntArray
+    levels: tuple[Level, ...]
+    declared: tuple[Level, ...] = ()
+    is_category: bool = False
+
+    @property
+    def missing(self) -> BoolArray:
+        """Mask (n,) of missing entries."""
+        return self.codes < 0
+
+    def take(self, keep: BoolArray) -> Levels:
+        """Keep some rows; levels that no longer occur stay in `levels`."""
+        return Levels(self.codes[keep], self.levels, self.declared, self.is_category)
+
+
+Column: TypeAlias = Numbers | Levels
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a table that take part, read column by column.
+
+    Attributes
+    ----------
+    frame : Frame
+    columns : tuple of str
+        Every column in use, so that an error can name all those with missing values.
+    missing : {"error", "drop", "level"}
+    keep : (n,) bool array or None
+        Rows without a missing value, when some are dropped.
+    """
+
+    frame: Frame
+    columns: tuple[str, ...]
+    missing: Missing
+    keep: BoolArray | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of rows that take part."""
+        return self.frame.n_rows if self.keep is None else int(self.keep.sum())
+
+    def column(self, name: str) -> Column:
+        """Read one column; under ``missing="error"`` it has no missing values."""
+        column = read(self.frame, name)
+        if self.missing == "error" and column.missing.any():
+            _refuse_missing(self.frame, self.columns)
+        return column if self.keep is None else column.take(self.keep)
+
+    def numbers(self, name: str) -> Array:
+        """Read a column that was numeric in training."""
+        column = self.column(name)
+        if isinstance(column, Numbers):
+            return column.values
+        if column.levels:
+            strays = ", ".join(map(repr, stray_values(column.levels)[:5]))
+            raise InputError(
+                f"Column {name!r} was numeric in training and now holds "
+                f"{f'other values too ({strays})' if strays else 'text or categories'}; convert it to numbers."
+            )
+        return np.full(self.n, np.nan)
+
+    def levels(self, name: str) -> Levels:
+        """Read a column that was categorical in training."""
+        column = self.column(name)
+        if isinstance(column, Levels):
+            return column
+        # Without any value, a dataframe library may have called a text column numeric.
+        if column.missing.all():
+            return Levels(np.full(self.n, -1), ())
+        raise InputError(
+            f"Column {name!r} was categorical in training and is now numeric; convert it to the type it had."
+        )
+
+
+def open_rows(frame: Frame, columns: tuple[str, ...], missing: Missing) -> Rows:
+    """Choose the rows that take part under the rule for missing values."""
+    if missing != "drop":
+        return Rows(frame, columns, missing)
+    keep = complete_rows(frame, columns)
+    if not keep.any():
+        raise InputError(f"No row is left: every one has a missing value in {_quoted(columns)}.")
+    return Rows(frame, columns, missing, None if keep.all() else keep)
+
+
+def complete_rows(frame: Frame, columns: Sequence[str]) -> BoolArray:
+    """Mask (n,) of the rows without a missing value in `columns`."""
+    keep = np.ones(frame.n_rows, dtype=bool)
+    for name in columns:
+        keep &= ~read(frame, name).missing
+    return keep
+
+
+def read(frame: Frame, name: str) -> Column:
+    """Read one column as numbers or as codes, whatever holds it."""
+    if name not in frame.seen:
+        frame.seen[name] = _finite(_read(frame, frame.position(name), name), name)
+    column: Column = frame.seen[name]
+    return column
+
+
+def _read(frame: Frame, j: int, name: str) -> Column:
+    if not frame.n_rows:
+        return Numbers(np.zeros(0))  # of what kind it would be, nothing tells
+    if is_sparse(frame.source):
+        return Numbers(frame.take([j]).toarray().ravel().astype(np.float64))
+    series = frame.source[:, j]
+    return _from_series(series, name) if isinstance(series, nw.Series) else _from_array(series, name)
+
+
+def read_column(table: Table, name: str) -> Column:
+    """Read one column of any table; plain numbers without a view of the whole, which takes longer than they do."""
+    for values in plain_columns(table, [name]):
+        return _finite(Numbers(values.astype(np.float64)), name)
+    return read(open_table(table), name)
+
+
+def plain_columns(table: Table, names: Sequence[str]) -> Iterator[np.ndarray[Any, Any]]:
+    """Numbers of a pyarrow table as they lie in memory, of any type; ends at a column that would have to be copied."""
+    if type(table).__module__ != "pyarrow.lib" or len(batches := table.to_batches()) != 1:
+        return
+    from pyarrow.types import is_floating, is_integer
+
+    (batch,) = batches
+    for name in names:
+        position = batch.schema.get_field_index(name)
+        if position < 0:
+            return
+        column = batch.column(position)
+        if column.null_count or not (is_floating(column.type) or is_integer(column.type)):
+            return
+        yield column.to_numpy()
+
+
+def label(level: Level) -> str:
+    """Write a level as it stands in a column name."""
+    return "missing" if level is None else str(level)
+
+
+def _from_series(series: nw.Series[Any], name: str) -> Column:
+    dtype = series.dtype
+    if dtype.is_numeric():
+        series = series if dtype == nw.Float64 else series.cast(nw.Float64)
+        return Numbers(np.asarray(series.to_numpy(), dtype=np.float64))
+    if isinstance(dtype, nw.String | nw.Boolean | nw.Categorical | nw.Enum):
+        return _from_levels(series)
+    if isinstance(dtype, nw.Object):
+        return _from_objects(series.to_numpy(), name)
+    if series.is_null().all():
+        return Levels(np.full(len(series), -1), ())
+    raise _uncodable(name, str(dtype))
+
+
+def _from_array(values: np.ndarray[Any, Any], name: str) -> Column:
+    kind = values.dtype.kind
+    if kind in "fiu":
+        return Numbers(values.astype(np.float64, copy=False))
+    if kind == "b":
+        return Levels(values.astype(np.int64), (False, True))
+    if kind in "OUT":
+        return _from_objects(values.astype(object), name)
+    raise _uncodable(name, str(values.dtype))
+
+
+def _from_levels(series: nw.Series[Any]) -> Levels:
+    codes, found = _factorize(series)
+    declared = _declared(series)
+    order = declared or sorted(found)
+    rank = {level: i for i, level in enumerate(order)}
+    sequence = sorted(range(len(found)), key=lambda i: rank[found[i]])
+    if sequence != list(range(len(found))):
+        recode = np.full(len(found) + 1, -1)
+        recode[sequence] = np.arange(len(found))
+        codes = recode[codes]
+    is_category = isinstance(series.dtype, nw.Categorical | nw.Enum)
+    return Levels(codes, tuple(_plain(found[i]) for i in sequence), tuple(map(_plain, declared)), is_category)
+
+
+def _factorize(series: nw.Series[Any]) -> tuple[IntArray, list[Any]]:
+    if series.implementation.is_pandas_like():
+        native = series.to_native()
+        if series.implementation.is_pandas() and native.dtype == "category":  # it has codes of its own
+            declared = np.asarray(native.cat.codes, dtype=np.int64)
+            counts = np.bincount(declared + 1, minlength=len(native.cat.categories) + 1)
+            occurs = np.flatnonzero(counts[1:])
+            if len(occurs) == len(counts) - 1:
+                return declared, native.cat.categories.tolist()
+            place = np.full(len(counts), -1)  # the last for -1, a missing value
+            place[occurs] = np.arange(len(occurs))
+            return place[declared], native.cat.categories[occurs].tolist()
+        # Ten times as fast as replace_strict, which merges in pandas.
+        numbers, distinct = native.factorize()
+        return np.asarray(numbers, dtype=np.int64), distinct.tolist()
+    found = series.drop_nulls().unique().to_list()
+    if not found:
+        return np.full(len(series), -1), []
+    # Never through to_numpy: for a pyarrow dictionary with nulls it returns the first level in their place.
+    codes = series.replace_strict(found, list(range(len(found))), default=-1, return_dtype=nw.Int64)
+    return codes.to_numpy(), found
+
+
+def _declared(series: nw.Series[Any]) -> list[Any]:
+    if not isinstance(series.dtype, nw.Categorical | nw.Enum):
+        return []
+    # The categories of a polars Categorical stand in the order in which the process met them.
+    if isinstance(series.dtype, nw.Categorical) and series.implementation.is_polars():
+        return []
+    try:
+        return series.cat.get_categories().to_list()
+    except AttributeError:
+        # A pandas column of pyarrow dictionaries has no .cat.
+        return []
+
+
+def _from_objects(values: np.ndarray[Any, Any], name: str) -> Column:
+    items = values.tolist()
+    try:
+        distinct = list(dict.fromkeys(items))
+    except TypeError as error:
+        raise _uncodable(name, "object") from error
+    present = [value for value in distinct if not _is_missing(value)]
+    kinds = {_kind(of) for of in set(map(type, items))} - {None}
+    if not any(isinstance(value, Real | Decimal) for value in present):
+        kinds.discard("number")
+    if not kinds <= {"text"} and not kinds <= {"boolean"} and not kinds <= {"number"}:
+        texts = [repr(value) for value in present if isinstance(value, str)][:5]
+        such = f", such as {', '.join(texts)}" if "number" in kinds and texts else ""
+        raise InputError(
+            f"Column {name!r} mixes types ({', '.join(sorted(map(str, kinds)))}{such}); convert it to numbers or to "
+            "text."
+        )
+    position = {value: i for i, value in enumerate(distinct)}
+    codes = np.fromiter(map(position.__getitem__, items), dtype=np.int64, count=len(items))
+    if kinds == {"number"}:
+        return Numbers(np.array([np.nan if _is_missing(v) else float(v) for v in distinct])[codes])
+    rank = {value: i for i, value in enumerate(sorted(present))}
+    recode = np.array([-1 if _is_missing(v) else rank[v] for v in distinct], dtype=np.int64)
+    return Levels(recode[codes], tuple(_plain(value) for value in rank))
+
+
+def _kind(of: type) -> str | None:
+    if of.__name__ in ("NoneType", "NAType", "NaTType"):
+        return None
+    if issubclass(of, str):
+        return "text"
+    if issubclass(of, bool | np.bool_):
+        return "boolean"
+    return "number" if issubclass(of, Real | Decimal) else of.__name__
+
+
+def _is_missing(value: Any) -> bool:
+    return _kind(type(value)) is None or (isinstance(value, Real | Decimal) and value != value)
+
+
+def _plain(level: Any) -> Level:
+    level = level.item() if isinstance(level, np.generic) else level
+    return level if type(level) in (str, int, float, bool) else str(level)
+
+
+def _finite(column: Column, name: str) -> Column:
+    if isinstance(column, Numbers):
+        n_infinite = int(np.isinf(column.values).sum())
+        if n_infinite:
+            raise MissingValuesError(
+                f"Column {name!r} has {n_infinite} infinite value{_s(n_infinite)}; replace or remove them."
+            )
+    return column
+
+
+def _refuse_missing(frame: Frame, columns: Sequence[str]) -> None:
+    refuse_missing({name: int(read(frame, name).missing.sum()) for name in columns})
+
+
+def refuse_missing(counts: Mapping[str, int]) -> None:
+    """Raise one sentence that names the columns with missing values and counts these."""
+    listed = ", ".join(f"{name!r} ({count})" for name, count in counts.items() if count)
+    raise MissingValuesError(
+        f"Missing (NaN) values in column{_s(listed.count('('))} {listed}; fill them, or pass missing='drop' to leave "
+        "out those rows or missing='level' to give them a level of their own."
+    )
+
+
+def _uncodable(name: str, dtype: str) -> InputError:
+    return InputError(
+        f"Column {name!r} of type {dtype} has no coding; convert it to numbers or to text, or leave it out."
+    )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"

@@ -1,0 +1,234 @@
+"""Design and Encoded: what was learned from a table, and what it makes of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+
+from setsquare._typing import Array, BoolArray, Matrix, Table
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
+from setsquare.tables.column import Missing, Rows, open_rows, plain_columns
+from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
+
+_KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
+    "numeric": Numeric,
+    "categorical": Categorical,
+    "cells": Cells,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A table as a matrix.
+
+    Attributes
+    ----------
+    values : (n_kept, k) float64 array, or CSR matrix of sparse input
+        A view of the input where that is such an array already.
+    names : tuple of k str
+    sources : tuple of k str
+        The input column(s) behind each output column: the dummies of ``race`` share the source ``race``.
+    keep : (n,) bool array or None
+        Rows of the input that are in `values`; None when all are.
+    n_pooled : mapping of str to int
+        Rows pooled into the reference (or filled with the mean), by source; sources without any are left out.
+    """
+
+    values: Matrix
+    names: tuple[str, ...]
+    sources: tuple[str, ...]
+    keep: BoolArray | None
+    n_pooled: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """What was learned from a training table: a coder for each column or group of columns.
+
+    Attributes
+    ----------
+    coders : tuple of Coder
+    missing : {"error", "drop", "level"}
+    unseen : {"error", "pool"}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> design = Design((Categorical("x0", ("a", "b")),), "error", "error")
+    >>> design.apply(np.array(["a", "b"])).values
+    array([[0.],
+           [1.]])
+    >>> Design.from_dict(design.to_dict()) == design
+    True
+    """
+
+    coders: tuple[Coder, ...]
+    missing: Missing = "error"
+    unseen: Unseen = "error"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Input columns needed."""
+        return tuple(name for coder in self.coders for name in coder.columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        return tuple(name for coder in self.coders for name in coder.names)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The input column(s) behind each output column."""
+        return tuple(source for coder in self.coders for source in coder.sources)
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Sources that give no output column, for they did not vary in training."""
+        return tuple(source for coder in self.coders for source in coder.constant)
+
+    def apply(self, table: Table) -> Encoded:
+        """Encode a table that has the columns of the training table, in any order and among others.
+
+        Parameters
+        ----------
+        table : dataframe, array or sparse matrix
+
+        Returns
+        -------
+        Encoded
+        """
+        frame = open_table(table)
+        require_filled(frame)
+        names = self.names
+        matrix = read_matrix(frame, self.columns) if all(map(_is_plain, self.coders)) else None
+        if matrix is not None:
+            values = matrix if is_sparse(matrix) else np.ascontiguousarray(matrix, dtype=np.float64)
+            return Encoded(values, names, self.sources, None, {})
+        rows = open_rows(frame, self.columns, self.missing)
+        values = np.zeros((rows.n, len(names)), order="F")  # column by column, as tables are and as kernels want it
+        return Encoded(values, names, self.sources, rows.keep, self._fill(rows, values))
+
+    def write(self, table: Table, out: Array) -> Mapping[str, int]:
+        """Encode a batch of the training table into `out` (n, k), and return the number of pooled rows by source.
+
+        Rows with missing values were dropped before, and whatever else the design does not expect was refused when it
+        was learned from these very rows, so plain numbers are copied without another look.
+        """
+        if all(map(_is_plain, self.coders)) and _copy_columns(table, self.columns, out):
+            return {}
+        out[:] = 0.0
+        missing: Missing = "error" if self.missing == "drop" else self.missing
+        return self._fill(open_rows(open_table(table), self.columns, missing), out)
+
+    def _fill(self, rows: Rows, values: Array) -> dict[str, int]:
+        pooled: dict[str, int] = {}
+        start = 0
+        for coder in self.coders:
+            stop = start + len(coder.names)
+            pooled |= coder.encode(rows, values[:, start:stop], self.unseen)
+            start = stop
+        return pooled
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, fit for JSON; a design from a formula has none.
+
+        Returns
+        -------
+        dict
+        """
+        kinds = {kind: name for name, kind in _KINDS.items()}
+        if not all(type(coder) in kinds for coder in self.coders):
+            raise InputError("A design learned from a formula cannot be written as plain data; pickle it.")
+        coders = [{"kind": kinds[type(coder)], **asdict(coder)} for coder in self.coders]  # type: ignore[index, call-overload]
+        return {"missing": self.missing, "unseen": self.unseen, "coders": coders}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Design:
+        """Undo :meth:`to_dict`, also after a way through JSON.
+
+        Parameters
+        ----------
+        data : mapping
+
+        Returns
+        -------
+        Design
+        """
+        coders = []
+        for entry in data["coders"]:
+            fields = {key: _as_tuple(value) for key, value in entry.items() if key != "kind"}
+            coders.append(_KINDS[entry["kind"]](**fields))
+        return cls(tuple(coders), data["missing"], data["unseen"])
+
+
+def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
+    """Take numeric columns of an array or sparse matrix in one go, as stored; None where they go one by one.
+
+    Array columns that are not finite go one by one, where they are counted, filled or dropped.
+    """
+    source = frame.source
+    numeric = "fiub" if is_sparse(source) else "fiu"
+    if isinstance(source, nw.DataFrame) or source.dtype.kind not in numeric:
+        return None
+    source = _select(frame, columns)
+    if is_sparse(frame.source):
+        values = source.astype(np.float64, copy=False)
+        _require_finite(values, columns)
+        return values
+    return source if _is_finite(source) else None
+
+
+def read_stored(design: Design, table: Table, *, learned: bool = False) -> Array | None:
+    """Take the columns of a floating-point matrix as they lie in memory; None where the design changes anything.
+
+    With ``learned`` it was learned from this very table: nobody looks again for numbers that are not finite.
+    """
+    is_matrix = isinstance(table, np.ndarray) or is_sparse(table)
+    if not is_matrix or table.dtype.kind != "f" or not all(map(_is_plain, design.coders)):
+        return None
+    frame = open_table(table)
+    return _select(frame, design.columns) if learned else read_matrix(frame, design.columns)
+
+
+def _select(frame: Frame, columns: tuple[str, ...]) -> Any:
+    if columns == frame.names:
+        return frame.source
+    position = {name: j for j, name in enumerate(frame.names)}
+    return frame.take([position[name] if name in position else frame.position(name) for name in columns])
+
+
+def _is_finite(values: Array) -> bool:
+    """Whether all numbers are; without anything of the size of the array."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):  # one bad number would spoil the sum
+            return True
+    return all(np.isfinite(values[start : start + 1000]).all() for start in range(0, len(values), 1000))
+
+
+def _copy_columns(table: Table, columns: tuple[str, ...], out: Array) -> bool:
+    """Copy numbers that need no coding; False where some are no plain numbers."""
+    count = 0
+    for count, values in enumerate(plain_columns(table, columns), start=1):
+        out[:, count - 1] = values
+    return count == len(columns)
+
+
+def _require_finite(matrix: Any, columns: tuple[str, ...]) -> None:
+    bad = ~np.isfinite(matrix.data)
+    if bad.any():
+        counts = np.bincount(matrix.indices[bad], minlength=len(columns))
+        listed = ", ".join(f"{columns[j]!r} ({counts[j]})" for j in np.flatnonzero(counts))
+        raise MissingValuesError(f"The sparse matrix is not finite in {listed}; replace those values.")
+
+
+def _is_plain(coder: Coder) -> bool:
+    return isinstance(coder, Numeric) and not coder.indicator
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list | tuple) else value

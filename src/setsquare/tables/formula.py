@@ -1,0 +1,191 @@
+"""Formulas such as ``~ sex * race + bs(age, df=4)``, by way of formulaic (an optional package)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from setsquare._extras import require
+from setsquare._typing import Array
+from setsquare.errors import InputError, UnseenLevelError
+from setsquare.tables.coders import Categorical, Numeric, Unseen
+from setsquare.tables.column import Rows
+from setsquare.tables.frame import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """The columns of a formula, without its intercept.
+
+    The variables go through the same coders as everywhere else, so that missing values and unseen levels follow the
+    same rules; formulaic sees numbers and categoricals that are complete and known.
+
+    Attributes
+    ----------
+    text : str
+    variables : tuple of Numeric or Categorical
+    spec : formulaic.ModelSpec
+        Fitted state: levels, spline knots, centres.
+    terms : tuple of (str, int)
+        Source and number of columns of each term.
+    """
+
+    text: str
+    variables: tuple[Numeric | Categorical, ...]
+    spec: Any
+    terms: tuple[tuple[str, int], ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Input columns needed."""
+        return tuple(variable.name for variable in self.variables)
+
+    @property
+    def indicators(self) -> tuple[str, ...]:
+        """Numeric variables with a column that marks missing values."""
+        return tuple(v.name for v in self.variables if isinstance(v, Numeric) and v.indicator)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names, as formulaic writes them."""
+        # Numbers go in as floats, lest powers of integers overflow; C(year)[T.2020.0] is then not what was meant.
+        names = (re.sub(r"\[(T\.)?(-?\d+)\.0\]", r"[\1\2]", name) for name in self.spec.column_names[1:])
+        return (*names, *(f"{name}[missing]" for name in self.indicators))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The variable(s) behind each output column, joined by a colon."""
+        return (*(source for source, width in self.terms for _ in range(width)), *self.indicators)
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Variables of terms that give no column."""
+        return tuple(source for source, width in self.terms if not width)
+
+    def encode(self, rows: Rows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out` and return the number of pooled rows by variable."""
+        data, indicators, pooled = _tabulate(self.variables, rows, unseen)
+        matrix = _materialize(self.spec, data, self.text)
+        k = matrix.shape[1] - 1
+        out[:, :k] = matrix[:, 1:]
+        for j, missing in enumerate(indicators):
+            out[:, k + j] = missing
+        return pooled
+
+
+def parse(text: str, frame: Frame) -> tuple[Any, tuple[str, ...]]:
+    """Read a one-sided formula; return it with an intercept, and the columns that it needs."""
+    formulaic = _formulaic()
+    if not text.strip().startswith("~"):
+        raise InputError(f"The formula {text!r} must start with '~' and have no left side.")
+    try:
+        # With an intercept, categoricals keep their reference level even if the formula says "0 +".
+        parsed = formulaic.Formula.from_spec(
+            f"{text} + 1", context={"__formulaic_variables_available__": list(frame.names)}
+        )
+    except formulaic.errors.FormulaicError as error:
+        raise _unusable(text, error) from error
+    if not isinstance(parsed, formulaic.SimpleFormula):
+        raise InputError(f"The formula {text!r} must have one part only: '~ a + b'.")
+    asked = dict.fromkeys(name for term in parsed for factor in term.factors for name in _variables(factor))
+    needed = [name for name in asked if name in frame.names or name not in formulaic.transforms.TRANSFORMS]
+    if not needed:
+        raise InputError(f"The formula {text!r} names no column.")
+    for name in needed:
+        frame.position(name)
+    return parsed, tuple(name for name in frame.names if name in needed)
+
+
+def learn_formula(text: str, parsed: Any, variables: tuple[Numeric | Categorical, ...], rows: Rows) -> Formula:
+    """Fit the state of a formula (levels, knots) to the training rows."""
+    data, _, _ = _tabulate(variables, rows, "error")
+    spec = _materialize(parsed, data, text).model_spec
+    known = {variable.name for variable in variables}
+    terms = tuple((_source(term, known), part.stop - part.start) for term, part in spec.term_slices.items())
+    return Formula(text, variables, spec, tuple(term for term in terms if term[0]))
+
+
+def _tabulate(
+    variables: tuple[Numeric | Categorical, ...], rows: Rows, unseen: Unseen
+) -> tuple[Any, list[Any], dict[str, int]]:
+    import pandas as pd
+
+    data: dict[str, Any] = {}
+    indicators = []
+    pooled = {}
+    for variable in variables:
+        if isinstance(variable, Numeric):
+            data[variable.name], missing, count = variable.values(rows, unseen)
+            if variable.indicator:
+                indicators.append(missing)
+        else:
+            codes, count = variable.codes(rows, unseen)
+            levels = ["missing" if level is None else level for level in variable.levels]
+            data[variable.name] = pd.Categorical.from_codes(codes, pd.Index(levels))
+        if count:
+            pooled[variable.name] = count
+    return pd.DataFrame(data), indicators, pooled
+
+
+def _materialize(spec: Any, data: Any, text: str) -> Any:
+    formulaic = _formulaic()
+    options: Mapping[str, Any] = {"output": "numpy", "na_action": "ignore", "context": {}}
+    try:
+        with warnings.catch_warnings(record=True) as caught, np.errstate(all="ignore"):
+            warnings.simplefilter("always")
+            matrix = spec.get_model_matrix(data, **options)
+    except formulaic.errors.FormulaicError as error:
+        raise _unusable(text, error) from error
+    for warning in caught:
+        # Only C(number) gets here: the levels of text and categorical columns are checked before.
+        if issubclass(warning.category, formulaic.errors.DataMismatchWarning):
+            raise UnseenLevelError(
+                f"In the formula {text!r}: {warning.message} Convert the column to text to choose another rule."
+            )
+    bad = np.flatnonzero(~np.isfinite(np.asarray(matrix)).all(axis=0))
+    if len(bad):
+        name = matrix.model_spec.column_names[bad[0]]
+        raise InputError(f"The formula {text!r} gives values that are not finite in the column {name!r}.")
+    return matrix
+
+
+def _source(term: Any, known: set[str]) -> str:
+    names = dict.fromkeys(name for factor in term.factors for name in _variables(factor))
+    return ":".join(name for name in names if name in known)
+
+
+def _variables(factor: Any) -> list[str]:
+    """List the names that a factor uses, but for the functions that it calls, in their order.
+
+    formulaic's own ``required_variables`` is empty for ``bs(age)`` until a matrix was made.
+    """
+    if factor.eval_method.value != "python":
+        return [factor.expr] if factor.eval_method.value == "lookup" else []
+    quoted = {f"__quoted{i}": name for i, name in enumerate(re.findall("`([^`]+)`", factor.expr))}
+    expression = factor.expr
+    for stand_in, name in quoted.items():
+        expression = expression.replace(f"`{name}`", stand_in)
+    tree = ast.parse(expression.strip(), mode="eval")
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called]
+    found.sort(key=lambda node: (node.lineno, node.col_offset))
+    return [quoted.get(node.id, node.id) for node in found]
+
+
+def _unusable(text: str, error: Exception) -> InputError:
+    return InputError(f"The formula {text!r} cannot be used: {str(error).splitlines()[0]}")
+
+
+def _formulaic() -> Any:
+    require("Formulas need", "formulaic")
+    import formulaic
+    import formulaic.errors
+    import formulaic.transforms
+
+    return formulaic

@@ -1,0 +1,304 @@
+"""One view of every kind of table: dataframes through narwhals, arrays, sparse matrices.
+
+Nothing here knows about codings; columns have names and positions, and a table goes out as the kind it came in.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from narwhals.exceptions import DuplicateError
+from scipy import sparse
+
+from setsquare._typing import BoolArray, Table
+from setsquare.errors import InputError
+
+#: Columns asked for: names, integer positions, one of either, or None for all.
+Columns: TypeAlias = str | int | Sequence[str | int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A table with named columns: a narwhals dataframe, a 2-D array, or a CSR matrix as `source`.
+
+    `seen` keeps the columns that were read: a design is learned from a table and then applied to it.
+    """
+
+    names: tuple[str, ...]
+    n_rows: int
+    source: Any
+    seen: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def position(self, name: str) -> int:
+        """Position of a column, or an error that offers the nearest names."""
+        check_column(name, self.names)
+        return self.names.index(name)
+
+    def take(self, positions: Sequence[int]) -> Any:
+        """Columns at `positions`, as the kind of table that `source` is."""
+        return self.source[:, list(positions)]
+
+    def without(self, names: Sequence[str]) -> Frame:
+        """The same rows without some columns."""
+        if not names:
+            return self
+        kept = [j for j, name in enumerate(self.names) if name not in names]
+        return Frame(tuple(self.names[j] for j in kept), self.n_rows, self.take(kept), self.seen)
+
+
+def open_table(table: Table) -> Frame:
+    """View any table as a :class:`Frame`, without a copy; one that is a frame passes through."""
+    if isinstance(table, Frame):
+        return table
+    if is_sparse(table):
+        return _from_matrix(table.tocsr())
+    native = None if isinstance(table, np.ndarray) else _as_narwhals(table)  # asking it takes longer than a small fit
+    if native is None:
+        return _from_matrix(_as_array(table))
+    names = tuple(str(name) for name in native.columns)
+    _refuse_duplicates(names)
+    return Frame(names, len(native), native)
+
+
+def is_sparse(table: Any) -> bool:
+    """Whether this is a scipy.sparse matrix or array."""
+    return bool(sparse.issparse(table))
+
+
+def require_filled(frame: Frame) -> None:
+    """Refuse a table without rows or without columns."""
+    if frame.n_rows == 0 or not frame.names:
+        raise InputError(
+            f"The table is empty ({frame.n_rows} rows, {len(frame.names)} columns); "
+            "give at least one row and one column."
+        )
+
+
+def resolve(frame: Frame, columns: Columns) -> tuple[int, ...]:
+    """Positions of the columns asked for by name or by position."""
+    if columns is None:
+        return tuple(range(len(frame.names)))
+    asked: Iterable[Any] = [columns] if isinstance(columns, str | int) else columns
+    positions = tuple(_position(frame, column) for column in asked)
+    _refuse_duplicates([frame.names[j] for j in positions])
+    return positions
+
+
+def column_names(table: Table) -> tuple[str, ...]:
+    """Names of the columns; those of an array are ``x0``, ``x1``, ….
+
+    Parameters
+    ----------
+    table : dataframe, array or sparse matrix
+
+    Returns
+    -------
+    tuple of str
+
+    Examples
+    --------
+    >>> column_names([[1, 2], [3, 4]])
+    ('x0', 'x1')
+    """
+    return open_table(table).names
+
+
+def n_rows(table: Table) -> int:
+    """Count the rows of a table.
+
+    Parameters
+    ----------
+    table : dataframe, array or sparse matrix
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> n_rows([1.0, 2.0, 3.0])
+    3
+    """
+    # A view of a pyarrow table, as batches of files are, takes longer than much of the work on one.
+    return int(table.num_rows) if type(table).__module__ == "pyarrow.lib" else open_table(table).n_rows
+
+
+def select(table: Table, columns: Columns) -> Table:
+    """Take some columns, by name or position, as the same kind of table.
+
+    Parameters
+    ----------
+    table : dataframe, array or sparse matrix
+    columns : str, int, sequence of either, or None
+        None takes them all.
+
+    Returns
+    -------
+    table of the same kind
+
+    Examples
+    --------
+    >>> select([[1, 2], [3, 4]], "x1")
+    array([[2],
+           [4]])
+    """
+    frame = open_table(table)
+    return _native(frame.take(resolve(frame, columns)))
+
+
+def drop(table: Table, columns: Columns) -> Table:
+    """Leave some columns out, by name or position; the rest is the same kind of table.
+
+    Parameters
+    ----------
+    table : dataframe, array or sparse matrix
+    columns : str, int, sequence of either, or None
+        None leaves out nothing.
+
+    Returns
+    -------
+    table of the same kind
+
+    Examples
+    --------
+    >>> drop([[1, 2], [3, 4]], "x1")
+    array([[1],
+           [3]])
+    """
+    frame = open_table(table)
+    gone = set() if columns is None else set(resolve(frame, columns))
+    return _native(frame.take([j for j in range(len(frame.names)) if j not in gone]))
+
+
+def filter_rows(table: Table, keep: BoolArray | None) -> Table:
+    """Keep the rows that an :class:`Encoded` kept, so that other tables stay aligned with it.
+
+    Parameters
+    ----------
+    table : dataframe, array or sparse matrix, shape (n, ...)
+    keep : (n,) bool array or None
+        None keeps every row.
+
+    Returns
+    -------
+    table of the same kind
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> filter_rows(np.array([[1, 2], [3, 4]]), np.array([False, True]))
+    array([[3, 4]])
+    """
+    if keep is None:
+        return table
+    source = open_table(table).source
+    return _native(source.filter(keep.tolist()) if isinstance(source, nw.DataFrame) else source[keep])
+
+
+def slice_rows(table: Table, start: int, count: int) -> Table:
+    """Take at most `count` rows from `start` on, as the same kind of table.
+
+    Parameters
+    ----------
+    table : dataframe, array or sparse matrix
+    start, count : int
+
+    Returns
+    -------
+    table of the same kind
+
+    Examples
+    --------
+    >>> slice_rows([[1, 2], [3, 4], [5, 6]], 1, 9)
+    array([[3, 4],
+           [5, 6]])
+    """
+    return _native(open_table(table).source[start : start + count])
+
+
+def check_column(name: str, names: Sequence[str]) -> None:
+    """Refuse a name that is not among `names`, and offer the nearest.
+
+    Examples
+    --------
+    >>> check_column("age", ["age", "sex"])
+    """
+    if name not in names:
+        raise InputError(f"There is no column {name!r}; {_nearest(name, names)}")
+
+
+def _as_narwhals(table: Table) -> nw.DataFrame[Any] | None:
+    try:
+        native = nw.from_native(table, eager_only=True, allow_series=True, pass_through=True)
+    except DuplicateError:
+        names = getattr(table, "column_names", None) or list(table.columns)
+        _refuse_duplicates([str(name) for name in names])
+        raise
+    if isinstance(native, nw.Series):
+        return native.to_frame() if native.name else native.alias("x0").to_frame()
+    if isinstance(native, nw.DataFrame):
+        return native
+    if hasattr(table, "collect") or hasattr(table, "compute"):
+        raise InputError(f"A lazy {type(table).__name__} cannot be read here; collect or compute it first.")
+    return None
+
+
+def _as_array(table: Table) -> np.ndarray[Any, Any]:
+    if isinstance(table, np.ma.MaskedArray):
+        raise InputError("Masked arrays are not read; fill the masked entries with NaN first.")
+    try:
+        array = np.asarray(table)
+        if array.dtype.kind == "U" and not isinstance(table, np.ndarray):
+            # A nested list with one text column: numpy would turn its numbers into text too.
+            array = np.asarray(table, dtype=object)
+    except ValueError as error:
+        raise InputError(f"The rows of the table do not have equal lengths ({error}).") from error
+    if array.ndim not in (1, 2):
+        raise InputError(
+            f"A dataframe or an array of one or two dimensions is needed, not {type(table).__name__} "
+            f"with {array.ndim} dimensions."
+        )
+    return array.reshape(-1, 1) if array.ndim == 1 else array
+
+
+def _from_matrix(matrix: Any) -> Frame:
+    return Frame(tuple(f"x{j}" for j in range(matrix.shape[1])), matrix.shape[0], matrix)
+
+
+def _native(source: Any) -> Table:
+    return source.to_native() if isinstance(source, nw.DataFrame) else source
+
+
+def _position(frame: Frame, column: Any) -> int:
+    if isinstance(column, str):
+        return frame.position(column)
+    if isinstance(column, bool | np.bool_) or not isinstance(column, int | np.integer):
+        raise InputError(f"Columns are asked for by name or position, not by {column!r}.")
+    k = len(frame.names)
+    if str(column) in frame.names and (not 0 <= column < k or frame.names[column] != str(column)):
+        raise InputError(
+            f"{column} is a position and also the name of another column; write {str(column)!r} for that one."
+        )
+    if not -k <= column < k:
+        raise InputError(f"There is no column at position {column}; the table has {k} columns.")
+    return int(column) % k
+
+
+def _refuse_duplicates(names: Sequence[str]) -> None:
+    twice = [repr(name) for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"Column names must be unique, but {', '.join(twice)} occurs more than once; rename.")
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=3)
+    if close:
+        return "did you mean " + " or ".join(repr(match) for match in close) + "?"
+    more = ", …" if len(names) > 8 else ""
+    return "the table has " + ", ".join(repr(other) for other in names[:8]) + more

@@ -1,0 +1,154 @@
+"""What an outcome or a prediction is by its values: the guess of a family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.families import Family, family
+from setsquare.tables.stray_values import refuse_strays
+
+#: More labels than this are an identifier.
+MANY_CLASSES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What the guess of a family looks at.
+
+    Attributes
+    ----------
+    low, high : float
+        Range of the numbers.
+    n_levels : int or None
+        Distinct values; None where they were not counted.
+    is_text, is_whole : bool
+        Whether these are labels, and whether all are whole numbers.
+    n_columns : int
+        Columns of class probabilities.
+    lowest_prediction : float
+        Of an outcome: the smallest prediction of it.
+    """
+
+    low: float = np.nan
+    high: float = np.nan
+    n_levels: int | None = None
+    is_text: bool = False
+    is_whole: bool = False
+    n_columns: int = 1
+    lowest_prediction: float = np.inf
+
+
+def guess_family(
+    values: Values, of: Literal["outcome", "predictions"] = "outcome", *, counts: bool = True
+) -> tuple[str, str]:
+    """Guess a family, and say why; every guess of a family in the library is made here.
+
+    Parameters
+    ----------
+    values : Values
+    of : {"outcome", "predictions"}
+        An outcome is drawn from the family; predictions are means of it, so that counts have any positive mean.
+    counts : bool
+        Whether whole numbers from 0 may be taken for counts, whose family has a log link.
+
+    Examples
+    --------
+    >>> guess_family(Values(low=0.0, high=9.0, n_levels=10, is_whole=True))
+    ('poisson', 'is a count (whole numbers from 0)')
+    >>> guess_family(Values(low=0.2, high=0.9), "predictions")
+    ('binomial', 'lie between 0 and 1')
+    """
+    labels = values.is_text or values.is_whole
+    if labels and values.n_columns > 2:
+        return "multinomial", f"has {values.n_columns} classes"
+    if values.n_levels == 2 or (values.is_text and values.n_levels == 1):
+        return "binomial", "has two values"
+    if values.is_text:
+        return "multinomial", f"has {values.n_levels} groups"
+    if of == "predictions":
+        shares = values.low >= 0.0 and values.high <= 1.0
+        return ("binomial", "lie between 0 and 1") if shares else ("gaussian", "are numbers")
+    if counts and values.is_whole and values.low == 0.0:
+        if values.lowest_prediction < 0.0:
+            return "gaussian", "is a count, but predictions are negative"
+        return "poisson", "is a count (whole numbers from 0)"
+    return "gaussian", "is a number"
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The family of an outcome, whether it is one of classes, and a sentence on why (empty where it was asked for)."""
+
+    family: Family
+    is_classes: bool
+    reason: str = ""
+
+
+def read_family(
+    outcome: np.ndarray[Any, Any],
+    asked: Family | None = None,
+    *,
+    name: str = "",
+    n_columns: int = 1,
+    lowest_prediction: float = np.inf,
+    is_category: bool = False,
+) -> Guess:
+    """Tell the family of an outcome by its values, or check the one that was asked for.
+
+    Parameters
+    ----------
+    outcome : ndarray of shape (n,)
+    asked : Family, optional
+    name : str
+        Of the outcome, for sentences.
+    n_columns, lowest_prediction
+        As in :class:`Values`.
+    is_category : bool
+        Whether the type of the column says that it holds groups.
+
+    Examples
+    --------
+    >>> read_family(np.array(["no", "yes"]), name="income").reason
+    "The outcome 'income' has two values, so the family is binomial: pass family= if it is another."
+    >>> read_family(np.array([0, 3, 1])).family, read_family(np.array([1.5, 0.2, 7.1])).family
+    (<family poisson>, <family gaussian>)
+    """
+    what = f"The outcome {name!r}" if name else "The outcome"
+    text = outcome.dtype.kind in "OUSb"
+    levels, counts = _levels(outcome, what)
+    if len(levels) < 2:
+        raise InputError(f"{what} is {levels[0]} in every row: there is nothing to predict.")
+    if text and not is_category:
+        refuse_strays(what, dict(zip(levels.tolist(), counts.tolist(), strict=True)))
+    if text and len(levels) > MANY_CLASSES:
+        raise InputError(f"{what} is text with {len(levels)} different values: give numbers or groups.")
+    if asked is not None:
+        if text:
+            refuse_text(asked, what)
+        if text and asked.name == "binomial" and len(levels) > 2:
+            raise InputError(f"{what} has {len(levels)} groups: the binomial family takes two.")
+        return Guess(asked, asked.is_vector or (asked.name == "binomial" and len(levels) == 2))
+    low, high = (np.nan, np.nan) if text else (float(levels[0]), float(levels[-1]))
+    whole = not text and bool((levels == np.floor(levels)).all())
+    kind, why = guess_family(Values(low, high, len(levels), text, whole, n_columns, lowest_prediction))
+    reason = f"{what} {why}, so the family is {kind}: pass family= if it is another."
+    return Guess(family(kind), kind in ("binomial", "multinomial"), reason)
+
+
+def _levels(outcome: np.ndarray[Any, Any], what: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    if outcome.dtype.kind not in "OUSbiuf":
+        raise InputError(f"{what} is of type {outcome.dtype}: give numbers or groups.")
+    missing = np.array([value is None for value in outcome]) if outcome.dtype.kind == "O" else outcome != outcome
+    if missing.any():
+        raise MissingValuesError(f"{what} has {int(missing.sum())} missing value(s): pass missing='drop'.")
+    return np.unique(outcome.astype(str) if outcome.dtype.kind == "O" else outcome, return_counts=True)
+
+
+def refuse_text(glm: Family, what: str = "The outcome") -> None:
+    """Refuse labels for a family of numbers."""
+    if glm.name not in ("binomial", "multinomial"):
+        raise InputError(f"{what} is text, which the {glm.name} family cannot have: leave family= out.")

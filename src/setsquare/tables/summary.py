@@ -1,0 +1,204 @@
+"""What rows say of their columns: kinds, levels, missing values. Of several batches, it is merged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from setsquare._typing import IntArray, Table
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.tables.coders import Categorical, Numeric, order_levels
+from setsquare.tables.column import (
+    Column,
+    Level,
+    Levels,
+    Missing,
+    Numbers,
+    complete_rows,
+    plain_columns,
+    read,
+    read_column,
+)
+from setsquare.tables.frame import filter_rows, n_rows, open_table
+from setsquare.tables.stray_values import refuse_strays
+
+#: A text column with more levels than this, and than half the rows, is taken for an identifier.
+MANY_LEVELS = 50
+#: A numeric column with no more values than this is taken for codes of groups when cells are asked for.
+FEW_VALUES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What some rows say of one column.
+
+    Attributes
+    ----------
+    n, n_missing : int
+    total : float
+        Sum of the numbers.
+    counts : mapping of level to int, or None
+        None for a numeric column.
+    declared : tuple of levels
+        The order that the column declares, if any.
+    values : frozenset of float or None
+        Distinct numbers, where they were asked for and are few.
+    is_category : bool
+        Whether the type of the column, and not only the text in it, makes it categorical.
+    """
+
+    n: int
+    n_missing: int
+    total: float = 0.0
+    counts: Mapping[Level, int] | None = None
+    declared: tuple[Level, ...] = ()
+    values: frozenset[float] | None = None
+    is_category: bool = False
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether every value is missing, so that nothing tells numbers from levels."""
+        return self.n_missing == self.n
+
+    def merge(self, other: Seen, name: str) -> Seen:
+        """What the rows of both say."""
+        numeric = {seen.counts is None for seen in (self, other) if not seen.is_blank}
+        if len(numeric) > 1:
+            raise InputError(
+                f"Column {name!r} is numeric in some batches and text or categories in others: convert it."
+            )
+        n, n_missing = self.n + other.n, self.n_missing + other.n_missing
+        if numeric == {False} or (self.counts is not None and other.counts is not None):
+            counts = Counter(self.counts or {}) + Counter(other.counts or {})
+            declared = tuple(dict.fromkeys(self.declared + other.declared))
+            is_category = self.is_category or other.is_category
+            return Seen(n, n_missing, counts=counts, declared=declared, is_category=is_category)
+        known = [seen.values for seen in (self, other) if not seen.is_blank]
+        values = None if None in known else _few(frozenset().union(*(v for v in known if v is not None)))
+        return Seen(n, n_missing, self.total + other.total, values=values)
+
+    @property
+    def levels(self) -> list[Level]:
+        """Levels that occur, in declared or sorted order, None for missing last."""
+        counts = self.counts or {}
+        present: Any = [level for level, count in counts.items() if count]
+        place = {level: i for i, level in enumerate(self.declared)}
+        ordered = sorted(present, key=place.__getitem__ if self.declared else None)
+        return [*ordered, None] if self.n_missing else ordered
+
+
+def see(column: Column, *, distinct: bool = False) -> Seen:
+    """Look at one column; `distinct` also lists the values of a numeric one."""
+    if isinstance(column, Levels):
+        counts = np.bincount(column.codes + 1, minlength=len(column.levels) + 1)
+        present = {level: int(count) for level, count in zip(column.levels, counts[1:], strict=True) if count}
+        return Seen(
+            len(column.codes),
+            int(counts[0]),
+            counts=present,
+            declared=column.declared,
+            is_category=column.is_category,
+        )
+    there = column.values[~column.missing]
+    values = _few(frozenset(np.unique(there).tolist())) if distinct else None
+    return Seen(len(column.values), len(column.values) - len(there), float(there.sum()), values=values)
+
+
+def code_column(name: str, seen: Seen, reference: Mapping[str, Level], missing: Missing) -> Numeric | Categorical:
+    """Return the coder of a column."""
+    if seen.is_blank:
+        raise MissingValuesError(f"Column {name!r} has missing values only; leave it out.")
+    if seen.counts is not None:
+        if not seen.is_category and name not in reference:  # naming a reference declares groups, too
+            refuse_strays(f"Column {name!r}", {level: count for level, count in seen.counts.items() if count})
+        levels = order_levels(seen.levels, name, reference.get(name))
+        if len(levels) > max(MANY_LEVELS, seen.n // 2):
+            raise InputError(
+                f"Column {name!r} has {len(levels)} levels in {seen.n} rows, as an identifier has; leave it out, "
+                "or convert it if it holds numbers as text."
+            )
+        return Categorical(name, levels)
+    if name in reference:
+        raise InputError(f"Column {name!r} is numeric and has no reference level; convert it to text.")
+    fill = seen.total / (seen.n - seen.n_missing) if missing == "level" else None
+    return Numeric(name, fill, bool(seen.n_missing))
+
+
+@dataclass(frozen=True, slots=True)
+class TableSeen:
+    """What some rows say of several columns.
+
+    Attributes
+    ----------
+    n_rows, n_kept : int
+        Rows, and those that are complete where others are to be dropped.
+    columns : mapping of str to Seen
+    cells : frozenset of tuples of levels
+        Combinations of the columns that cells were asked of; None stands for a missing value, and for any number.
+    """
+
+    n_rows: int
+    n_kept: int
+    columns: Mapping[str, Seen]
+    cells: frozenset[tuple[Level, ...]] = frozenset()
+
+    def merge(self, other: TableSeen) -> TableSeen:
+        """What the rows of both say."""
+        return TableSeen(
+            self.n_rows + other.n_rows,
+            self.n_kept + other.n_kept,
+            {name: seen.merge(other.columns[name], name) for name, seen in self.columns.items()},
+            self.cells | other.cells,
+        )
+
+
+def observe(table: Table, columns: Sequence[str], *, missing: Missing, cells: Sequence[str] = ()) -> TableSeen:
+    """Look at the columns of a batch, of which some will be coded by their cells."""
+    total = kept = n_rows(table)
+    if missing == "drop":
+        table = filter_rows(table, complete_rows(open_table(table), columns))
+        kept = n_rows(table)
+    seen = _sum_plain(table, [name for name in columns if name not in cells])
+    if len(seen) < len(columns):
+        frame = open_table(table)
+        seen |= {name: see(read(frame, name), distinct=name in cells) for name in columns if name not in seen}
+    found = _cells([read_column(table, name) for name in cells]) if cells and kept else frozenset()
+    return TableSeen(total, kept, seen, found)
+
+
+def _sum_plain(table: Table, names: Sequence[str]) -> dict[str, Seen]:
+    """Look at numbers that lie plainly in memory, up to the first column that does not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        plain = zip(names, plain_columns(table, names), strict=False)
+        totals = {name: (len(x), float(x.sum(dtype=np.float64))) for name, x in plain}
+    # One number that is not finite would spoil the sum.
+    return {name: Seen(n, 0, total) for name, (n, total) in totals.items() if np.isfinite(total)}
+
+
+def _cells(columns: Sequence[Column]) -> frozenset[tuple[Level, ...]]:
+    codes = [np.zeros(len(c.values), dtype=np.int64) if isinstance(c, Numbers) else c.codes + 1 for c in columns]
+    levels = [(None,) if isinstance(c, Numbers) else (None, *c.levels) for c in columns]
+    return frozenset(tuple(of[i] for of, i in zip(levels, cell, strict=True)) for cell in observed(codes))
+
+
+def observed(codes: Sequence[IntArray]) -> tuple[tuple[int, ...], ...]:
+    """List the combinations of `codes` that occur, in lexicographic order."""
+    ids = np.zeros(len(codes[0]), dtype=np.int64)
+    first = ids[:1]
+    for code in codes:
+        # Renumbered at each column, so that the product of all level counts is never formed.
+        _, first, ids = np.unique(ids * (code.max() + 1) + code, return_index=True, return_inverse=True)
+    return tuple(tuple(int(code[row]) for code in codes) for row in first)
+
+
+def looks_like_codes(seen: Seen) -> bool:
+    """Whether numbers are whole and few, and each occurs often: groups rather than a quantity."""
+    return seen.values is not None and 10 * len(seen.values) <= seen.n and all(v == np.floor(v) for v in seen.values)
+
+
+def _few(values: frozenset[float]) -> frozenset[float] | None:
+    return values if len(values) <= FEW_VALUES else None
