@@ -328,9 +328,9 @@ def test_options_go_to_the_audit() -> None:
         evaluation=["glm", "linear"],
         cluster=cluster,
         reference={"sex": "m"},
-        level=0.9,
+        confidence=0.9,
     )
-    assert [e.name for e in found.evaluations] == ["glm", "linear"] and found.level == 0.9
+    assert [e.name for e in found.evaluations] == ["glm", "linear"] and found.confidence == 0.9
     assert "cluster" in found.evaluations[0].title and "sex[f]" in [e.term for e in found.evaluations[0].effects]
     weighted = sq.audit_model(LinearRegression(), Z, SIGNAL, X, sample_weight=np.linspace(0.5, 2.0, N))
     assert weighted.p_value != found.p_value

@@ -54,7 +54,7 @@ CASES = {
     "a group of few rows": ("leaking", ["rare", "sex"], {}),
     "a group on the edge": ("certain", ["rare", "sex", "age"], {}),
     "one extreme prediction": ("extreme", ["sex", "race"], {}),
-    "tolerance": ("leaking", ["sex"], {"tolerance": 0.3, "level": 0.9}),
+    "tolerance": ("leaking", ["sex"], {"tolerance": 0.3, "confidence": 0.9}),
 }
 
 

@@ -134,7 +134,7 @@ def test_relu_finds_what_is_not_linear_and_equals_the_audit_of_each_unit(mirrore
 
 def test_the_forest_of_the_components_is_that_of_all_standardised_units(mirrored: tuple[Tensor, Array]) -> None:
     x, age = mirrored
-    settings: dict[str, Any] = {"evaluation": "forest", "n_permutations": 19, "level": 0.9}
+    settings: dict[str, Any] = {"evaluation": "forest", "n_permutations": 19, "confidence": 0.9}
     result = audit_layer(nn.Sequential(Square()), [x], "0", age, **settings)
     assert result.is_leak and "forest" in result.reason
     units = Square()(x).numpy()

@@ -243,11 +243,11 @@ def test_impossible_predictions_are_counted_and_certain_ones_that_are_right_are_
 def test_intervals_stay_in_range() -> None:
     y, p, _, _ = draw_binary(25)
     for metric in performance(y, p, "binomial"):
-        found = interval(metric, level=0.9999)
+        found = interval(metric, confidence=0.9999)
         assert 0.0 < found.ci_low < found.estimate < found.ci_high
         assert found.ci_high < 1.0 or metric.name == "deviance"
     r2 = named(*CASES["gaussian"][:2], "gaussian")["r2"]
-    assert interval(r2, level=0.999999).ci_high < 1.0
+    assert interval(r2, confidence=0.999999).ci_high < 1.0
 
 
 @pytest.mark.parametrize(

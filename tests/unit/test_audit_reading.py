@@ -719,9 +719,9 @@ def test_pandas_rows_in_another_order_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"level": 1.0}, "level"),
-        ({"level": 95}, "level"),
-        ({"level": 0.05}, "level"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"confidence": 95}, "confidence"),
+        ({"confidence": 0.05}, "confidence"),
         ({"tolerance": -0.1}, "tolerance"),
         ({"tolerance": 1.0}, "tolerance"),
         ({"n_permutations": 3}, "permutations"),

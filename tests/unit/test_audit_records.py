@@ -264,7 +264,7 @@ def test_bounds_are_in_order(rng: np.random.Generator) -> None:
     X = rng.normal(size=(N, 1))
     for slope in (0.0, 0.1, 1.0, 30.0):
         y = slope * X[:, 0] + rng.normal(size=N)
-        low, high = (association(y, X, level=level)[0] for level in (0.9, 0.99))
+        low, high = (association(y, X, confidence=c)[0] for c in (0.9, 0.99))
         assert low.estimate <= low.upper <= high.upper <= 1.0
         assert association(y, X)[1][0].upper == pytest.approx(association(y, X)[0].upper)
         assert association(-3.0 * y + 7.0, 1e5 * X - 2.0)[0].upper == pytest.approx(association(y, X)[0].upper, 1e-6)
@@ -374,9 +374,9 @@ def certificate(upper: float, n: int = 1000, estimate: float = 0.01) -> Certific
 
 
 def verdict(
-    *evaluations: Evaluation, upper: float = 0.05, level: float = 0.95, tolerance: float = 0.0
+    *evaluations: Evaluation, upper: float = 0.05, confidence: float = 0.95, tolerance: float = 0.0
 ) -> tuple[str, str]:
-    found = judge(evaluations, certificate(upper), level=level, limits=Limits(tolerance))
+    found = judge(evaluations, certificate(upper), confidence=confidence, limits=Limits(tolerance))
     return str(found.verdict), found.reason
 
 
@@ -388,11 +388,11 @@ def test_verdicts() -> None:
 
 
 def test_the_level_decides() -> None:
-    assert verdict(evaluation(0.03))[0] == "leak" and verdict(evaluation(0.03), level=0.99)[0] == "no leak found"
+    assert verdict(evaluation(0.03))[0] == "leak" and verdict(evaluation(0.03), confidence=0.99)[0] == "no leak found"
 
 
 def test_a_p_value_on_the_line_is_judged_alike_at_every_level() -> None:
-    assert verdict(evaluation(0.05), level=0.95)[0] == verdict(evaluation(0.1), level=0.9)[0]
+    assert verdict(evaluation(0.05), confidence=0.95)[0] == verdict(evaluation(0.1), confidence=0.9)[0]
 
 
 def test_several_models_share_the_error_rate() -> None:

@@ -260,7 +260,7 @@ def test_numbers_are_short() -> None:
 
 
 def test_confidence_is_never_printed_as_certainty() -> None:
-    assert "100%" not in str(sq.audit(P, TABLE, level=0.999))
+    assert "100%" not in str(sq.audit(P, TABLE, confidence=0.999))
 
 
 def test_the_reason_has_the_adjusted_p_value() -> None:

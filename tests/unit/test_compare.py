@@ -231,10 +231,10 @@ def test_repeated_rows_in_clusters_have_the_errors_of_one_row() -> None:
 
 
 def test_options_go_to_the_audit() -> None:
-    found = sq.compare({"plain": P}, Y, GROUP, vcov="HC0", level=0.9, evaluation=["glm", "linear"])
-    assert found.level == found["plain"].audit.level == 0.9
+    found = sq.compare({"plain": P}, Y, GROUP, vcov="HC0", confidence=0.9, evaluation=["glm", "linear"])
+    assert found.confidence == found["plain"].audit.confidence == 0.9
     assert [e.name for e in found["plain"].audit.evaluations] == ["glm", "linear"]
-    narrow, wide = (sq.compare({"p": P}, Y, GROUP, level=v)["p"].scores[0].value for v in (0.8, 0.99))
+    narrow, wide = (sq.compare({"p": P}, Y, GROUP, confidence=v)["p"].scores[0].value for v in (0.8, 0.99))
     assert narrow.ci_high < wide.ci_high
 
 

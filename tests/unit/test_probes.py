@@ -167,7 +167,7 @@ def test_progress_counts_every_fit(data):
         ({"a": np.zeros((600, 2))}, {"folds": 2}, "give 3 or more"),
         ({"a": np.zeros((600, 2))}, {"probes": ("forest",)}, "name one or more of linear, logistic, mlp, boosting"),
         ({"a": np.zeros((600, 2))}, {"max_rows": 5}, "100 or more"),
-        ({"a": np.zeros((600, 2))}, {"level": 95}, "between 0.5 and 1"),
+        ({"a": np.zeros((600, 2))}, {"confidence": 95}, "between 0.5 and 1"),
         ({"a": np.zeros((600, 2))}, {"cluster": np.arange(600) % 7}, "7 rows or clusters are too few for 5 folds"),
         ({"a": np.zeros((600, 2))}, {"cluster": np.arange(5)}, "give one value a row"),
     ],

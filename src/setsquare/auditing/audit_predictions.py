@@ -64,7 +64,7 @@ def audit(
     coding: str = "dummy",
     reference: Mapping[str, Any] | None = None,
     missing: str = "error",
-    level: float = 0.95,
+    confidence: float = 0.95,
     tolerance: float = 0.05,
     group_tolerance: float = 0.1,
     shape_tolerance: float = 0.2,
@@ -107,8 +107,8 @@ def audit(
         Reference levels of categorical columns.
     missing : {"error", "drop", "level"}
         What happens to missing values of the protected columns; "drop" also leaves out rows without a prediction.
-    level : float
-        Confidence of intervals and bounds; 1 - level is the chance of a false alarm.
+    confidence : float
+        Confidence of intervals and bounds; 1 - confidence is the chance of a false alarm.
     tolerance : float
         A dependence that is detected is a trace, not a leak, if the upper bound on its correlation is at most this.
         With 0 everything that is detected is a leak.
@@ -143,7 +143,7 @@ def audit(
     leak
     """
     settings = Settings(
-        vcov, level, Limits(tolerance, group_tolerance, shape_tolerance), n_permutations, max_rows, random_state
+        vcov, confidence, Limits(tolerance, group_tolerance, shape_tolerance), n_permutations, max_rows, random_state
     )
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
@@ -199,8 +199,8 @@ def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
         raise InputError(f"Unknown vcov {settings.vcov!r}: choose one of {', '.join(KINDS)}.")
     if settings.vcov == "cluster" and cluster is None:
         raise InputError("vcov='cluster' needs the clusters: pass cluster=.")
-    if not 0.5 <= settings.level < 1.0:
-        raise InputError(f"level is a confidence between 0.5 and 1, such as 0.95, not {settings.level}.")
+    if not 0.5 <= settings.confidence < 1.0:
+        raise InputError(f"confidence is a confidence between 0.5 and 1, such as 0.95, not {settings.confidence}.")
     if not 0.0 <= settings.limits.correlation < 1.0:
         raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.limits.correlation}.")
     if not 0.0 <= settings.limits.shape < 1.0:
@@ -271,7 +271,7 @@ def _complete(
 
 def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings) -> AuditResult:
     n, p = protected.values.shape
-    blank = nothing_to_leak(n, p, settings.level, str(subject.family))
+    blank = nothing_to_leak(n, p, settings.confidence, str(subject.family))
     if subject.is_constant:
         return blank
     evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
@@ -279,7 +279,7 @@ def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], setti
         # Bounds rest on robust errors, whatever the table shows.
         robust = "HC3" if protected.cluster is None else "cluster"
         fit = evaluate_glm(subject.values, protected, subject.family, vcov=robust)[1]
-    bounds = certify(subject.values, protected, subject.family, fit, settings.level)
+    bounds = certify(subject.values, protected, subject.family, fit, settings.confidence)
     return conclude_audit(blank, evaluations, bounds, settings, protected, effect_map=effect_map)
 
 
@@ -287,7 +287,7 @@ def _evaluate(
     subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings
 ) -> tuple[tuple[Evaluation, ...], Fit | None, EffectMap | None]:
     """Run the evaluation models in order; random numbers of each start from the same seed."""
-    y, level = subject.values, settings.level
+    y, confidence = subject.values, settings.confidence
     fit: Fit | None = None
     effect_map: EffectMap | None = None
     evaluations: list[Evaluation] = []
@@ -296,7 +296,7 @@ def _evaluate(
         if name == "shape":
             tested = protected.without_lone_rows()
             sample = sample_of(tested.part(y), tested)
-            found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, level)
+            found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, confidence)
         elif name in PERMUTATION_BASED:
             found = PERMUTATION_BASED[name](
                 y, protected, rng=rng, n_permutations=settings.n_permutations, max_rows=settings.max_rows
@@ -314,7 +314,7 @@ def _evaluate(
             glm = make_family("gaussian") if name == "linear" else subject.family
             vcov = "cluster" if protected.cluster is not None and settings.vcov != "model" else settings.vcov
             found, own = evaluate_glm(
-                y, protected, glm, vcov=vcov, level=level, classes=subject.classes, seed=settings.seed
+                y, protected, glm, vcov=vcov, confidence=confidence, classes=subject.classes, seed=settings.seed
             )
             found = replace(found, name=name)
             fit = own if name == "glm" else fit

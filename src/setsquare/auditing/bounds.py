@@ -73,7 +73,7 @@ def association(
     *,
     weight: Array | None = None,
     cluster: IntArray | None = None,
-    level: float = 0.95,
+    confidence: float = 0.95,
     basis: Basis | None = None,
 ) -> tuple[Association, tuple[Association, ...]]:
     """Bound the multiple correlation of ``y`` (n,) with all columns of ``X`` (n, p), and that with each of them.
@@ -85,7 +85,7 @@ def association(
     weight : ndarray of shape (n,), optional
     cluster : integer ndarray of shape (n,), optional
         Rows with the same code are not independent.
-    level : float
+    confidence : float
         Confidence of each bound.
     basis : Basis, optional
         Of the columns, where it is known already.
@@ -105,20 +105,20 @@ def association(
     basis = basis or protected_basis(X, w)
     rows = ArrayRows(X, y[:, None], np.zeros((len(y), 0)), w)
     if cluster is None:
-        return associate(rows, float(w @ y), basis, float(w @ w), level)
+        return associate(rows, float(w @ y), basis, float(w @ w), confidence)
     noise = shared_noise(basis.apply(X), (y - w @ y)[:, None], w, cluster)
     sample = _Sample(int(cluster.max()) + 1, float(np.trace(noise)) / basis.rank)
-    return _associate(rows, float(w @ y), basis, sample, level, Block(X, y[:, None], X[:, :0], w), cluster)
+    return _associate(rows, float(w @ y), basis, sample, confidence, Block(X, y[:, None], X[:, :0], w), cluster)
 
 
 def associate(
-    rows: Rows, mean: float, basis: Basis, concentration: float, level: float
+    rows: Rows, mean: float, basis: Basis, concentration: float, confidence: float
 ) -> tuple[Association, tuple[Association, ...]]:
     """Bound correlations as :func:`association` does, of rows anywhere whose features are the protected columns.
 
     ``mean`` is that of the predictions, ``concentration`` the sum of the squared weights.
     """
-    return _associate(rows, mean, basis, _Sample(rows.n_rows, concentration), level)
+    return _associate(rows, mean, basis, _Sample(rows.n_rows, concentration), confidence)
 
 
 def _associate(
@@ -126,7 +126,7 @@ def _associate(
     mean: float,
     basis: Basis,
     sample: _Sample,
-    level: float,
+    confidence: float,
     whole: Block | None = None,
     cluster: IntArray | None = None,
 ) -> tuple[Association, tuple[Association, ...]]:
@@ -146,10 +146,10 @@ def _associate(
     else:
         near, pull, near_own, pull_own = parts.sums(whole, cluster)
     single = [
-        _bound(float(own[j] ** 2), near_own[j, None, None], pull_own[j], sample, level) if varies[j] else UNKNOWN
+        _bound(float(own[j] ** 2), near_own[j, None, None], pull_own[j], sample, confidence) if varies[j] else UNKNOWN
         for j in range(p)
     ]
-    return _bound(float(c @ c), near, pull, sample, level), tuple(single)
+    return _bound(float(c @ c), near, pull, sample, confidence), tuple(single)
 
 
 def _moments(mean: float, centre: Array, block: Block) -> Sums:
@@ -235,21 +235,21 @@ class _Sample:
     concentration: float
 
 
-def _bound(R2: float, near: Array, powers: Array, sample: _Sample, level: float) -> Association:
+def _bound(R2: float, near: Array, powers: Array, sample: _Sample, confidence: float) -> Association:
     R2, rank = min(R2, 1.0), len(near)
     df = sample.n - rank - 1
     if df < 1:  # as many columns as independent units: nothing is ruled out
         return Association(math.sqrt(R2), math.sqrt(R2), 1.0, math.inf, rank)
     grown, (pull, third) = sample.n / df, powers.tolist()
     floor = (1.0 - R2) * sample.concentration * grown
-    upper = bound_length(R2, near * grown, floor, df, level, pull=pull * grown, third=third * grown)
+    upper = bound_length(R2, near * grown, floor, df, confidence, pull=pull * grown, third=third * grown)
     mean = float(np.trace(near)) * grown / rank
     estimate = math.sqrt(max(R2 - (rank - 1) * min(mean, floor), 0.0))
     return Association(math.sqrt(R2), estimate, max(upper, estimate), math.sqrt(max(mean, floor)), rank)
 
 
 def bound_length(
-    R2: float, V: Array, floor: float, df: float, level: float, *, pull: float = 0.0, third: float = 0.0
+    R2: float, V: Array, floor: float, df: float, confidence: float, *, pull: float = 0.0, third: float = 0.0
 ) -> float:
     """Largest length of a vector, of which an estimate has the squared length ``R2`` and covariance ``V`` (r, r).
 
@@ -267,7 +267,7 @@ def bound_length(
         Variance in each direction if all rows have one spread.
     df : float
         Degrees of freedom of the variances.
-    level : float
+    confidence : float
         Confidence.
     pull, third : float
         Sums of the squared and cubed influences of the rows on the length itself, where they are known.
@@ -283,7 +283,7 @@ def bound_length(
     rank = len(V)
     values = np.linalg.eigvalsh(V)
     noisiest = float(values[-1] if MANY * rank <= df else values.mean())
-    t = float(special.stdtrit(df, level))
+    t = float(special.stdtrit(df, confidence))
     skew = third / (6.0 * pull) * (1.0 + 2.0 * t * t) if pull > 0.0 else 0.0
     if 10.0 * rank * max(noisiest, floor) < R2:  # further out the error of R is that of its influence function
         variance = max(noisiest * (1.0 - R2), floor * (1.0 - R2), pull)
@@ -295,14 +295,14 @@ def bound_length(
     noise = min(float(values.sum()), rank * floor)
     dimension = max(float(values @ values), rank * floor**2) / scale**2
     statistic = max((R2 - noise) / scale + dimension, 0.0)
-    noncentrality = _largest_noncentrality(statistic, dimension, df, level, t)
+    noncentrality = _largest_noncentrality(statistic, dimension, df, confidence, t)
     # A sample that happens to lie at zero does not prove zero.
     return min(1.0, math.sqrt(scale * max(noncentrality, t * t)) + abs(skew))
 
 
-def _largest_noncentrality(statistic: float, dimension: float, df: float, level: float, t: float) -> float:
+def _largest_noncentrality(statistic: float, dimension: float, df: float, confidence: float, t: float) -> float:
     """Largest non-centrality for which so small a statistic is not a surprise."""
     if statistic < NORMAL:
-        return float(special.ncfdtrinc(dimension, df, 1.0 - level, statistic / dimension))
+        return float(special.ncfdtrinc(dimension, df, 1.0 - confidence, statistic / dimension))
     middle = statistic - dimension + 2.0 * t * t
     return middle + math.sqrt(middle**2 - (statistic - dimension) ** 2 + 2.0 * t * t * dimension)

@@ -79,7 +79,7 @@ class Certificate:
     ----------
     n, p : int
         Rows, and protected columns.
-    level : float
+    confidence : float
     correlation, correlation_upper : float
         Multiple correlation of the predictions with all protected columns, and what it is at most. Independent columns
         explain something by chance; what more than one would is taken off.
@@ -95,7 +95,7 @@ class Certificate:
 
     n: int
     p: int
-    level: float
+    confidence: float
     correlation: float
     correlation_upper: float
     effect_kind: str
@@ -114,7 +114,7 @@ class Certificate:
 
     def __str__(self) -> str:
         head = (
-            f"With {100 * self.level:g} % confidence the correlation with the protected columns is at most "
+            f"With {100 * self.confidence:g} % confidence the correlation with the protected columns is at most "
             f"{self.correlation_upper:.3f} (n = {self.n}, p = {self.p})."
         )
         effects = (
@@ -133,18 +133,18 @@ def certify(
     protected: Protected,
     glm: Family,
     fit: Fit | None,
-    level: float,
+    confidence: float,
 ) -> Certificate:
     """Bound every association of predictions ``y``, (n,) or (n, k)."""
-    whole, single = _largest(y.reshape(len(y), -1), protected, level)
+    whole, single = _largest(y.reshape(len(y), -1), protected, confidence)
     scale = _spread(y, protected.weight) if glm.activation.name == "identity" and y.ndim == 1 else 1.0
     spreads = [_spread(x, protected.weight) for x in protected.columns]
     terms = tuple(zip(protected.names, protected.sources, protected.group_sizes, spreads, strict=True))
-    found = bound_effects(whole, single, terms, glm, fit, level, scale, len(y))
-    return replace(found, references=_bound_references(y, protected, level))
+    found = bound_effects(whole, single, terms, glm, fit, confidence, scale, len(y))
+    return replace(found, references=_bound_references(y, protected, confidence))
 
 
-def _bound_references(y: Array, protected: Protected, level: float) -> tuple[ColumnBound, ...]:
+def _bound_references(y: Array, protected: Protected, confidence: float) -> tuple[ColumnBound, ...]:
     """Bounds for the groups that others are compared with, which have no column of their own."""
     w = mean_weight(len(y), protected.weight)
     found = find_references(w @ protected.values, protected.sources, protected.is_group)
@@ -153,7 +153,7 @@ def _bound_references(y: Array, protected: Protected, level: float) -> tuple[Col
     rest = 1.0 - protected.values @ found.members
     names = tuple(f"{source} (reference group)" for source in found.sources)
     references = replace(protected, values=rest, names=names, sources=found.sources)
-    single = _largest(y.reshape(len(y), -1), references, level)[1]
+    single = _largest(y.reshape(len(y), -1), references, confidence)[1]
     return bound_references(found, single, rest.sum(axis=0))
 
 
@@ -200,7 +200,7 @@ def bound_effects(
     terms: Sequence[tuple[str, str, int | None, float]],
     glm: Family,
     fit: Fit | None,
-    level: float,
+    confidence: float,
     scale: float,
     n: int,
 ) -> Certificate:
@@ -213,7 +213,7 @@ def bound_effects(
     for j, (name, source, n_group, spread) in enumerate(terms):
         unit = "group" if n_group is not None else f"sd ({spread:.3g})" if spread > 0.0 else "-"
         found = single[j]
-        effect, upper = _effect(fit, j, 1.0 if n_group is not None else spread, level, scale, ratio=_is_ratio(glm))
+        effect, upper = _effect(fit, j, 1.0 if n_group is not None else spread, confidence, scale, ratio=_is_ratio(glm))
         distances: tuple[float | None, float | None] = (None, None)
         if n_group is not None and spread > 0.0:  # the correlation with an indicator is a difference of means
             distances = found.estimate / spread, found.upper / spread
@@ -223,20 +223,20 @@ def bound_effects(
             )
         )
     kind = "" if fit is None else _kind(glm)
-    return Certificate(n, len(terms), level, whole.estimate, whole.upper, kind, tuple(bounds), whole.sample)
+    return Certificate(n, len(terms), confidence, whole.estimate, whole.upper, kind, tuple(bounds), whole.sample)
 
 
-def _largest(Y: Array, protected: Protected, level: float) -> tuple[Association, tuple[Association, ...]]:
+def _largest(Y: Array, protected: Protected, confidence: float) -> tuple[Association, tuple[Association, ...]]:
     """Largest associations over the columns of ``Y``, at a level that holds for all of them together."""
     k, X, weight, cluster = Y.shape[1], protected.values, protected.weight, protected.cluster
     if k == 2 and np.ptp(Y.sum(axis=1)) < 1e-6:
         Y, k = Y[:, 1:], 1  # two shares are one number
-    share = 1.0 - (1.0 - level) / k
+    share = 1.0 - (1.0 - confidence) / k
     if k > MANY:  # of many units, those that follow the columns most closely
         tops = [unit_correlations(Y, part, weight).argmax() for part in (X, *(x[:, None] for x in X.T))]
         Y = Y[:, sorted(set(map(int, tops)))]
     basis = protected.basis
-    found = [association(y, X, weight=weight, cluster=cluster, level=share, basis=basis) for y in Y.T]
+    found = [association(y, X, weight=weight, cluster=cluster, confidence=share, basis=basis) for y in Y.T]
     whole = max((total for total, _ in found), key=lambda a: a.upper)
     single = [max((own[j] for _, own in found), key=lambda a: a.upper) for j in range(X.shape[1])]
     return whole, tuple(single)
@@ -257,7 +257,9 @@ def _spread(x: Array, weight: Array | None) -> float:
     return math.sqrt(float(w @ (x - w @ x) ** 2))
 
 
-def _effect(fit: Fit | None, j: int, unit: float, level: float, scale: float, *, ratio: bool) -> tuple[float, float]:
+def _effect(
+    fit: Fit | None, j: int, unit: float, confidence: float, scale: float, *, ratio: bool
+) -> tuple[float, float]:
     """Largest effect over the classes, in either direction, and its upper bound."""
     if fit is None:
         return math.nan, math.nan
@@ -266,7 +268,7 @@ def _effect(fit: Fit | None, j: int, unit: float, level: float, scale: float, *,
     p = fit.coef.shape[1]
     estimate = np.abs(fit.coef[:, j])
     errors = np.sqrt(np.maximum(np.diag(fit.cov)[j::p], 0.0))
-    share = 1.0 - (1.0 - level) / len(estimate)
+    share = 1.0 - (1.0 - confidence) / len(estimate)
     z = stats.norm.ppf(share) if math.isinf(fit.df) else stats.t.ppf(share, fit.df)
     with np.errstate(over="ignore"):
         both = np.array([np.max(estimate), np.max(estimate + z * errors)]) * unit / scale

@@ -18,25 +18,25 @@ class Settings:
     """How an audit is done; see :func:`audit`."""
 
     vcov: str = "HC3"
-    level: float = 0.95
+    confidence: float = 0.95
     limits: Limits = DEFAULT_LIMITS
     n_permutations: int = 499
     max_rows: int | None = None
     seed: int = 0
 
 
-def nothing_to_leak(n: int, p: int, level: float, family: str) -> AuditResult:
+def nothing_to_leak(n: int, p: int, confidence: float, family: str) -> AuditResult:
     """Result where every prediction is the same: what there is to say is put in its place."""
     return AuditResult(
         verdict=Verdict.NONE,
         reason="Nothing to leak: every prediction is the same.",
         evaluations=(),
-        certificate=Certificate(n, p, level, 0.0, 0.0, "", ()),
+        certificate=Certificate(n, p, confidence, 0.0, 0.0, "", ()),
         setting="",
         family=family,
         n=n,
         n_protected=p,
-        level=level,
+        confidence=confidence,
     )
 
 
@@ -50,7 +50,7 @@ def conclude_audit(
     effect_map: EffectMap | None = None,
 ) -> AuditResult:
     """Judge, and say what to beware of; ``protected`` are the columns where they are in memory."""
-    decision = judge(evaluations, bounds, level=settings.level, limits=settings.limits)
+    decision = judge(evaluations, bounds, confidence=settings.confidence, limits=settings.limits)
     return replace(
         blank,
         verdict=decision.verdict,
@@ -70,7 +70,7 @@ def _cautions(
 ) -> tuple[str, ...]:
     notes = []
     factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
-    if factor * len(evaluations) > (1.0 - settings.level) * (settings.n_permutations + 1):
+    if factor * len(evaluations) > (1.0 - settings.confidence) * (settings.n_permutations + 1):
         notes.append(
             f"With {settings.n_permutations} permutations no p-value is small enough to count among so many tests: "
             "raise n_permutations."

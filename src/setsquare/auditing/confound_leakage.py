@@ -45,8 +45,8 @@ class ConfoundLeakage:
         The same as ``shuffled_corrected`` with a permuted target.
     p_value : float
         One-sided, for "shuffled features score above chance once they are corrected".
-    level : float
-        Below it the p-value flags leakage.
+    confidence : float
+        Leakage is flagged where the p-value is below ``1 - confidence``.
     n_shuffles, n_folds : int
     """
 
@@ -57,14 +57,14 @@ class ConfoundLeakage:
     shuffled_corrected: float
     chance: float
     p_value: float
-    level: float
+    confidence: float
     n_shuffles: int
     n_folds: int
 
     @property
     def flagged(self) -> bool:
         """Whether the correction feeds the learner: above chance, and above the score without the correction."""
-        return self.p_value < self.level and self.shuffled_corrected > self.shuffled
+        return self.p_value < 1.0 - self.confidence and self.shuffled_corrected > self.shuffled
 
     def __str__(self) -> str:
         return self.reason
@@ -92,7 +92,7 @@ def confound_leakage(
     cv: int = 5,
     n_shuffles: int = 20,
     scoring: str | None = None,
-    level: float = 0.05,
+    confidence: float = 0.95,
 ) -> ConfoundLeakage:
     """Test whether the linear correction of ``Z`` by ``X`` feeds a learner of ``y``; cv (3 n_shuffles + 2) fits.
 
@@ -116,8 +116,8 @@ def confound_leakage(
     n_shuffles : int
     scoring : str, optional
         Name of a scikit-learn scorer; "roc_auc", "roc_auc_ovr" for more than two classes, "r2" for regression.
-    level : float
-        p-value below which leakage is flagged.
+    confidence : float
+        Leakage is flagged where the p-value is below ``1 - confidence``.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def confound_leakage(
     # A learner that scores the same whatever the target has learned nothing.
     p_value = float(stdtr(n_shuffles - 1, -gap / sd)) if sd > 0.0 else float(gap <= 0.0)
     return ConfoundLeakage(
-        scoring, float(raw), float(corrected), mean, mean_fed, chance, p_value, level, n_shuffles, cv
+        scoring, float(raw), float(corrected), mean, mean_fed, chance, p_value, confidence, n_shuffles, cv
     )
 
 

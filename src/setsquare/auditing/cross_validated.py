@@ -67,7 +67,7 @@ def audit_held_out(
     if told or (features is not None and _are_known(features, keep, coded, options.get("random_state", 0))):
         bounds = allow_for_fit(result.certificate, held.growth, coded.basis.rank)
         result = replace(result, certificate=bounds, notes=(*result.notes, CANCEL))
-    decision = judge(result.evaluations, result.certificate, level=result.level, limits=result.limits)
+    decision = judge(result.evaluations, result.certificate, confidence=result.confidence, limits=result.limits)
     return replace(
         result,
         verdict=decision.verdict,

@@ -42,22 +42,22 @@ def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = No
     >>> round(widened.correlation_upper, 3), round(widened.columns[0].effect_upper, 3)
     (0.11, 1.135)
     """
-    level, grown = certificate.level, math.sqrt(growth)
+    confidence, grown = certificate.confidence, math.sqrt(growth)
     columns, errors = [], []
     for column in certificate.columns:
         error = grown * column.error
-        upper = _widen(column.correlation, column.correlation_upper, error, 1, level)
-        effect = _widen_effect(column, grown, level, ratio=certificate.effect_kind.endswith("ratio"))
+        upper = _widen(column.correlation, column.correlation_upper, error, 1, confidence)
+        effect = _widen_effect(column, grown, confidence, ratio=certificate.effect_kind.endswith("ratio"))
         columns.append(column.widened(upper, effect, grown))
         errors += [] if math.isnan(error) else [error]
     # Of all columns together the noisiest decides, as in the bound that is widened.
     noisiest = max(errors, default=math.nan)
     rank = len(errors) if rank is None else rank
     length = max(certificate.correlation, certificate.correlation_sample)  # it has hardly an error to take off
-    upper = _widen(length, certificate.correlation_upper, noisiest, rank, level)
+    upper = _widen(length, certificate.correlation_upper, noisiest, rank, confidence)
     references = tuple(
         one.widened(
-            _widen(one.correlation, one.correlation_upper, grown * one.error, 1, level), one.effect_upper, grown
+            _widen(one.correlation, one.correlation_upper, grown * one.error, 1, confidence), one.effect_upper, grown
         )
         for one in certificate.references
     )
@@ -76,21 +76,21 @@ def scale_error(estimate: float, upper: float, grown: float) -> float:
     return min(1.0, max(upper, estimate + grown * (upper - estimate), near_zero))
 
 
-def _widen(estimate: float, upper: float, error: float, rank: int, level: float) -> float:
+def _widen(estimate: float, upper: float, error: float, rank: int, confidence: float) -> float:
     """Quantile of the length of ``a - e``, where ``a`` has the length `estimate`; not below the bound that was."""
     if not error > 0.0:
         return upper
-    length, z = estimate / error, float(special.ndtri(level))
-    quantile = length + z if length > NORMAL else math.sqrt(special.chndtrix(level, rank, length**2))
+    length, z = estimate / error, float(special.ndtri(confidence))
+    quantile = length + z if length > NORMAL else math.sqrt(special.chndtrix(confidence, rank, length**2))
     return max(upper, error * quantile)
 
 
-def _widen_effect(column: ColumnBound, grown: float, level: float, *, ratio: bool) -> float:
+def _widen_effect(column: ColumnBound, grown: float, confidence: float, *, ratio: bool) -> float:
     """Do the same for an odds ratio, rate ratio or difference, whose bound is its size and z errors."""
-    z = float(special.ndtri(level))
+    z = float(special.ndtri(confidence))
     if not math.isfinite(column.effect_upper) or z <= 0.0:
         return column.effect_upper
     effect, upper = (math.log(x) if ratio else x for x in (column.effect, column.effect_upper))
-    widened = _widen(effect, upper, grown * (upper - effect) / z, 1, level)
+    widened = _widen(effect, upper, grown * (upper - effect) / z, 1, confidence)
     with np.errstate(over="ignore"):
         return float(np.exp(widened)) if ratio else widened

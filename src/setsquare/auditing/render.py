@@ -103,7 +103,7 @@ def text(result: AuditResult) -> str:
         parts.append(grid(test_rows(evaluation, result.members)))
     if result.certificate.columns:
         c = result.certificate
-        parts.append(_headline(f"Upper bounds on what is left, with {100 * c.level:g} % confidence"))
+        parts.append(_headline(f"Upper bounds on what is left, with {100 * c.confidence:g} % confidence"))
         parts.append(grid(bound_rows(result)))
     if notes := notes_of(result):
         parts.append(_headline("Notes"))
@@ -120,7 +120,7 @@ def summary(result: AuditResult) -> str:
     """What was audited, in one sentence."""
     return (
         f"{result.n} predictions ({result.family}{positive(result)}), {result.n_protected} protected column(s); "
-        f"{result.setting}; confidence {100 * result.level:g} %."
+        f"{result.setting}; confidence {100 * result.confidence:g} %."
     )
 
 
@@ -170,7 +170,9 @@ def fragment(result: AuditResult) -> str:
             parts.append(_html_table(effect_rows(evaluation.effects)))
         parts.append(_html_table(test_rows(evaluation, result.members)))
     if result.certificate.columns:
-        parts.append(f"<h3>Upper bounds on what is left, with {100 * result.certificate.level:g} % confidence</h3>")
+        parts.append(
+            f"<h3>Upper bounds on what is left, with {100 * result.certificate.confidence:g} % confidence</h3>"
+        )
         parts.append(_html_table(bound_rows(result)))
     if notes := notes_of(result):
         parts.append(f"<h3>Notes</h3>{_html_list(notes)}")
@@ -241,8 +243,8 @@ def comparison_summary(comparison: Comparison) -> str:
     """What was compared, and how to read it."""
     return (
         f"{comparison.n} rows ({comparison.family}{positive(comparison)}); intervals and bounds of "
-        f"{100 * comparison.level:g} % confidence. The correlation is the multiple one with all protected columns. "
-        "Calibration in the large should be 0, the slope 1."
+        f"{100 * comparison.confidence:g} % confidence. The correlation is the multiple one with all protected "
+        "columns. Calibration in the large should be 0, the slope 1."
     )
 
 

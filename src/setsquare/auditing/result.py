@@ -37,8 +37,8 @@ class AuditResult:
         Of the predictions.
     n, n_protected : int
         Rows that were audited, and protected columns.
-    level : float
-        Confidence; a family of tests at 1 - level decides.
+    confidence : float
+        Confidence; a family of tests at 1 - confidence decides.
     found : tuple of str
         Kinds of dependence that were found: "effects", "curvature", "combinations", "spread", or another model's name.
     limits : Limits
@@ -79,7 +79,7 @@ class AuditResult:
     family: str
     n: int
     n_protected: int
-    level: float
+    confidence: float
     found: tuple[str, ...] = ()
     limits: Limits = DEFAULT_LIMITS
     members: tuple[Member, ...] = field(default=(), repr=False)
@@ -151,7 +151,7 @@ class AuditResult:
             "positive": self.positive or None,
             "n": self.n,
             "n_protected": self.n_protected,
-            "level": self.level,
+            "confidence": self.confidence,
             "found": list(self.found),
             "limits": asdict(self.limits),
             "tests": [

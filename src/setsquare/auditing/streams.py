@@ -70,10 +70,10 @@ def audit_stream(
     """Audit a column of a stream by the evaluation models ``names``; what is ``given`` goes to :func:`look`."""
     problem, columns, notes = look(predictions, protected, *given)
     family = "" if problem is None else str(problem.family)
-    blank = nothing_to_leak(columns.n_rows, len(columns.names), settings.level, family)
+    blank = nothing_to_leak(columns.n_rows, len(columns.names), settings.confidence, family)
     if problem is None:
         return replace(blank, notes=notes)
-    found, bounds = evaluate_stream(problem, columns, settings.vcov, settings.level)
+    found, bounds = evaluate_stream(problem, columns, settings.vcov, settings.confidence)
     chosen = tuple(evaluation for evaluation in found if evaluation.name in names)
     return conclude_audit(blank, chosen, bounds, settings, notes=notes)
 
@@ -127,7 +127,7 @@ def look(
 
 
 def evaluate_stream(
-    problem: StreamedProblem, columns: StreamedProtected, vcov: str, level: float
+    problem: StreamedProblem, columns: StreamedProtected, vcov: str, confidence: float
 ) -> tuple[tuple[Evaluation, ...], Certificate]:
     """Effects, errors, tests and bounds; the bounds rest on robust errors."""
     if columns.max_leverage > ALONE:
@@ -144,13 +144,13 @@ def evaluate_stream(
             columns,
             problem.family,
             vcov,
-            level,
+            confidence,
             (),
             Evidence(columns.largest_score, columns.sample),
         )
-        shape = evaluate_shape(columns.sample(), columns.ends, columns.is_group, columns.sources, level)
+        shape = evaluate_shape(columns.sample(), columns.ends, columns.is_group, columns.sources, confidence)
     rows = StreamedRows(problem.blocks.map(without_ones), problem.n_rows)
-    whole, single = associate(rows, float(columns.moments.mean[-1]), columns.basis, columns.concentration, level)
+    whole, single = associate(rows, float(columns.moments.mean[-1]), columns.basis, columns.concentration, confidence)
     spreads = np.sqrt(np.maximum(np.diag(columns.moments.scatter), 0.0))
     terms = [
         (name, source, size, float(spread))
@@ -159,11 +159,11 @@ def evaluate_stream(
         )
     ]
     scale = float(spreads[-1]) if problem.family.activation.name == "identity" else 1.0
-    bounds = bound_effects(whole, single, terms, problem.family, robust, level, scale, problem.n_rows)
-    return (found, shape), replace(bounds, references=_references(rows, columns, level))
+    bounds = bound_effects(whole, single, terms, problem.family, robust, confidence, scale, problem.n_rows)
+    return (found, shape), replace(bounds, references=_references(rows, columns, confidence))
 
 
-def _references(rows: StreamedRows, columns: StreamedProtected, level: float) -> tuple[ColumnBound, ...]:
+def _references(rows: StreamedRows, columns: StreamedProtected, confidence: float) -> tuple[ColumnBound, ...]:
     """Bounds for the groups that others are compared with."""
     mean, p = columns.moments.mean, len(columns.names)
     found = find_references(mean[:p], columns.sources, columns.is_group)
@@ -172,7 +172,7 @@ def _references(rows: StreamedRows, columns: StreamedProtected, level: float) ->
     scatter = found.members.T @ columns.moments.scatter[:p, :p] @ found.members
     basis = basis_of_moments(Moments(columns.moments.weight, found.share, scatter), found.sources)
     rest = Mapped(rows, partial(_rest, found.members))
-    single = associate(rest, float(mean[-1]), basis, columns.concentration, level)[1]
+    single = associate(rest, float(mean[-1]), basis, columns.concentration, confidence)[1]
     total = np.asarray([0 if size is None else size for size in columns.group_sizes])
     return bound_references(found, single, columns.n_rows - total @ found.members)
 

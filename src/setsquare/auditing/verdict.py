@@ -82,7 +82,7 @@ def judge(
     evaluations: Sequence[Evaluation],
     certificate: Certificate,
     *,
-    level: float,
+    confidence: float,
     limits: Limits,
     what: str = "The predictions",
 ) -> Decision:
@@ -92,7 +92,7 @@ def judge(
     small: then it is a trace. If none is detected, the certificate must rule out a correlation of more than 0.1 (or the
     limit of a trace), otherwise n was too small.
     """
-    alpha = (1.0 - level) * (1.0 + 1e-9)  # p = 0.05 counts at 95 %, whatever 1 - 0.95 is in binary
+    alpha = (1.0 - confidence) * (1.0 + 1e-9)  # p = 0.05 counts at 95 %, whatever 1 - 0.95 is in binary
     members = adjust(evaluations)
     rejected = [member for member in members if member.adjusted <= alpha]
     found = tuple(dict.fromkeys(kind_of(member) for member in rejected))
@@ -153,7 +153,7 @@ def _size(rejected: Sequence[Member], certificate: Certificate, limits: Limits, 
     What was found must be below its limits. Where only curves, combinations or spread were found, the means are judged
     as they are where nothing is found.
     """
-    upper, confidence = certificate.correlation_upper, f"with {_percent(certificate.level)} confidence"
+    upper, confidence = certificate.correlation_upper, f"with {_percent(certificate.confidence)} confidence"
     shapes = [m.test for m in rejected if m.evaluation.name == "shape"]
     effects = any(m.evaluation.name in LINEAR for m in rejected)
     groups = [c for c in certificate.groups if (c.difference_upper or 0.0) > limits.difference]
@@ -192,7 +192,7 @@ def _certain(groups: Sequence[ColumnBound], certificate: Certificate, alpha: flo
 
 
 def _nothing_found(smallest: str, certificate: Certificate, limit: float) -> tuple[Verdict, str]:
-    upper, confidence = certificate.correlation_upper, _percent(certificate.level)
+    upper, confidence = certificate.correlation_upper, _percent(certificate.confidence)
     if upper <= limit:
         unknown = [c for c in certificate.groups if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
         return Verdict.NONE, (
@@ -227,8 +227,8 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _percent(level: float) -> str:
-    return f"{100.0 * level:g} %"
+def _percent(confidence: float) -> str:
+    return f"{100.0 * confidence:g} %"
 
 
 def _p(p: float) -> str:

@@ -17,7 +17,7 @@ class Options:
     """Protect every combination of the groups, not only each protected column on its own."""
     missing: Literal["error", "drop", "level"] = "error"
     """Refuse missing values, leave out their rows, or make them a group of their own."""
-    level: float = 0.95
+    confidence: float = 0.95
     """Confidence of intervals and bounds."""
     tolerance: float = 0.05
     """Largest correlation that counts as a trace instead of a leak; 0 makes everything that is detected a leak."""
@@ -40,7 +40,7 @@ class Options:
         return {
             "coding": "cells" if self.group_cells else "dummy",
             "missing": "level" if self.missing == "level" else "error",
-            "level": self.level,
+            "confidence": self.confidence,
             "tolerance": self.tolerance,
             "group_tolerance": self.group_tolerance,
             "shape_tolerance": self.shape_tolerance,

@@ -113,8 +113,8 @@ def show_audit(screen: Screen, result: AuditResult) -> None:
             screen.grid(render.effect_rows(evaluation.effects))
         screen.grid(render.test_rows(evaluation, result.members))
     if result.certificate.columns:
-        level = f"{100 * result.certificate.level:g} %"
-        screen.grid(render.bound_rows(result), f"Upper bounds on what is left, with {level} confidence")
+        confidence = f"{100 * result.certificate.confidence:g} %"
+        screen.grid(render.bound_rows(result), f"Upper bounds on what is left, with {confidence} confidence")
 
 
 def show_comparison(screen: Screen, comparison: Comparison, caption: str) -> None:

@@ -37,7 +37,7 @@ def audit_layer(
     coding: str = "dummy",
     missing: str = "error",
     cluster: Any = None,
-    level: float = 0.95,
+    confidence: float = 0.95,
     tolerance: float = 0.05,
     n_permutations: int = 499,
     max_rows: int | None = None,
@@ -75,7 +75,7 @@ def audit_layer(
         Axis of the rows; 1 for sequence-first transformers.
     forward : callable, optional
         ``forward(model, batch)``, for batches of another form.
-    coding, missing, cluster, level, tolerance, n_permutations, max_rows, random_state
+    coding, missing, cluster, confidence, tolerance, n_permutations, max_rows, random_state
         As in :func:`setsquare.audit`.
     max_values : int
         Rows times units that may be kept. The audit needs about 40 bytes for each.
@@ -124,7 +124,7 @@ def audit_layer(
         coding=coding,
         missing=missing,
         cluster=cluster,
-        level=level,
+        confidence=confidence,
         tolerance=tolerance,
         n_permutations=n_permutations,
         max_rows=max_rows,
@@ -136,13 +136,13 @@ def audit_layer(
         evaluations += _beyond_linear(units, tuple(names)[1:], components, random_state, judged)
     if evaluations:
         what = f"Units of layer {layer!r}"
-        decision = judge(evaluations, found.certificate, level=level, limits=found.limits, what=what)
+        decision = judge(evaluations, found.certificate, confidence=confidence, limits=found.limits, what=what)
         verdict, reason = decision.verdict, decision.reason
     notes = list(found.notes)
     if tap.n_calls > 1:
         notes.append(f"The network runs this layer {tap.n_calls} times in a pass; {tap.name}#2 is the second.")
     n_tests = min(components, units[0].size) * len(evaluations)
-    if any(name.startswith("relu") for name in names) and n_tests > (1.0 - level) * (n_permutations + 1):
+    if any(name.startswith("relu") for name in names) and n_tests > (1.0 - confidence) * (n_permutations + 1):
         notes.append(
             f"With {n_permutations} permutations no p-value of relu is small enough to count among so many units: "
             "raise n_permutations, or lower components."

@@ -144,7 +144,7 @@ def _material(
         protected,
         outcome,
         family=last.family,
-        level=last.level,
+        confidence=last.confidence,
         sample_weight=sample_weight,
         cluster=cluster,
         positive=positive,

@@ -46,7 +46,7 @@ class Sample:
 
     weight: Array | None = None
     cluster: IntArray | None = None
-    level: float = 0.95
+    confidence: float = 0.95
 
     def part(self, rows: IntArray) -> tuple[Array | None, IntArray | None]:
         """Weights and clusters of some rows."""
@@ -68,7 +68,7 @@ def spreads(values: Array, groups: Groups, edges: Array, sample: Sample) -> tupl
     for rows in groups.rows:
         weight, cluster = sample.part(rows)
         part, share = values[rows], mean_weight(len(rows), weight)
-        mean = interval(mean_metric("mean", part, share), sample.level, cluster)
+        mean = interval(mean_metric("mean", part, share), sample.confidence, cluster)
         heights = np.histogram(np.clip(part, edges[0], edges[-1]), edges, weights=share)[0]
         found.append(Spread(len(rows), mean, _quantiles(part, share), tuple(heights.tolist())))
     return tuple(found)
@@ -94,7 +94,7 @@ def reliabilities(y: Array, values: Array, groups: Groups, family: Family, sampl
         rows = rows[np.argsort(values[rows], kind="stable")]
         weight, cluster = sample.part(rows)
         outcome, prediction, share = y[rows], values[rows], mean_weight(len(rows), weight)
-        apart = interval(mean_metric("difference", outcome - prediction, share), sample.level, cluster)
+        apart = interval(mean_metric("difference", outcome - prediction, share), sample.confidence, cluster)
         n_bins = 10 if len(rows) >= SMALL else 5
         reached = np.cumsum(share) - 0.5 * share
         cuts = np.searchsorted(reached, np.arange(n_bins) / n_bins)
@@ -104,7 +104,7 @@ def reliabilities(y: Array, values: Array, groups: Groups, family: Family, sampl
             part = slice(low, high)
             own = share[part] / share[part].sum()
             seen = mean_metric("outcome", outcome[part], own, None, scale)
-            near = interval(seen, sample.level, None if cluster is None else cluster[part])
+            near = interval(seen, sample.confidence, None if cluster is None else cluster[part])
             bins.append(Bin(float(own @ prediction[part]), near, high - low))
         found.append(Reliability(len(rows), float(share @ outcome), float(share @ prediction), apart, tuple(bins)))
     return tuple(found)

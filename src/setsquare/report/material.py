@@ -67,12 +67,12 @@ class Material:
         """Performance of each model, with the difference to the first; empty without an outcome."""
         if self.outcome is None:
             return {}
-        level, cluster = self.sample.level, self.sample.cluster
+        confidence, cluster = self.sample.confidence, self.sample.cluster
         metrics = {k: performance(self.outcome, v, self.family, self.sample.weight) for k, v in self.values.items()}
         first = next(iter(metrics.values()))
         return {
             name: tuple(
-                Score(one.name, interval(one, level, cluster), difference(one, base, level, cluster), better)
+                Score(one.name, interval(one, confidence, cluster), difference(one, base, confidence, cluster), better)
                 for one, base in zip(own, first, strict=True)
                 for better in [bool(one.higher_is_better)]
             )
@@ -86,7 +86,7 @@ def read_material(
     outcome: Any,
     *,
     family: str,
-    level: float,
+    confidence: float,
     sample_weight: Any = None,
     cluster: Any = None,
     positive: object = None,
@@ -131,7 +131,7 @@ def read_material(
         if not any(subject.shape for subject in subjects.values()):
             values = {name: subject.values for name, subject in subjects.items()}
             classes = next(iter(subjects.values())).classes
-    sample = Sample(weight, codes, level)
+    sample = Sample(weight, codes, confidence)
     return Material(values, glm, classes, protected, y, sample, kept, int(n - keep.sum()))
 
 

@@ -36,7 +36,7 @@ def joined(names: Sequence[str], most: int = 4) -> str:
 
 def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
     """What each verdict means."""
-    alarm = f"{100 * (1 - audit.level):g} in 100"
+    alarm = f"{100 * (1 - audit.confidence):g} in 100"
     return {
         Verdict.LEAK: (
             f"The predictions go with {names} more closely than chance explains: among predictions that ignore these "

@@ -36,7 +36,7 @@ def summary(audits: Audits, scores: Scores) -> Section:
         rows.append([metric_name(score.metric), *map(number, known)])
     last = list(audits.values())[-1]
     about = (
-        f"{last.n:,} rows{positive(last)}; {last.setting}; intervals and bounds hold with {100 * last.level:g} % "
+        f"{last.n:,} rows{positive(last)}; {last.setting}; intervals and bounds hold with {100 * last.confidence:g} % "
         "confidence. The correlation is the multiple one with all protected columns together."
     )
     columns: list[tuple[str, Kind]] = [("", "text"), *((name, "text") for name in audits)]
@@ -158,7 +158,7 @@ def leakage(audits: Audits) -> Section | None:
         return None
     order = {term: j for j, term in enumerate(marks)}
     rows.sort(key=lambda row: order[row[0]])
-    level = 100 * list(audits.values())[-1].level
+    confidence = 100 * list(audits.values())[-1].confidence
     columns: list[tuple[str, Kind]] = [("column", "text"), ("model", "text"), ("rows", "count"), ("|corr|", "number")]
     columns += [("|corr| at most", "number"), (kind, "number"), (f"{kind} at most", "number"), ("per", "text")]
     left = max(len(marks) - MOST_MARKS, 0)
@@ -166,14 +166,14 @@ def leakage(audits: Audits) -> Section | None:
     figure = {
         "kind": "bounds",
         "title": "Correlation with each protected column, and what it is at most",
-        "summary": f"The dot is the correlation found, the end of the bar its upper bound ({level:g} %).{more}",
+        "summary": f"The dot is the correlation found, the end of the bar its upper bound ({confidence:g} %).{more}",
         "axis": "absolute correlation",
         "sides": list(audits),
         "rows": [{"label": term, "marks": own} for term, own in list(marks.items())[:MOST_MARKS]],
     }
     about = (
         "What an audit did not find can still be there. These bounds say how large it is at most, each with "
-        f"{level:g} % confidence. A ratio of 1 or a difference of 0 is no effect."
+        f"{confidence:g} % confidence. A ratio of 1 or a difference of 0 is no effect."
     )
     return section(
         "leakage",

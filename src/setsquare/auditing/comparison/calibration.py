@@ -55,14 +55,15 @@ def calibration(
     weight: Array | None = None,
     *,
     n_bins: int = 10,
-    level: float = 0.95,
+    confidence: float = 0.95,
     cluster: ArrayLike | None = None,
 ) -> Calibration:
     """Calibration in the large, calibration slope and reliability bins; arguments as for :func:`performance`.
 
     The slope is that of a GLM of the outcome on ``[1, link(prediction)]``, with the identity for the gaussian family,
     the logit for the binomial, the log for others. Of several classes the predicted one is judged: its probability
-    against whether it was right. ``level`` and ``cluster`` are for the bins; metrics have theirs from :func:`interval`.
+    against whether it was right. ``confidence`` and ``cluster`` are for the bins; for metrics see
+    :func:`interval`.
 
     Examples
     --------
@@ -82,7 +83,7 @@ def calibration(
     bins = []
     for rows in (place == k for k in np.unique(place) if k >= 0.0):
         share = w[rows] / w[rows].sum()
-        found = interval(mean_metric("outcome", y[rows], share, None, scale), level, labels[rows])
+        found = interval(mean_metric("outcome", y[rows], share, None, scale), confidence, labels[rows])
         bins.append(Bin(float(share @ mu[rows]), found, int(rows.sum())))
     return Calibration(mean_metric("calibration in the large", y - mu, w), _slope(y, mu, w, glm, scale), tuple(bins))
 

@@ -69,7 +69,7 @@ class Comparison:
     sides : tuple of Side
     family : str
     n : int
-    level : float
+    confidence : float
     backend : str
         Dataframe library of the tables.
     positive : str
@@ -96,7 +96,7 @@ class Comparison:
     sides: tuple[Side, ...]
     family: str
     n: int
-    level: float
+    confidence: float
     backend: str = "pandas"
     positive: str = ""
     notes: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class Comparison:
             "family": self.family,
             "positive": self.positive or None,
             "n": self.n,
-            "level": self.level,
+            "confidence": self.confidence,
             "notes": list(self.notes),
             "models": [
                 {
@@ -186,7 +186,7 @@ def compare(
     parameter: float | None = None,
     cluster: Any = None,
     sample_weight: Any = None,
-    level: float = 0.95,
+    confidence: float = 0.95,
     positive: object = None,
     **options: Any,
 ) -> Comparison:
@@ -202,7 +202,7 @@ def compare(
     family : str or Family, optional
         Of outcome and predictions; guessed from the outcome by default (two values: binomial, text: classes, whole
         numbers from 0: poisson, other numbers: gaussian).
-    link, parameter, cluster, sample_weight, level
+    link, parameter, cluster, sample_weight, confidence
         As for :func:`audit`.
     positive : class of the outcome, optional
         Which of two classes the predictions give the probability of. By default 1, True or "yes", or else the class
@@ -238,21 +238,28 @@ def compare(
     for name, raw in given.items():
         try:
             values, notes = align(raw, glm, classes)
-            found = audit(values, protected, glm, cluster=cluster, sample_weight=weight, level=level, **options)
+            found = audit(
+                values, protected, glm, cluster=cluster, sample_weight=weight, confidence=confidence, **options
+            )
             found = replace(found, notes=(*notes, *(n for n in found.notes if "class labels" not in n)), positive=one)
             metrics = performance(target, values, glm, weight)
-            calibrated = calibration(target, values, glm, weight, level=level, cluster=cluster)
+            calibrated = calibration(target, values, glm, weight, confidence=confidence, cluster=cluster)
         except InputError as error:
             raise type(error)(f"{name}: {error}") from error
         first = first or metrics
         scores = tuple(
-            Score(m.name, interval(m, level, cluster), difference(m, base, level, cluster), bool(m.higher_is_better))
+            Score(
+                m.name,
+                interval(m, confidence, cluster),
+                difference(m, base, confidence, cluster),
+                bool(m.higher_is_better),
+            )
             for m, base in zip(metrics, first, strict=True)
         )
-        large, slope = (interval(m, level, cluster) for m in (calibrated.in_the_large, calibrated.slope))
+        large, slope = (interval(m, confidence, cluster) for m in (calibrated.in_the_large, calibrated.slope))
         sides.append(Side(name, found, scores, calibrated, large, slope))
     backend = backend_of(protected, *predictions.values())
-    return Comparison(tuple(sides), str(glm), outcome.n_rows, level, backend, one, why)
+    return Comparison(tuple(sides), str(glm), outcome.n_rows, confidence, backend, one, why)
 
 
 def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], given: Mapping[str, Raw], y: Any) -> None:

@@ -72,7 +72,7 @@ class Interval:
     p_value: float = np.nan
 
 
-def interval(metric: Metric, level: float = 0.95, cluster: ArrayLike | None = None) -> Interval:
+def interval(metric: Metric, confidence: float = 0.95, cluster: ArrayLike | None = None) -> Interval:
     """Confidence interval, by Student's t with one degree of freedom less than there are rows or clusters.
 
     Examples
@@ -86,14 +86,14 @@ def interval(metric: Metric, level: float = 0.95, cluster: ArrayLike | None = No
     there, slope, back = SCALES[metric.scale]
     with np.errstate(all="ignore"):  # an edge of the range is infinite on the scale
         value = np.float64(metric.value)
-        centre, half = there(value), stdtrit(df, 0.5 + 0.5 * level) * std_error * slope(value)
+        centre, half = there(value), stdtrit(df, 0.5 + 0.5 * confidence) * std_error * slope(value)
         ends = back(centre + half * np.array([-1.0, 1.0]))
         if not np.isfinite(centre + half):
             return Interval(metric.value)
     return Interval(metric.value, std_error, float(ends.min()), float(ends.max()))
 
 
-def difference(a: Metric, b: Metric, level: float = 0.95, cluster: ArrayLike | None = None) -> Interval:
+def difference(a: Metric, b: Metric, confidence: float = 0.95, cluster: ArrayLike | None = None) -> Interval:
     """Paired difference ``a - b`` of two models on the same rows; NaN where neither metric has an interval.
 
     Examples
@@ -110,7 +110,7 @@ def difference(a: Metric, b: Metric, level: float = 0.95, cluster: ArrayLike | N
     std_error, df = _error(a.influence - b.influence, cluster)
     if not np.isfinite(estimate + std_error) or all(np.isnan(interval(one).std_error) for one in (a, b)):
         return Interval(estimate)
-    half = float(stdtrit(df, 0.5 + 0.5 * level)) * std_error
+    half = float(stdtrit(df, 0.5 + 0.5 * confidence)) * std_error
     # Without an error every row says the same, so any difference is certain.
     p_value = 2.0 * float(stdtr(df, -abs(estimate) / std_error)) if std_error > 0.0 else float(estimate == 0.0)
     return Interval(estimate, std_error, estimate - half, estimate + half, p_value)

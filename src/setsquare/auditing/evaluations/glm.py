@@ -182,7 +182,7 @@ def evaluate_glm(
     glm: Family,
     *,
     vcov: str = "HC3",
-    level: float = 0.95,
+    confidence: float = 0.95,
     classes: tuple[str, ...] = (),
     seed: int = 0,
 ) -> tuple[Evaluation, Fit | None]:
@@ -203,7 +203,7 @@ def evaluate_glm(
         partial(sample_of, y, tested),
         lambda robust, pooled: settle_disagreement(y, tested, robust, pooled, np.random.default_rng(seed)),
     )
-    return conclude(fit, tested, glm, vcov, level, classes, evidence), fit
+    return conclude(fit, tested, glm, vcov, confidence, classes, evidence), fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class Evidence:
 
 
 def conclude(
-    fit: Fit, tested: Terms, glm: Family, vcov: str, level: float, classes: tuple[str, ...], evidence: Evidence
+    fit: Fit, tested: Terms, glm: Family, vcov: str, confidence: float, classes: tuple[str, ...], evidence: Evidence
 ) -> Evaluation:
     """Effects and tests of a fitted model; score tests where those of the fit do not hold what they promise.
 
@@ -254,7 +254,10 @@ def conclude(
             f"{', '.join(fit.undetermined)}: constant, or determined by the other protected columns; no effect of "
             "their own."
         )
-    title, effects = f"evaluation model: {glm}, {_errors(vcov, fit)}", _effects(fit, single, tested, level, classes)
+    title, effects = (
+        f"evaluation model: {glm}, {_errors(vcov, fit)}",
+        _effects(fit, single, tested, confidence, classes),
+    )
     return Evaluation("glm", title, effects, joint, by_source, notes=tuple(notes))
 
 
@@ -300,7 +303,7 @@ def _why_not_wald(fit: Fit, protected: Terms, vcov: str, glm: Family, largest: C
 
 
 def _effects(
-    fit: Fit, single: tuple[Test, ...] | None, protected: Terms, level: float, classes: tuple[str, ...]
+    fit: Fit, single: tuple[Test, ...] | None, protected: Terms, confidence: float, classes: tuple[str, ...]
 ) -> tuple[Effect, ...]:
     """One effect a column (and class); with the statistics of `single` tests where there are some."""
     errors = np.sqrt(np.maximum(np.diag(fit.cov), 0.0)).reshape(fit.coef.shape)
@@ -310,7 +313,7 @@ def _effects(
         for j, (name, source) in enumerate(zip(protected.names, protected.sources, strict=True)):
             estimate, error = float(row[j]), float(errors[a, j])
             lost = math.isnan(estimate) or math.isinf(estimate)
-            effect = z_effect(name + suffix, source, estimate, math.nan if lost else error, fit.df, level)
+            effect = z_effect(name + suffix, source, estimate, math.nan if lost else error, fit.df, confidence)
             if single is not None and name not in fit.undetermined:
                 effect = replace(effect, statistic=single[j].statistic, p_value=single[j].p_value)
             effects.append(effect)

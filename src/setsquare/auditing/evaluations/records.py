@@ -106,7 +106,7 @@ class Evaluation:
 ALL = "all protected columns"
 
 
-def z_effect(term: str, source: str, estimate: float, std_error: float, df: float, level: float) -> Effect:
+def z_effect(term: str, source: str, estimate: float, std_error: float, df: float, confidence: float) -> Effect:
     """Effect with a normal (``df`` infinite) or t statistic, in tails that reach 1e-300.
 
     Examples
@@ -118,7 +118,7 @@ def z_effect(term: str, source: str, estimate: float, std_error: float, df: floa
     statistic = estimate / std_error if std_error > 0.0 else math.copysign(math.inf, estimate) if estimate else 0.0
     if math.isnan(std_error):
         return Effect(term, source, estimate, math.nan, math.nan, math.nan, math.nan, math.nan)
-    half = float(critical_value(df, level)) * std_error
+    half = float(critical_value(df, confidence)) * std_error
     p = two_sided(statistic, df)
     return Effect(term, source, estimate, std_error, statistic, p, estimate - half, estimate + half)
 
@@ -129,9 +129,9 @@ def two_sided(statistic: float, df: float) -> float:
     return float(2.0 * (stats.norm.sf(size) if math.isinf(df) else stats.t.sf(size, df)))
 
 
-def critical_value(df: float, level: float) -> float:
+def critical_value(df: float, confidence: float) -> float:
     """Half the width of a two-sided interval, in standard errors."""
-    share = 0.5 + 0.5 * level
+    share = 0.5 + 0.5 * confidence
     return float(stats.norm.ppf(share) if math.isinf(df) else stats.t.ppf(share, df))
 
 

@@ -132,7 +132,7 @@ class Mapped:
 
 
 def evaluate_shape(
-    sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ...], sources: tuple[str, ...], level: float
+    sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ...], sources: tuple[str, ...], confidence: float
 ) -> Evaluation:
     """Test curvature, combinations and spread.
 
@@ -145,7 +145,7 @@ def evaluate_shape(
     groups : tuple of bool
         Which columns are indicators.
     sources : tuple of str
-    level : float
+    confidence : float
         Confidence of the bounds.
     """
     p, shape = sample.n_columns, plan_shape(sample, ends, groups, sources)
@@ -163,7 +163,7 @@ def evaluate_shape(
         found += [_ask(wider, *part) for part in asked if part[1].any()]
     found.append(_ask(_spread_sample(sample), SPREAD, np.ones(p, dtype=bool), np.zeros(p, dtype=bool), _each(sources)))
     tests = tuple(
-        replace(whole.test, sources=_concerned(parts, level), upper=_bound(whole, sample, level))
+        replace(whole.test, sources=_concerned(parts, confidence), upper=_bound(whole, sample, confidence))
         for whole, parts in found
     )
     p_values = [test.p_value for test in tests if not math.isnan(test.p_value)]
@@ -208,10 +208,10 @@ def _ask(
     return whole, [(names, one.test.p_value) for (names, _), one in zip(parts, each, strict=True)]
 
 
-def _concerned(parts: list[tuple[tuple[str, ...], float]], level: float) -> tuple[str, ...]:
+def _concerned(parts: list[tuple[tuple[str, ...], float]], confidence: float) -> tuple[str, ...]:
     """Source columns that stand out; all of them where none does."""
     adjusted = holm([p for _, p in parts])
-    out = [names for (names, _), p in zip(parts, adjusted, strict=True) if p <= 1.0 - level]
+    out = [names for (names, _), p in zip(parts, adjusted, strict=True) if p <= 1.0 - confidence]
     return tuple(dict.fromkeys(name for names in out or [names for names, _ in parts] for name in names))
 
 
@@ -262,9 +262,9 @@ def _change_response(mean: Array, slopes: Array, lean: Array, block: Block) -> B
     return replace(block, y=np.sum(np.abs(residual) - lean * residual, axis=1, keepdims=True))
 
 
-def _bound(found: Answer, sample: Sample, level: float) -> float | None:
+def _bound(found: Answer, sample: Sample, confidence: float) -> float | None:
     """Upper bound on the multiple correlation that a test is about, of one response."""
     if not found.covariance.size or not found.variance > 0.0:
         return None
     c, V = found.score[:, 0] / math.sqrt(found.variance), found.covariance / found.variance
-    return bound_length(float(c @ c), V, 1.0 / sample.n, sample.n, level)
+    return bound_length(float(c @ c), V, 1.0 / sample.n, sample.n, confidence)

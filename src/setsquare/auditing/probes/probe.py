@@ -51,7 +51,7 @@ def probe(
     folds: int = 5,
     probes: Sequence[Kind] = KINDS,
     max_rows: int = 10_000,
-    level: float = 0.95,
+    confidence: float = 0.95,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> ProbeResult:
@@ -75,8 +75,8 @@ def probe(
         median), a network with one hidden layer of 64 units, and gradient boosted trees.
     max_rows : int
         The network and the trees are fitted on no more rows than this, drawn at random.
-    level : float
-        Confidence of the intervals; about 1 - level is the chance that anything is found in a representation
+    confidence : float
+        Confidence of the intervals; about 1 - confidence is the chance that anything is found in a representation
         that knows nothing.
     seed : int
     progress : callable, optional
@@ -112,7 +112,7 @@ def probe(
     >>> print(found.reason)
     before: x0 recovered (linear, boosting). erased: x0 recovered (boosting).
     """
-    _check(folds, probes, max_rows, level)
+    _check(folds, probes, max_rows, confidence)
     sources = _open(representations, features, protected)
     n = tables.n_rows(protected)
     clusters = cluster_numbers(cluster, n)
@@ -135,28 +135,28 @@ def probe(
         # The fits are many and small: threads would mostly wait for each other, on busy cores for very long.
         with threadpool_limits(limits=1):
             found = hold_out(source, protected, targets, splits, tick)
-        scores += _judge(name, targets, found, splits, units, level)
+        scores += _judge(name, targets, found, splits, units, confidence)
         notes += _tautology(name, source, protected)
     return ProbeResult(
         tuple(scores),
         n,
         folds,
         None if clusters is None else n_units,
-        level,
+        confidence,
         (*notes, *_remarks(scores, splits, max_rows, corrections)),
         backend_of(protected, features),
     )
 
 
-def _check(folds: int, probes: Sequence[Kind], max_rows: int, level: float) -> None:
+def _check(folds: int, probes: Sequence[Kind], max_rows: int, confidence: float) -> None:
     if folds < 3:
         raise InputError(f"folds = {folds} is too few: corrections, probes and scores each need rows; give 3 or more.")
     if not probes or len(set(probes)) < len(probes) or not set(probes) <= set(KINDS):
         raise InputError(f"probes = {probes!r}: name one or more of {', '.join(KINDS)}, each once.")
     if max_rows < 100:
         raise InputError(f"max_rows is a number of rows of 100 or more, not {max_rows}.")
-    if not 0.5 <= level < 1.0:
-        raise InputError(f"level is a confidence between 0.5 and 1, such as 0.95, not {level}.")
+    if not 0.5 <= confidence < 1.0:
+        raise InputError(f"confidence is a confidence between 0.5 and 1, such as 0.95, not {confidence}.")
 
 
 def _open(representations: Any, features: Table | None, protected: Table) -> dict[str, Source]:
@@ -189,7 +189,7 @@ def _judge(
     found: Mapping[tuple[str, Kind], HeldOut],
     splits: Sequence[Split],
     units: IntArray,
-    level: float,
+    confidence: float,
 ) -> list[ProbeScore]:
     """Scores with intervals; what counts as recovered does so among all probes of the representation."""
     rows = []
@@ -197,7 +197,7 @@ def _judge(
         target = targets[key]
         own = units[target.known]
         metric = measure(target, held_out.scores, splits)
-        span, above = interval(metric, level, own), metric.value - target.chance
+        span, above = interval(metric, confidence, own), metric.value - target.chance
         p_value = float(above <= ROUNDING)  # where every row says the same, or the score is the best possible
         if span.std_error > ROUNDING:
             p_value = float(stdtr(len(np.unique(own)) - 1, -above / span.std_error))
@@ -213,7 +213,7 @@ def _judge(
             target.chance,
             target.measure,
             p_value,
-            "not found" if p > 1.0 - level else "trace" if span.ci_high < target.small else "recovered",
+            "not found" if p > 1.0 - confidence else "trace" if span.ci_high < target.small else "recovered",
             held_out.n_train,
             held_out.n_not_converged,
         )

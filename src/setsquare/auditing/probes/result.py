@@ -60,7 +60,7 @@ class ProbeResult:
     scores : tuple of ProbeScore
     n, n_folds : int
     n_clusters : int or None
-    level : float
+    confidence : float
     notes : tuple of str
     backend : str
         Dataframe library of the table.
@@ -70,7 +70,7 @@ class ProbeResult:
     n: int
     n_folds: int
     n_clusters: int | None
-    level: float
+    confidence: float
     notes: tuple[str, ...] = ()
     backend: str = "pandas"
 
@@ -119,7 +119,9 @@ class ProbeResult:
         clusters = "" if self.n_clusters is None else f" of {self.n_clusters} clusters"
         parts = [fill(self.reason, WIDTH), f"{self.n} rows{clusters}, held out in {self.n_folds} folds."]
         for attribute in dict.fromkeys(s.attribute for s in self.scores):
-            rows = [[attribute, "probe", "measure", "score", f"{100 * self.level:g} % interval", "chance", "verdict"]]
+            rows = [
+                [attribute, "probe", "measure", "score", f"{100 * self.confidence:g} % interval", "chance", "verdict"]
+            ]
             for s in (s for s in self.scores if s.attribute == attribute):
                 span = "-" if np.isnan(s.ci_low) else f"[{number(s.ci_low)}, {number(s.ci_high)}]"
                 head = [s.representation, s.probe, s.measure, number(s.score)]
