@@ -211,7 +211,7 @@ def test_a_layer_that_is_called_twice_one_that_returns_tuples_and_a_network_that
     shapes = {}
     for layer in ("relu", "relu#2"):
         result = quick(model, batches, layer)
-        assert result.effect_map is not None and any("2 times in a pass" in note for note in result.notes)
+        assert result.effect_map is not None and any("2 times per forward pass" in note for note in result.notes)
         shapes[layer] = result.effect_map.correlation.shape
     assert shapes == {"relu": (4,), "relu#2": (5,)}
     assert quick(model, batches, "memory", output=0).is_leak
