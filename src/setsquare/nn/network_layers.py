@@ -71,7 +71,7 @@ def check_layer(name: str, names: Sequence[str], kind: str = "layer") -> None:
 
 
 def choose_tensor(name: str, out: Any, output: int | str | None, purpose: str) -> Tensor:
-    """Return the output of a layer, or its element ``output`` if that is a tuple or dict; errors name the ``purpose``."""
+    """Return the output of a layer, or element ``output`` of a tuple or dict; error messages name the ``purpose``."""
     if isinstance(out, Tensor):
         return out
     keys = list(out) if isinstance(out, Mapping) else range(len(out)) if isinstance(out, tuple | list) else []

@@ -1,4 +1,4 @@
-"""Estimators as trees of plain values and arrays, and back."""
+"""Conversion of fitted estimators to trees of plain values and arrays, and back."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ State = dict[str, Any]
 
 
 def write_state(model: Any) -> State:
-    """Everything that a fitted model is."""
+    """Return the complete state of a fitted model."""
     kind = type(model).__name__
     if type(model) not in _KINDS:
         raise InputError(
-            f"A {kind} cannot be saved without pickle: save one of {', '.join(sorted(_NAMES))}, or keep the model by "
-            "its own means."
+            f"A {kind} cannot be saved without pickle: save one of {', '.join(sorted(_NAMES))}, or use the model's "
+            "own format."
         )
     check_is_fitted(model)
     names = getattr(model, "feature_names_in_", None)
@@ -52,7 +52,7 @@ def write_state(model: Any) -> State:
 def read_state(state: State) -> Any:
     """Undo :func:`write_state`."""
     if state["class"] not in _NAMES:
-        raise InputError(f"holds a {state['class']!r}, which this setsquare does not know: update setsquare")
+        raise InputError(f"holds a {state['class']!r}, which this version of setsquare does not know: update setsquare")
     kind = _NAMES[state["class"]]
     attributes = _KINDS[kind][1](state)
     parameters = dict(state["parameters"])
@@ -73,13 +73,13 @@ def read_state(state: State) -> Any:
 
 def _parameter(name: str, value: Any) -> Any:
     if name == "estimator":
-        return None  # the fitted one takes its place
+        return None  # replaced by the fitted one
     if isinstance(value, Family):
         return _family(value)
     if value is None or isinstance(value, str | int | float | np.generic | list | tuple | dict):
         return value
     raise InputError(
-        f"The parameter {name} is a {type(value).__name__}, which a file cannot hold: set it to a plain value."
+        f"The parameter {name} is a {type(value).__name__}, which cannot be saved: set it to a plain value."
     )
 
 
@@ -211,7 +211,7 @@ def _tuples(state: State) -> State:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in state.items()}
 
 
-#: What a file can hold: how each class is written, and the attributes that it gets when it is read.
+#: Classes that can be saved, each with its writer and the reader of its attributes.
 _KINDS: dict[type, tuple[Callable[[Any], State], Callable[[State], State]]] = {
     OrthogonalGLMClassifier: (_write_glm, _read_glm),
     OrthogonalGLMRegressor: (_write_glm, _read_glm),
