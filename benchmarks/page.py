@@ -17,10 +17,10 @@ HEAD = """# Benchmarks
 
 <!-- Written by `python -m benchmarks --page`; changes belong there. -->
 
-What Setsquare takes beside what others take, as the median and the quartiles of ratios: both were timed in turn, round
-by round, in one run, so a busy moment of the machine hits both. Under 1 we are faster, or need less. Times of R are the
-exception: they are from paper, and of other machines. `make bench` runs everything again; beside each line stands the
-command that runs it alone. [How it scales](how_it_scales.md) has growth and complexity.
+Time and memory of Setsquare relative to other packages: medians and quartiles of ratios. Both were timed alternately in
+the same run, so that other load on the machine affects both. Below 1, Setsquare is faster or needs less memory. The times
+of R are an exception: they are published values from another machine. `make bench` runs all benchmarks; each row names the
+command that runs it alone. [How it scales](how_it_scales.md) covers growth and complexity.
 """
 PICTURE = "![Time and peak memory as rows, features and protected columns grow](images/growth.png)"
 RATIOS = ("what", "of", "ours / peer", "limit", "ours", "peer", "command")
@@ -58,7 +58,7 @@ def benchmarks_page(found: Mapping[str, Any], missing: Sequence[str]) -> str:
     machines = {f"{r['processor']}, {r['cores']} cores; {', '.join(r['versions'])}" for r in found.values()}
     parts = [HEAD]
     parts += ["![All ratios with their quartiles](images/benchmarks.png)\n", table(RATIOS, lines)] if lines else []
-    parts += ["## Limits that are not ratios\n", table(BOUNDS, bounds)] if bounds else []
+    parts += ["## Absolute limits\n", table(BOUNDS, bounds)] if bounds else []
     parts += ["## Runs\n", table(RUNS, runs), *(f"Machine: {each}.\n" for each in sorted(machines))] if runs else []
     parts += [f"Not measured yet: {', '.join(missing)}.\n"] if missing else []
     return "\n".join(parts)
