@@ -82,7 +82,7 @@ def exponent_part(record: Mapping[str, Any]) -> str:
         span = f"{whole['from']:,} to {whole['to']:,}".replace(",", " ")
         solver = f", `{line['solver']}`" if line["solver"] else ""
         lines.append((NAMES[line["kind"]] + solver, line["size"], span, _exponent(whole), _exponent(each)))
-    text = table(("work", "grows", "over", "exponent of the time", "by iteration"), lines)
+    text = table(("work", "grows", "over", "exponent of the time", "per iteration"), lines)
     about = f"{record['date'].partition('T')[0]}, {record['processor']}, {record['cores']} cores"
     source = f"*From `{record['command']}`, {about}: medians and ranges of the rounds.*"
     return f"{text}\n{source}\n\n{PICTURE}"
@@ -96,11 +96,11 @@ def estimate_part(m: Measured, processor: str) -> str:
     median, low, high = (1e6 * row for row in m.row)
     each = f"{median:.2f} µs (rounds: {low:.2f} to {high:.2f})"
     given = [
-        ("rows by node", f"n / N = {n / 1e6:.0f} million"),
+        ("rows per node", f"n / N = {n / 1e6:.0f} million"),
         ("a row in the files, b", f"{m.stored} bytes"),
-        ("a row held by a worker", f"{m.held} bytes, so {n * m.held / 1e9:.0f} GB by node"),
+        ("a row held by a worker", f"{m.held} bytes, so {n * m.held / 1e9:.0f} GB per node"),
         ("a row and iteration in memory, t", f"{each} on {m.cores} cores ({processor}), q = {m.q}, p = {m.p}"),
-        ("out of core over in memory, by row and iteration", f"{digits(m.stream)}"),
+        ("out of core over in memory, per row and iteration", f"{digits(m.stream)}"),
         (
             "iterations i, passes k",
             f"{m.iterations}, {m.n_passes} ({m.passes:.1f} passes for each iteration, out of core)",

@@ -109,7 +109,7 @@ class OrthogonalityConstraint(nn.Module):
         if n_protected < 1:
             raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
         if not (0.0 < scale < torch.inf if isinstance(scale, int | float) else scale in ("unit", "shared")):
-            raise InputError(f"scale must be a spread above 0, 'unit' or 'shared', not {scale!r}.")
+            raise InputError(f"scale must be a positive number, 'unit' or 'shared', not {scale!r}.")
         if not 0.0 < momentum <= 1.0:
             raise InputError(f"momentum must be above 0 and at most 1, not {momentum}.")
         self.rate = RATES[method] if rate is None else rate

@@ -139,7 +139,7 @@ def _as_tensor(protected: Any) -> Tensor:
         return torch.as_tensor(np.array(protected))  # np.array also reads tables
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"Could not read the protected columns as numbers ({error}): pass a tensor, with one dummy column per "
+            f"The protected columns could not be read as numbers ({error}): pass a tensor, with one dummy column per "
             "category."
         ) from None
 

@@ -280,7 +280,7 @@ def _is_better(state: _Sums, trial: _Sums, slope: Array) -> BoolArray:
 
 
 def _next_damping(state: _Sums, damping: Array, step: Array, better: BoolArray) -> Array:
-    """Increase the damping after a failed step, first to keep steps within the pre-activations' size; else reduce it."""
+    """Raise the damping after a failed step, at first to keep steps within the pre-activations' size; else lower it."""
     length = np.minimum(np.linalg.norm(step, axis=0), state.reach + np.finfo(float).tiny)
     first = np.linalg.norm(state.gradient, axis=0) / length
     eased = np.where(damping > 1e-3 * first, damping / 8.0, 0.0)

@@ -59,14 +59,14 @@ def test_inputs_of_several_parts_and_one_protected_column() -> None:
         ({"head": "fcc"}, "did you mean 'fc'"),
         ({"head": "body.1"}, "no linear layer"),
         ({"head": "body.0"}, "transforms the output of the head further"),
-        ({"model": Net(3)}, "3 outputs but the outcome 2 classes"),
+        ({"model": Net(3)}, "3 outputs but the outcome has 2 classes"),
         ({"model": Net(1, bias=False)}, "bias=True"),
         ({"family": "multinomial"}, "does not fit"),
         ({"loader": []}, "no batch"),
         ({"loader": [(torch.zeros(3, 4), torch.zeros(3))]}, "must be \\(inputs, outcome, protected"),
         ({"loader": [(torch.zeros(3, 4), torch.zeros(3), torch.zeros(2, 1))]}, "3 outcomes and 2 protected"),
         ({"loader": [(torch.zeros(3, 4), torch.zeros(2), torch.zeros(2, 1))]}, "for each of the 2 outcomes"),
-        ({"loader": [(torch.zeros(3, 4, 4), torch.zeros(3), torch.zeros(3, 1))], "head": "0"}, "once a batch"),
+        ({"loader": [(torch.zeros(3, 4, 4), torch.zeros(3), torch.zeros(3, 1))], "head": "0"}, "once per batch"),
     ],
 )
 def test_bad_input(options: dict[str, object], message: str) -> None:
@@ -81,7 +81,7 @@ def test_bad_input(options: dict[str, object], message: str) -> None:
 def test_heads_and_rows_that_would_leave_a_leak(case: str) -> None:
     x, signal, X = draw(100)
     model: nn.Module = Net(1)
-    y, message = (signal > 0.0).float(), "weight of layer fc is shared with another layer or made from"
+    y, message = (signal > 0.0).float(), "weight of layer fc is shared with another layer or computed from"
     if case == "weight_norm":
         nn.utils.parametrizations.weight_norm(model.fc)
     elif case == "tied":
