@@ -70,14 +70,13 @@ def check(path: Path, sha256: str) -> None:
 
 def _folders() -> list[Path]:
     """Return the folders to search, the user's own first."""
-    folders = []
     own = os.environ.get(VARIABLE)
-    if own:
-        folder = Path(own).expanduser()
-        if not folder.is_dir():
-            raise InputError(f"{VARIABLE} is set to {own}, which is not a folder: create it, or set another one.")
-        folders.append(folder)
-    return [*folders, _cache()]
+    if not own:
+        return [_cache()]
+    folder = Path(own).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"{VARIABLE} is set to {own}, which is not a folder: create it, or set another one.")
+    return [folder, _cache()]
 
 
 def _cache() -> Path:

@@ -161,15 +161,5 @@ def assemble(
     """Create a data set from its registry entry and its table; by default, all columns but the outcome are features."""
     if features is None:
         features = tuple(str(column) for column in table.columns if column != info.outcome)
-    return Dataset(
-        name=info.name,
-        table=table,
-        outcome=info.outcome,
-        protected=info.protected if protected is None else protected,
-        features=features,
-        family=info.family,
-        source=info.source,
-        licence=info.licence,
-        arrays=dict(arrays or {}),
-        cluster=cluster,
-    )
+    roles = info.outcome, info.protected if protected is None else protected, features, info.family
+    return Dataset(info.name, table, *roles, info.source, info.licence, dict(arrays or {}), cluster)

@@ -151,13 +151,7 @@ def audit_layer(
             f"With {n_permutations} permutations no p-value of relu can be significant after adjustment for the number "
             "of units: increase n_permutations, or reduce components."
         )
-    return replace(
-        found,
-        verdict=verdict,
-        reason=reason,
-        evaluations=evaluations,
-        notes=tuple(notes),
-    )
+    return replace(found, verdict=verdict, reason=reason, evaluations=evaluations, notes=tuple(notes))
 
 
 def _beyond_linear(

@@ -221,10 +221,7 @@ class OrthogonalityConstraint(nn.Module):
 
     def _attach(self, covariance: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """Return the running values with the gradients of the batch values."""
-        return (
-            self.covariance + (covariance - covariance.detach()),
-            self.variance + (variance - variance.detach()),
-        )
+        return self.covariance + (covariance - covariance.detach()), self.variance + (variance - variance.detach())
 
     def _check_units(self, d: int) -> None:
         if len(self.mean) == 0:

@@ -85,16 +85,7 @@ class GeneralizedMoments(RunningMoments):
             )
             self._learn_from(found, n, square, hold, gram=gram, mean=mean)
         corrected, _ = ImplicitCorrection.apply(  # type: ignore[no-untyped-call]
-            units,
-            found.B,
-            narrow,
-            n,
-            prior.share,
-            prior.centre,
-            prior.K,
-            self.activation,
-            True,
-            found.last.curvature,
+            units, found.B, narrow, n, prior.share, prior.centre, prior.K, self.activation, True, found.last.curvature
         )
         result: Tensor = corrected
         return result

@@ -25,7 +25,8 @@ class RunningMoments(nn.Module):
 
     Anchor and scale are the mean and standard deviation of the first batch, so that no digits are lost however far a
     column is from zero. A batch of n rows has the weight ``n / (n + decay * rows)``, and ``rows`` becomes the
-    denominator. With ``decay = 1`` these are the exact moments of all rows; below 1, earlier batches fade.
+    denominator; the first batch has the weight 1. With ``decay = 1`` these are the exact moments of all rows; below 1,
+    earlier batches fade.
 
     Attributes
     ----------

@@ -104,16 +104,9 @@ class Eraser:
         return cls(own.mean, directions, loadings, correlations, own.rank)
 
     def apply(self, Z: Array, out: Array | None = None) -> Array:
-        """Correct features (n, q); does not need the protected columns.
-
-        Parameters
-        ----------
-        Z : ndarray of shape (n, q)
-        out : ndarray, optional
-            Array for the result; ``out=Z`` corrects in place.
-        """
+        """Correct features ``Z`` (n, q), without the protected columns; ``out=Z`` corrects in place."""
         out = np.empty_like(Z, dtype=np.result_type(Z.dtype, np.float32), subok=False) if out is None else out
-        centre = self.mean @ self.directions  # centring the scores costs fewer digits than centring the features
+        centre = self.mean @ self.directions  # centring the scores, not the features, keeps all their digits
 
         def kernel(rows: slice, memory: Array) -> Sums:
             subtract_product(Z[rows], Z[rows] @ self.directions - centre, self.loadings, memory, out[rows])

@@ -23,7 +23,7 @@ from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Activation, activation, contrasts
 from setsquare.families.softmax import softmax_terms
-from setsquare.projection.basis import Basis, protected_basis
+from setsquare.projection.basis import Basis, check_same_rows, protected_basis
 from setsquare.rows.blocks import mean_weight, row_slices, single_threaded_blas, weighted_gram, weighted_product
 
 Index: TypeAlias = "IntArray | slice"
@@ -94,11 +94,7 @@ class GeneralizedProjector:
         max_iter : int
         """
         h = activation(h)
-        if eta.shape[0] != X.shape[0]:
-            raise InputError(
-                f"The protected columns have {X.shape[0]} rows, the predictions have {eta.shape[0]}: "
-                "give both for the same rows."
-            )
+        check_same_rows(eta, X)
         units = np.asarray(eta, dtype=np.float64).reshape(len(eta), -1)
         if not np.isfinite(units).all():
             raise MissingValuesError("The pre-activations have missing or infinite values: remove or fill those rows.")

@@ -11,14 +11,7 @@ from setsquare.errors import InputError
 
 
 def check_targets(paths: Iterable[Path], inputs: Iterable[Path] = ()) -> None:
-    """Refuse targets that cannot be written or would overwrite an input, before any work is done.
-
-    Parameters
-    ----------
-    paths : iterable of Path
-        Files to write.
-    inputs : iterable of Path
-        Files that are read.
+    """Refuse ``paths`` that cannot be written or would overwrite one of the ``inputs``, before any work is done.
 
     Examples
     --------

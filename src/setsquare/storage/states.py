@@ -98,17 +98,15 @@ def _write_glm(model: Any) -> State:
 def _read_glm(state: State) -> State:
     found = state["solution"]
     parts = {"status": Status(found["status"]), "certificate": Certificate(**_tuples(found["certificate"]))}
-    reader, solution = _to_reader(state["reader"]), Solution(**found | parts, trace=())
+    solution, roles = Solution(**found | parts, trace=()), _read_roles(state)
     scalar = state["class"] == "OrthogonalGLMRegressor"
-    return {
-        "reader_": reader,
+    return roles | {
         "solution_": solution,
         "family_": families.family(**state["family"]),
         "n_iter_": solution.n_iter,
         "has_offset_": state["has_offset"],
         "n_dropped_": state["n_dropped"],
-        "protected_names_": np.asarray(reader.protected.names, dtype=object),
-        "coefficient_names_": np.asarray(reader.feature_names, dtype=object),
+        "coefficient_names_": np.asarray(roles["reader_"].feature_names, dtype=object),
         "intercept_": float(solution.intercept[0]) if scalar else solution.intercept,
         "coef_": solution.coef[0] if scalar else solution.coef,
     }
@@ -124,9 +122,7 @@ def _write_features(model: Any) -> State:
 def _read_features(state: State) -> State:
     if "eraser" not in state:
         return _read_linear(state)
-    reader = _to_reader(state["reader"])
-    names = np.asarray(reader.protected.names, dtype=object)
-    return {"reader_": reader, "eraser_": Eraser(**state["eraser"]), "protected_names_": names}
+    return _read_roles(state) | {"eraser_": Eraser(**state["eraser"])}
 
 
 def _write_linear(model: Any) -> State:
@@ -138,13 +134,12 @@ def _write_linear(model: Any) -> State:
 
 
 def _read_linear(state: State) -> State:
-    reader, parts = _to_reader(state["reader"]), dict(state["projector"])
+    parts = dict(state["projector"])
     parts["basis"] = Basis(**_tuples(parts["basis"]))
     if "activation" in parts:
         parts["activation"] = families.activation(parts["activation"])
     kind = GeneralizedProjector if "activation" in parts else Projector
-    names = np.asarray(reader.protected.names, dtype=object)
-    return {"reader_": reader, "projector_": kind(**parts), "protected_names_": names}
+    return _read_roles(state) | {"projector_": kind(**parts)}
 
 
 def _write_prediction(model: Any) -> State:
@@ -186,9 +181,11 @@ def _reader(reader: Reader) -> State:
     }
 
 
-def _to_reader(state: State) -> Reader:
-    features = None if state["features"] is None else Design.from_dict(state["features"])
-    return Reader(features, Design.from_dict(state["protected"]), tuple(state["inside"]), state["use_protected"])
+def _read_roles(state: State) -> State:
+    saved = state["reader"]
+    features = None if saved["features"] is None else Design.from_dict(saved["features"])
+    reader = Reader(features, Design.from_dict(saved["protected"]), tuple(saved["inside"]), saved["use_protected"])
+    return {"reader_": reader, "protected_names_": np.asarray(reader.protected.names, dtype=object)}
 
 
 def _design(design: Design) -> State:
