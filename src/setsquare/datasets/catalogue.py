@@ -43,11 +43,6 @@ def describe(name: str) -> DatasetInfo:
     name : str
         One of :func:`names`; case is ignored, and "." and "-" are read as "_".
 
-    Returns
-    -------
-    DatasetInfo
-        Use ``print`` for a readable form, or ``to_dict()``.
-
     Examples
     --------
     >>> print(describe("compas"))
@@ -78,11 +73,6 @@ def load(name: str, **options: Any) -> Dataset:
         One of :func:`names`.
     **options
         Options of its loader, such as ``verify=False``, or ``table2=True`` for "adult_uci".
-
-    Returns
-    -------
-    Dataset
-        The result of its loader.
 
     Examples
     --------

@@ -17,19 +17,8 @@ VARIABLE = "SETSQUARE_DATA"
 def locate(file: DataFile, *, verify: bool = True) -> Path:
     """Return the path of a file or of one of its alternatives, downloading it if necessary.
 
-    All candidates are searched for in ``$SETSQUARE_DATA``, then in the user's cache, then at their addresses.
-
-    Parameters
-    ----------
-    file : DataFile
-        The file; any of its alternatives is accepted.
-    verify : bool, default True
-        Whether a file found on this machine must have the registered checksum. Downloads always must.
-
-    Returns
-    -------
-    pathlib.Path
-        Path of the candidate found; its suffix shows the format.
+    All candidates are searched for in ``$SETSQUARE_DATA``, then in the user's cache, then at their addresses. With
+    `verify`, a file on this machine must have the registered checksum; downloads always must.
 
     Raises
     ------
@@ -39,12 +28,12 @@ def locate(file: DataFile, *, verify: bool = True) -> Path:
         No candidate is on this machine, and none could be downloaded.
     """
     found = find(file)
-    if found is not None:
-        candidate, path = found
-        if verify:
-            check(path, candidate.sha256)
-        return path
-    return _download(file)
+    if found is None:
+        return _download(file)
+    candidate, path = found
+    if verify:
+        check(path, candidate.sha256)
+    return path
 
 
 def find(file: DataFile) -> tuple[DataFile, Path] | None:

@@ -90,11 +90,6 @@ def make_synthetic(
     signal : float, default 1.0
         Standard deviation of the linear predictor, between 0 and 5.
 
-    Returns
-    -------
-    SyntheticData
-        Arrays `Z`, `X`, `y` and the coefficients.
-
     Examples
     --------
     >>> data = make_synthetic("poisson", n=200, p=5, q=10, rho=2.0, random_state=0)

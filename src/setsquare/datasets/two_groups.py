@@ -65,10 +65,6 @@ def make_two_groups(
         If False, the same confounder values are assigned independently of the group: accuracy on such images shows how
         much a classifier relies on the confounder.
 
-    Returns
-    -------
-    TwoGroups
-
     See Also
     --------
     best_accuracy : Largest accuracy with and without the confounder.

@@ -84,12 +84,7 @@ class Family:
         return loss, h - y, slope
 
     def terms(self, y: Array, eta: Array, v: Array) -> RowTerms:
-        """Contribution of each row to the objective; ``v = Q @ lam`` holds the multipliers per row.
-
-        Parameters
-        ----------
-        y, eta, v : ndarray of shape (n, k)
-        """
+        """Contribution of each row to the objective; ``v = Q @ lam`` holds the multipliers per row; all are (n, k)."""
         if self.is_vector:
             return softmax_terms(y, eta, v)
         y, eta, v = y[:, 0], eta[:, 0], v[:, 0]

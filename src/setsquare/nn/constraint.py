@@ -130,13 +130,9 @@ class OrthogonalityConstraint(nn.Module):
         self._set_units(0)
 
     def forward(self, activations: Tensor, protected: Tensor) -> Tensor:
-        """Penalty of a batch, a scalar to add to the loss.
+        """Penalty of a batch, a scalar to add to the loss; ``protected`` is (n, p), or (n,) for one column.
 
-        Parameters
-        ----------
-        activations : Tensor of shape (n, ...)
-            Each position beyond the first axis is a unit with its own constraint.
-        protected : Tensor of shape (n, p), or (n,) for one column
+        Each position of ``activations`` (n, ...) beyond the first axis is a unit with its own constraint.
         """
         A, X = flatten(activations), read_protected(protected, activations, self.n_protected)
         if self.n_rows.device != A.device:

@@ -118,13 +118,9 @@ class Orthogonalize(nn.Module):
         self.probe: Callable[[Tensor, Tensor | None], Tensor] | None = None
 
     def forward(self, y: Tensor, protected: Tensor | None = None) -> Tensor:
-        """Correct a batch.
+        """Correct a batch ``y`` (n, ...) by its protected columns, (n, p) or (n,).
 
-        Parameters
-        ----------
-        y : Tensor of shape (n, ...)
-        protected : Tensor of shape (n, p) or (n,)
-            Not needed in ``eval`` with ``inference`` "marginal" or "off".
+        The protected columns are not needed in ``eval`` mode with ``inference`` "marginal" or "off".
         """
         if self.probe is not None:
             return self.probe(y, protected)

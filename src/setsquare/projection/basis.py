@@ -78,13 +78,7 @@ class Basis:
 def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None) -> Basis:
     """Fit a :class:`Basis` of the columns of ``X`` (n, p).
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, p)
-    weight : ndarray of shape (n,), optional
-        Row weights on any scale; equal by default.
-    names : tuple of str, optional
-        Column names for messages; x0, x1, ... by default.
+    The row weights (n,) may have any scale; the names are for messages, x0, x1, ... by default.
     """
     n, p = X.shape
     check_rows(n, p)

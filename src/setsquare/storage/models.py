@@ -57,14 +57,7 @@ def dump(model: Any) -> bytes:
 def load(path: str | Path) -> Any:
     """Read a model that :func:`save` has written; no code in the file is executed.
 
-    Parameters
-    ----------
-    path : str or Path
-
-    Returns
-    -------
-    estimator
-        The fitted model, with the same predictions. The trace of the solver is not saved.
+    The fitted model makes the same predictions. The trace of the solver is not saved.
     """
     try:
         with Path(path).open("rb") as stream:
