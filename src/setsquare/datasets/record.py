@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.datasets.registry import DatasetInfo, Family
+from setsquare.datasets.registry import DatasetInfo, FamilyName
 from setsquare.errors import InputError, MissingValuesError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Dataset:
     outcome: str
     protected: tuple[str, ...]
     features: tuple[str, ...]
-    family: Family
+    family: FamilyName
     source: str
     licence: str
     arrays: Mapping[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-Family: TypeAlias = Literal["gaussian", "binomial", "poisson"]
+FamilyName: TypeAlias = Literal["gaussian", "binomial", "poisson"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class DatasetInfo:
     title: str
     outcome: str
     protected: tuple[str, ...]
-    family: Family
+    family: FamilyName
     n_rows: int
     source: str
     licence: str

@@ -16,7 +16,7 @@ from setsquare.auditing import AuditResult, Evaluation, Test, audit
 from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED
 from setsquare.auditing.verdict import judge
 from setsquare.errors import InputError
-from setsquare.nn.layer_outputs import Tap, read_layer
+from setsquare.nn.layer_outputs import OutputCollector, collect_outputs
 
 #: Evaluation models for a layer; all but the first use its leading principal components.
 EVALUATIONS = ("tensor", *PERMUTATION_BASED)
@@ -117,8 +117,8 @@ def audit_layer(
         raise InputError(f"Unknown evaluation model {unknown[0]!r}: choose among {', '.join(EVALUATIONS)}.")
     if components < 1:
         raise InputError(f"components must be a number of principal components of at least 1, not {components}.")
-    tap = Tap(layer, output, batch_dim, pool, max_values)
-    units, columns = read_layer(model, loader, tap, protected, forward)
+    collector = OutputCollector(layer, output, batch_dim, pool, max_values)
+    units, columns = collect_outputs(model, loader, collector, protected, forward)
     judged = partial(
         audit,
         protected=columns,
@@ -141,9 +141,10 @@ def audit_layer(
         decision = judge(evaluations, found.certificate, confidence=confidence, limits=found.limits, what=what)
         verdict, reason = decision.verdict, decision.reason
     notes = list(found.notes)
-    if tap.n_calls > 1:
+    if collector.n_calls > 1:
         notes.append(
-            f"The network calls this layer {tap.n_calls} times per forward pass; {tap.name}#2 is the second call."
+            f"The network calls this layer {collector.n_calls} times per forward pass; {collector.name}#2 is the second "
+            "call."
         )
     n_tests = min(components, units[0].size) * len(evaluations)
     if any(name.startswith("relu") for name in names) and n_tests > (1.0 - confidence) * (n_permutations + 1):

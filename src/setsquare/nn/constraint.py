@@ -22,14 +22,14 @@ from torch import Tensor, nn
 from setsquare.errors import InputError
 from setsquare.nn.distributed import sum_over_processes
 from setsquare.nn.functional import flatten, read_protected, refuse_missing
-from setsquare.nn.moments import COLLINEAR, in_double
+from setsquare.nn.moments import MIN_EIGENVALUE, in_double
 
 Method: TypeAlias = Literal["augmented_lagrangian", "mdmm"]
 Scale: TypeAlias = float | Literal["unit", "shared"]
 #: Step of the multipliers per call. The squared constraint of MDMM is small near zero, so its step must be large.
 RATES = {"augmented_lagrangian": 0.25, "mdmm": 50.0}
 #: A unit with a standard deviation below this share of `scale`, or of its root mean square, counts as constant.
-CONSTANT = 0.01
+MIN_SPREAD = 0.01
 
 
 class OrthogonalityConstraint(nn.Module):
@@ -160,7 +160,7 @@ class OrthogonalityConstraint(nn.Module):
     def constant(self) -> Tensor:
         """Whether each unit (d,) is practically constant, relative to ``scale`` or else to its size."""
         reference = self.variance + self.mean.square() if isinstance(self.scale, str) else self.scale**2
-        return self.variance <= CONSTANT**2 * reference
+        return self.variance <= MIN_SPREAD**2 * reference
 
     @property
     def residual(self) -> float:
@@ -245,7 +245,7 @@ class OrthogonalityConstraint(nn.Module):
         variance = S.diagonal()
         scale = torch.where(variance > 0.0, variance, 1.0).rsqrt()
         values, vectors = torch.linalg.eigh(S * torch.outer(scale, scale))
-        root = torch.where(values > COLLINEAR, values, torch.inf).rsqrt()
+        root = torch.where(values > MIN_EIGENVALUE, values, torch.inf).rsqrt()
         whitening: Tensor = (vectors * root) @ vectors.T * scale
         return whitening
 

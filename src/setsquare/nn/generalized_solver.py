@@ -53,7 +53,7 @@ class Prior:
     c: Tensor | None = None
 
 
-class Sums(NamedTuple):
+class ProblemState(NamedTuple):
     """Means over the rows at a given ``B``, and the value and gradient of the problem.
 
     ``out`` (m, d) is the mean product of design and output, ``curvature`` (m(m+1)/2, d) that of the design with itself
@@ -75,8 +75,8 @@ class Minimum(NamedTuple):
     """Solution (m, d), the sums at the start and at the solution, and whether each unit (d,) converged."""
 
     B: Tensor
-    first: Sums
-    last: Sums
+    first: ProblemState
+    last: ProblemState
     residual: Tensor
     converged: Tensor
 
@@ -116,7 +116,7 @@ def unpack(upper: Tensor) -> Tensor:
     return upper.index_select(0, torch.tensor(index, device=upper.device)).view(m, m, -1)
 
 
-def assemble(total: Tensor, rows: Tensor | float, B: Tensor, prior: Prior) -> Sums:
+def assemble(total: Tensor, rows: Tensor | float, B: Tensor, prior: Prior) -> ProblemState:
     """Compute the problem at ``B`` from the stacked sums over ``rows`` rows."""
     m, share = len(B), prior.share
     mean = total / rows
@@ -132,7 +132,7 @@ def assemble(total: Tensor, rows: Tensor | float, B: Tensor, prior: Prior) -> Su
         gradient = gradient + pulled - prior.c
     gap = (gradient / prior.scale[:, None]).abs().amax(0)
     spread = (square - out[0].square()).clamp_min(0.0).sqrt()
-    return Sums(out, curvature, value, gradient, gap, spread, square.sqrt(), magnitude)
+    return ProblemState(out, curvature, value, gradient, gap, spread, square.sqrt(), magnitude)
 
 
 def solve_units(A: Tensor, b: Tensor, drop: float = 0.0) -> Tensor:
@@ -156,7 +156,7 @@ def solve_units(A: Tensor, b: Tensor, drop: float = 0.0) -> Tensor:
 
 
 def minimise(
-    sums: Callable[[Tensor], Sums],
+    sums: Callable[[Tensor], ProblemState],
     B: Tensor,
     prior: Prior,
     *,
@@ -211,7 +211,7 @@ def minimise(
         eased = torch.where(damping > 1e-3 * least, damping / 8.0, 0.0)
         damping = torch.where(better, eased, torch.maximum(4.0 * damping, least))
         B = torch.where(better, B + step, B)
-        state = Sums(*(torch.where(better, new, old) for new, old in zip(trial, state, strict=True)))
+        state = ProblemState(*(torch.where(better, new, old) for new, old in zip(trial, state, strict=True)))
     return Minimum(B, first, state, residual, reached)
 
 

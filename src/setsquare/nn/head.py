@@ -15,7 +15,7 @@ from setsquare.families import Family, family
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Solution, solve
 from setsquare.nn.functional import read_protected
-from setsquare.nn.network_layers import call, check_layer, evaluating, takes_protected
+from setsquare.nn.network_layers import call_model, check_layer, eval_mode, takes_protected
 from setsquare.tables.outcome import Values, guess_family
 
 
@@ -110,13 +110,13 @@ def _collect(
     parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
     handle = layer.register_forward_pre_hook(lambda _, arguments: entered.append(arguments[0]))
     try:
-        with evaluating(model), torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             for batch in loader:
                 inputs, outcome, protected = _three(batch)
                 if len(outcome) == 0:
                     continue
                 entered.clear()
-                out = call(model, inputs, **{"protected": protected} if takes_protected(model) else {})
+                out = call_model(model, inputs, **{"protected": protected} if takes_protected(model) else {})
                 if len(entered) != 1 or entered[0].shape != (len(outcome), layer.in_features):
                     shapes = [tuple(part.shape) for part in entered]
                     raise InputError(

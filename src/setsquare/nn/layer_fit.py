@@ -16,8 +16,8 @@ from setsquare.nn.activations import ACTIVATIONS
 from setsquare.nn.distributed import sum_over_processes
 from setsquare.nn.functional import flatten, read_protected
 from setsquare.nn.generalized_moments import GeneralizedMoments
-from setsquare.nn.generalized_solver import Sums, assemble, minimise, row_sums
-from setsquare.nn.network_layers import call, evaluating, takes_protected
+from setsquare.nn.generalized_solver import ProblemState, assemble, minimise, row_sums
+from setsquare.nn.network_layers import call_model, eval_mode, takes_protected
 from setsquare.nn.orthogonalize import Orthogonalize
 
 #: Largest correlation that may be left on the rows of the loader.
@@ -51,7 +51,7 @@ def call_with_protected(model: nn.Module, batch: Any) -> None:
         raise InputError(
             "A batch must be (inputs, ..., protected): for another format, pass forward= to call the model."
         )
-    call(model, batch[0], protected=batch[-1])
+    call_model(model, batch[0], protected=batch[-1])
 
 
 def fit_layer(
@@ -95,7 +95,7 @@ def fit_layer(
     >>> bool((out[::2].mean(0) - out[1::2].mean(0)).abs().max() < 1e-6)
     True
     """
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         names = _running_order(model, loader, forward) if layer is None else _name_of(model, layer)
         fitter = _Fitter(model, loader, forward, max_passes, names)
         return {name: fitter.fit(name) for name in names}
@@ -155,7 +155,7 @@ class _Fitter:
         h, prior = ACTIVATIONS[moments.activation], moments.exact_prior()
         rounding = torch.finfo(torch.float64).eps
 
-        def sums(B: Tensor) -> Sums:
+        def sums(B: Tensor) -> ProblemState:
             total = torch.zeros((), dtype=B.dtype, device=B.device)
 
             def add(y: Tensor, X: Tensor) -> None:
@@ -186,27 +186,27 @@ class _Fitter:
         moments.solution.copy_(found.B)
         return float(found.residual.max())
 
-    def _pass(self, name: str, see: Callable[[Tensor, Tensor], Any]) -> None:
+    def _pass(self, name: str, visit: Callable[[Tensor, Tensor], Any]) -> None:
         """Run the model over the loader; earlier layers are corrected, this one and later ones are not."""
         if self.n_passes and isinstance(self.loader, Iterator):
             raise InputError("An iterator can be read only once: pass a DataLoader as the loader, or max_passes=1.")
         later = self.names[self.names.index(name) :]
         layers = [module for key in later if isinstance(module := self.model.get_submodule(key), Orthogonalize)]
 
-        def probe(y: Tensor, protected: Tensor | None) -> Tensor:
+        def override(y: Tensor, protected: Tensor | None) -> Tensor:
             if len(y):
-                see(y, read_protected(protected, y, layers[0].n_protected))
+                visit(y, read_protected(protected, y, layers[0].n_protected))
             return y
 
         try:
-            layers[0].probe = probe
+            layers[0].override = override
             for layer in layers[1:]:
-                layer.probe = _pass_through
+                layer.override = _pass_through
             for batch in self.loader:
                 self.forward(self.model, batch)
         finally:
             for layer in layers:
-                layer.probe = None
+                layer.override = None
         self.n_passes += 1
 
 
@@ -228,13 +228,13 @@ def _running_order(model: nn.Module, loader: Iterable[Any], forward: Callable[[n
         raise InputError("The model has no Orthogonalize layer: blind it first (setsquare.nn.blind), or add one.")
     if isinstance(loader, Iterator):  # its first batch cannot be read twice
         return own
-    met: dict[Orthogonalize, None] = {}
+    found: dict[Orthogonalize, None] = {}
 
-    def meet(module: nn.Module, _: Any) -> None:
+    def find(module: nn.Module, _: Any) -> None:
         if isinstance(module, Orthogonalize) and any(module is own for own in model.modules()):
-            met[module], module.probe = None, _pass_through
+            found[module], module.override = None, _pass_through
 
-    handle = register_module_forward_pre_hook(meet)  # a pass can also create layers
+    handle = register_module_forward_pre_hook(find)  # a pass can also create layers
     try:
         for batch in loader:
             forward(model, batch)
@@ -243,8 +243,8 @@ def _running_order(model: nn.Module, loader: Iterable[Any], forward: Callable[[n
             raise InputError("The loader gave no batch: pass at least one.")
     finally:
         handle.remove()
-        for module in met:
-            module.probe = None
-    if not met:
+        for module in found:
+            module.override = None
+    if not found:
         raise InputError("The model ran no Orthogonalize layer: blind it first (setsquare.nn.blind), or add one.")
-    return [_name_of(model, module)[0] for module in met]
+    return [_name_of(model, module)[0] for module in found]

@@ -17,13 +17,13 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.nn.blinding import Blinded
 from setsquare.nn.functional import refuse_ids
 from setsquare.nn.layer_fit import call_with_protected
-from setsquare.nn.network_layers import call, check_layer, choose_tensor, evaluating, list_layers, takes_protected
+from setsquare.nn.network_layers import call_model, check_layer, choose_tensor, eval_mode, list_layers, takes_protected
 
 #: Samplers that change the order of the rows in each pass.
 SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-class Tap:
+class OutputCollector:
     """Collects the units of a layer, batch by batch; arguments as in :func:`~setsquare.nn.audit_layer`."""
 
     def __init__(
@@ -77,43 +77,43 @@ class Tap:
             )
 
 
-def read_layer(
+def collect_outputs(
     model: nn.Module,
     loader: Iterable[Any],
-    tap: Tap,
+    collector: OutputCollector,
     protected: Any = None,
     forward: Callable[[nn.Module, Any], Any] | None = None,
 ) -> tuple[np.ndarray[Any, Any], Any]:
-    """Return the units (n, ...) of a layer and the protected columns of the same rows; sets ``tap.n_calls``."""
+    """Return the units (n, ...) of a layer and the protected columns of the same rows; sets ``collector.n_calls``."""
     if protected is not None and isinstance(getattr(loader, "sampler", None), SHUFFLING):
         raise InputError(
             "The loader shuffles its rows, so they cannot be matched with protected: use shuffle=False, or pass "
             "the protected columns as the last element of each batch."
         )
     network = model.model if isinstance(model, Blinded) else model
-    check_layer(tap.name, [info.name for info in list_layers(network)])
+    check_layer(collector.name, [info.name for info in list_layers(network)])
     forward, columns = forward or _call, []
-    with torch.no_grad(), evaluating(model), _listening(network.get_submodule(tap.name), tap.take):
+    with torch.no_grad(), eval_mode(model), _after_all_hooks(network.get_submodule(collector.name), collector.take):
         for number, batch in enumerate(loader, 1):
-            tap.n_calls = 0
+            collector.n_calls = 0
             forward(model, batch)
-            if len(tap.parts) < number:
+            if len(collector.parts) < number:
                 raise InputError(
-                    f"The network did not run the layer {tap.layer!r} as a module: choose one that it calls (a fused "
-                    "kernel may bypass inner modules)."
+                    f"The network did not run the layer {collector.layer!r} as a module: choose one that it calls (a "
+                    "fused kernel may bypass inner modules)."
                 )
             if protected is None:
                 columns.append(_last(batch))
-                _check_rows(tap.layer, len(tap.parts[-1]), len(columns[-1]), "a batch")
-    if not tap.parts:
+                _check_rows(collector.layer, len(collector.parts[-1]), len(columns[-1]), "a batch")
+    if not collector.parts:
         raise InputError("The loader gave no batches: pass at least one.")
-    units = np.concatenate(tap.parts)
+    units = np.concatenate(collector.parts)
     if protected is None:
         return units, np.concatenate(columns)
     if torch.is_tensor(protected):
         refuse_ids(protected)
         protected = protected.numpy(force=True)
-    _check_rows(tap.layer, len(units), tables.n_rows(protected), "the loader")
+    _check_rows(collector.layer, len(units), tables.n_rows(protected), "the loader")
     return units, protected
 
 
@@ -122,7 +122,7 @@ def _call(model: nn.Module, batch: Any) -> None:
     if takes_protected(model):
         call_with_protected(model, batch)
     else:
-        call(model, batch[0] if isinstance(batch, tuple | list) else batch)
+        call_model(model, batch[0] if isinstance(batch, tuple | list) else batch)
 
 
 def _last(batch: Any) -> np.ndarray[Any, Any]:
@@ -143,7 +143,7 @@ def _check_rows(layer: str, n_units: int, n_protected: int, where: str) -> None:
 
 
 @contextmanager
-def _listening(module: nn.Module, take: Callable[[Any], None]) -> Iterator[None]:
+def _after_all_hooks(module: nn.Module, take: Callable[[Any], None]) -> Iterator[None]:
     """Pass the output of a module to ``take``, after all other hooks, one of which may be a correction."""
     handles: list[RemovableHandle] = []
 

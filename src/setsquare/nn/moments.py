@@ -17,7 +17,7 @@ BATCHES, ROWS = 10, 200
 #: A training batch with fewer rows per coefficient than this is supplemented by the running moments.
 PAST = 10
 #: Smaller eigenvalues of the protected columns' correlation matrix mean collinearity.
-COLLINEAR = 1e-10
+MIN_EIGENVALUE = 1e-10
 
 
 class RunningMoments(nn.Module):
@@ -176,7 +176,7 @@ def effects_of(gram: Tensor) -> Tensor:
     varies = variance > 100.0 * torch.finfo(gram.dtype).eps * gram.diagonal()[1:]
     scale = torch.where(varies, variance, torch.inf).rsqrt()
     values, vectors = torch.linalg.eigh(covariance * torch.outer(scale, scale))
-    whiten = scale[:, None] * vectors * torch.where(values > COLLINEAR, values, torch.inf).rsqrt()
+    whiten = scale[:, None] * vectors * torch.where(values > MIN_EIGENVALUE, values, torch.inf).rsqrt()
     whiten = torch.cat([-(centre @ whiten)[None], whiten])
     return whiten @ whiten.T
 

@@ -52,7 +52,7 @@ def list_layers(model: nn.Module, *inputs: Any, **named: Any) -> list[LayerInfo]
     if inputs or named:
         handles = [m.register_forward_hook(lambda _m, _i, out, n=name: note(n, out)) for name, m in modules.items()]
         try:
-            with torch.no_grad(), evaluating(model):
+            with torch.no_grad(), eval_mode(model):
                 model(*inputs, **named)
         finally:
             for handle in handles:
@@ -95,7 +95,7 @@ def put_tensor(out: Any, key: int | str | None, value: Tensor) -> Any:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
     """Set a model to ``eval`` mode; afterwards, restore the mode of each module."""
     training = {module: module.training for module in model.modules()}
     try:
@@ -106,7 +106,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = flag
 
 
-def call(model: nn.Module, inputs: Any, **named: Any) -> Any:
+def call_model(model: nn.Module, inputs: Any, **named: Any) -> Any:
     """Run a model on inputs: a tensor, or a tuple or dict of its arguments."""
     if isinstance(inputs, dict):
         return model(**inputs, **named)

@@ -115,15 +115,15 @@ class Orthogonalize(nn.Module):
             self.moments = RunningMoments(momentum)
         self.frozen, self._n_warned = False, 0
         #: Replaces the correction while :func:`~setsquare.nn.fit_layer` runs.
-        self.probe: Callable[[Tensor, Tensor | None], Tensor] | None = None
+        self.override: Callable[[Tensor, Tensor | None], Tensor] | None = None
 
     def forward(self, y: Tensor, protected: Tensor | None = None) -> Tensor:
         """Correct a batch ``y`` (n, ...) by its protected columns, (n, p) or (n,).
 
         The protected columns are not needed in ``eval`` mode with ``inference`` "marginal" or "off".
         """
-        if self.probe is not None:
-            return self.probe(y, protected)
+        if self.override is not None:
+            return self.override(y, protected)
         learning = self.training and not self.frozen
         if len(y) == 0 or (self.inference == "off" and not learning):
             return y

@@ -145,7 +145,7 @@ class _Minimum(NamedTuple):
     n_iter: int
 
 
-class _Sums(NamedTuple):
+class _ProblemState(NamedTuple):
     """State of d convex problems in m unknowns: value (d,), gradient (m, d), Hessian (d, m, m), and four sizes (d,).
 
     ``magnitude`` is the sum of the absolute terms of the value, ``spread`` the standard deviation of the output,
@@ -173,12 +173,12 @@ class _Sums(NamedTuple):
         left = self.gap / np.where(flat, np.maximum(self.size, np.finfo(float).tiny), self.spread)
         return np.where(np.isfinite(self.size) & np.isfinite(left), left, np.inf)  # what overflows shows nothing
 
-    def take(self, chosen: BoolArray) -> _Sums:
+    def take(self, chosen: BoolArray) -> _ProblemState:
         """Pick some of the problems."""
-        return _Sums(*(part[chosen] if part.ndim == 3 else part[..., chosen] for part in self))
+        return _ProblemState(*(part[chosen] if part.ndim == 3 else part[..., chosen] for part in self))
 
 
-def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Array, units: Index) -> _Sums:
+def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Array, units: Index) -> _ProblemState:
     """Sum over row blocks for many units at once: products of basis columns meet the slopes of the units."""
     m, d = B.shape
     mean = mean[units]
@@ -203,10 +203,10 @@ def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Ar
     hessian[:, i, j] = hessian[:, j, i] = upper.T
     pull = mean * B[0]
     sizes = scale * np.sqrt(spread), scale * np.sqrt(spread + (mean / scale) ** 2), np.sqrt(reach)
-    return _Sums(total + pull, gradient, hessian, np.abs(total) + np.abs(pull), *sizes)
+    return _ProblemState(total + pull, gradient, hessian, np.abs(total) + np.abs(pull), *sizes)
 
 
-def _softmax_sums(scores: Array, Q: Array, w: Array, mean: Array, B: Array, _: Index) -> _Sums:
+def _softmax_sums(scores: Array, Q: Array, w: Array, mean: Array, B: Array, _: Index) -> _ProblemState:
     """Compute the sums of the softmax problem; ``B`` holds its (1 + r) x (classes - 1) unknowns in one column."""
     k, m = scores.shape[1], 1 + Q.shape[1]
     total, spread, reach = np.zeros(1), np.zeros(1), np.zeros(1)
@@ -227,10 +227,10 @@ def _softmax_sums(scores: Array, Q: Array, w: Array, mean: Array, B: Array, _: I
     pull = mean @ B.reshape(m, k)[:1].T
     sizes = np.sqrt(spread), np.ones(1), np.sqrt(reach)
     hessian = hessian.reshape(1, m * k, m * k)
-    return _Sums(total + pull, gradient.reshape(-1, 1), hessian, np.abs(total) + np.abs(pull), *sizes)
+    return _ProblemState(total + pull, gradient.reshape(-1, 1), hessian, np.abs(total) + np.abs(pull), *sizes)
 
 
-def _minimise(sums: Callable[[Array, Index], _Sums], m: int, d: int, max_iter: int) -> _Minimum:
+def _minimise(sums: Callable[[Array, Index], _ProblemState], m: int, d: int, max_iter: int) -> _Minimum:
     """Minimise d convex functions by Newton steps, with Levenberg-Marquardt damping where a step fails.
 
     Each problem has its own damping; problems that have converged are skipped.
@@ -255,11 +255,11 @@ def _minimise(sums: Callable[[Array, Index], _Sums], m: int, d: int, max_iter: i
         better = _is_better(state, trial, slope)
         B[:, active] += np.where(better, step, 0.0)
         damping[active] = _next_damping(state, damping[active], step, better)
-        state = _Sums(*(_choose(better, new, old) for new, old in zip(trial, state, strict=True)))
+        state = _ProblemState(*(_choose(better, new, old) for new, old in zip(trial, state, strict=True)))
     return _Minimum(B, residual, converged, n_iter)
 
 
-def _damped_step(state: _Sums, damping: Array) -> tuple[Array, Array]:
+def _damped_step(state: _ProblemState, damping: Array) -> tuple[Array, Array]:
     m = len(state.gradient)
     # The ridge makes the Hessian invertible for a ReLU unit with fewer active rows than unknowns.
     ridge = 1e-14 * np.einsum("dii->d", state.hessian) + np.finfo(float).tiny + damping
@@ -268,14 +268,14 @@ def _damped_step(state: _Sums, damping: Array) -> tuple[Array, Array]:
     return step, np.einsum("md,md->d", state.gradient, step)
 
 
-def _is_better(state: _Sums, trial: _Sums, slope: Array) -> BoolArray:
+def _is_better(state: _ProblemState, trial: _ProblemState, slope: Array) -> BoolArray:
     """Whether to accept a step: the value fell or, where rounding hides this, the gradient did."""
     fell = trial.value <= state.value + 1e-4 * slope  # False for NaN, outside the domain
     hidden = np.abs(trial.value - state.value) <= 1e-13 * state.magnitude
     return fell | (hidden & (trial.gap <= np.maximum(0.9 * state.gap, ROUNDING * state.size)))
 
 
-def _next_damping(state: _Sums, damping: Array, step: Array, better: BoolArray) -> Array:
+def _next_damping(state: _ProblemState, damping: Array, step: Array, better: BoolArray) -> Array:
     """Raise the damping after a failed step, at first to keep steps within the pre-activations' size; else lower it."""
     length = np.minimum(np.linalg.norm(step, axis=0), state.reach + np.finfo(float).tiny)
     first = np.linalg.norm(state.gradient, axis=0) / length

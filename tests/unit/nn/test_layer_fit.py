@@ -75,7 +75,7 @@ def test_several_layers_are_fitted_in_the_order_in_which_they_run() -> None:
     out = blinded.eval()(x, protected=X)
     assert correlation(model.eval()(x), X) > 0.05
     assert correlation(out, X) < 1e-6
-    assert all(layer.probe is None and layer.frozen for layer in blinded.corrections.values())
+    assert all(layer.override is None and layer.frozen for layer in blinded.corrections.values())
 
 
 def test_the_model_stays_as_it_was_and_the_correction_is_frozen() -> None:
