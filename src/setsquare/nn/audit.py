@@ -142,10 +142,8 @@ def audit_layer(
         verdict, reason = decision.verdict, decision.reason
     notes = list(found.notes)
     if collector.n_calls > 1:
-        notes.append(
-            f"The network calls this layer {collector.n_calls} times per forward pass; {collector.name}#2 is the second "
-            "call."
-        )
+        times = f"{collector.n_calls} times per forward pass"
+        notes.append(f"The network calls this layer {times}; {collector.name}#2 is the second call.")
     n_tests = min(components, units[0].size) * len(evaluations)
     if any(name.startswith("relu") for name in names) and n_tests > (1.0 - confidence) * (n_permutations + 1):
         notes.append(
