@@ -212,7 +212,7 @@ def test_bad_activations_and_settings() -> None:
         constraint(GOOD[:0], GOOD[:0])
     assert np.isnan(constraint.residual)
     constraint(GOOD, GOOD)
-    with pytest.raises(InputError, match="one constraint a layer"):
+    with pytest.raises(InputError, match="one constraint per layer"):
         constraint(GOOD[:, :1], GOOD)
     with pytest.raises(MissingValuesError, match="diverged"):
         constraint(torch.full((8, 2), torch.inf), GOOD)
@@ -222,8 +222,8 @@ def test_bad_activations_and_settings() -> None:
         ({"n_protected": 0}, "at least 1"),
         ({"momentum": 0.0}, "momentum"),
         ({"penalty": -1.0}, "0 or more"),
-        ({"scale": 0.0}, "spread above 0"),
-        ({"scale": "layer"}, "spread above 0"),
+        ({"scale": 0.0}, "positive number"),
+        ({"scale": "layer"}, "positive number"),
     ):
         with pytest.raises(InputError, match=message):
             OrthogonalityConstraint(**{"n_protected": 1, **options})
