@@ -114,7 +114,7 @@ def audit_layer(
     """
     names = dict.fromkeys(("tensor", *((evaluation,) if isinstance(evaluation, str) else evaluation)))
     if unknown := [name for name in names if name not in EVALUATIONS]:
-        raise InputError(f"Unknown evaluation model {unknown[0]!r}: choose among {', '.join(EVALUATIONS)}.")
+        raise InputError(f"Unknown evaluation model {unknown[0]!r}: choose one of {', '.join(EVALUATIONS)}.")
     if components < 1:
         raise InputError(f"components must be a number of principal components of at least 1, not {components}.")
     collector = OutputCollector(layer, output, batch_dim, pool, max_values)

@@ -213,6 +213,6 @@ def refuse_missing(values: Tensor, what: str, remedy: str = "remove or fill them
 def _check_converged(converged: Tensor, residual: Tensor, strict: bool) -> None:
     if strict and not torch.compiler.is_compiling() and not bool(converged.all()):
         raise NotOrthogonalError(
-            f"{int((~converged).sum())} of {len(converged)} units could not be made orthogonal (correlation "
-            f"{float(residual[~converged].max()):.1e} left): check for outliers, or pass strict=False."
+            f"{int((~converged).sum())} of {len(converged)} units could not be made orthogonal (remaining "
+            f"correlation {float(residual[~converged].max()):.1e}): check for outliers, or pass strict=False."
         )

@@ -73,7 +73,7 @@ def refit_head(
     solution = solve(Problem(Z, y, X, glm, l2=l2))
     if not solution.certificate.is_orthogonal:
         raise NotOrthogonalError(
-            f"The head could not be made orthogonal (correlation {solution.certificate.max_correlation:.1e} left, "
+            f"The head could not be made orthogonal (remaining correlation {solution.certificate.max_correlation:.1e}, "
             f"{solution.status}): remove outliers from the protected columns, or pass a ridge penalty l2."
         )
     with torch.no_grad():

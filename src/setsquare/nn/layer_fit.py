@@ -181,7 +181,8 @@ class _Fitter:
         if not bool(found.converged.all()):
             raise NotOrthogonalError(
                 f"{int((~found.converged).sum())} of {len(found.converged)} units of layer {name!r} were not solved in "
-                f"{self.n_passes} passes (correlation {float(found.residual.max()):.1e} left): increase max_passes."
+                f"{self.n_passes} passes (remaining correlation {float(found.residual.max()):.1e}): "
+                "increase max_passes."
             )
         moments.solution.copy_(found.B)
         return float(found.residual.max())

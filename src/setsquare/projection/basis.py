@@ -139,16 +139,7 @@ def basis_of_moments(moments: Moments, names: tuple[str, ...] | None = None) -> 
 def check_rows(n: int, p: int) -> None:
     """Refuse p >= n: only a constant is orthogonal to as many protected columns as rows."""
     if n <= p:
-        raise InputError(f"Too few rows (n_samples = {n}) for {p} protected column(s): give more rows than columns.")
-
-
-def check_same_rows(Y: Array, X: Array) -> None:
-    """Refuse an array to correct and protected columns with different numbers of rows."""
-    if Y.shape[0] != X.shape[0]:
-        raise InputError(
-            f"The protected columns have {X.shape[0]} rows, the array to correct has {Y.shape[0]}: "
-            "pass the same rows in both."
-        )
+        raise InputError(f"Too few rows (n_samples = {n}) for {p} protected column(s): pass more rows than columns.")
 
 
 def _check_finite(gram: Array, names: tuple[str, ...]) -> None:

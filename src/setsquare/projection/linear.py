@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.errors import MissingValuesError
-from setsquare.projection.basis import Basis, basis_of_moments, check_same_rows, protected_basis
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.projection.basis import Basis, basis_of_moments, protected_basis
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import OWN_CACHE, Sums, room, sum_over_rows
 
@@ -48,7 +48,7 @@ class Projector:
         The Gram matrix of the basis is computed rather than assumed: for nearly collinear columns rounding makes it
         differ from the identity, and solving the normal equations corrects for this.
         """
-        check_same_rows(Y, X)
+        _check_same_rows(Y, X)
         basis = protected_basis(X, weight, names)
         d = int(np.prod(Y.shape[1:], dtype=int))
         with np.errstate(invalid="ignore", over="ignore"):  # the shift affects only the rounding
@@ -86,7 +86,7 @@ class Projector:
 
     def apply(self, Y: Array, X: Array, out: Array | None = None) -> Array:
         """Correct ``Y`` (n, ...) given the protected columns ``X`` (n, p) of its rows; ``out=Y`` corrects in place."""
-        check_same_rows(Y, X)
+        _check_same_rows(Y, X)
         out = np.empty_like(Y, dtype=np.result_type(Y.dtype, np.float32), subok=False) if out is None else out
 
         def kernel(rows: slice, memory: Array) -> Sums:
@@ -114,6 +114,14 @@ def coordinates(basis: Basis, X: Array) -> Array:
 
 def _flat(block: Array) -> Array:
     return block if block.ndim == 2 else block.reshape(len(block), -1)
+
+
+def _check_same_rows(Y: Array, X: Array) -> None:
+    if Y.shape[0] != X.shape[0]:
+        raise InputError(
+            f"The protected columns have {X.shape[0]} rows, the array to correct has {Y.shape[0]}: "
+            "give the same rows in both."
+        )
 
 
 def project_out(Y: Array, X: Array, weight: Array | None = None) -> Array:
