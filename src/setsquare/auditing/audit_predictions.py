@@ -25,11 +25,20 @@ from setsquare.auditing.result import AuditResult
 from setsquare.auditing.streams import audit_stream, refuse_in_memory
 from setsquare.auditing.verdict import Limits
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.roles import check_alignment, dense, validate_weight
 from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.rows import Stream
 from setsquare.tables.dataframes import backend_of
+from setsquare.tables.frame import dense
+from setsquare.tables.validation import (
+    check_alignment,
+    check_choice,
+    check_confidence,
+    check_max_rows,
+    check_same_rows,
+    read_cluster,
+    read_weight,
+)
 
 EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
 
@@ -153,14 +162,10 @@ def audit(
         refuse_in_memory(predictions, protected, names, cluster, classes)
         return replace(audit_stream(predictions, protected, names, settings, given), setting=setting)
     raw = open_predictions(predictions, classes)
-    if raw.n_rows != tables.n_rows(protected):
-        raise InputError(
-            f"There are {raw.n_rows} predictions but {tables.n_rows(protected)} rows of protected columns: give "
-            "the same rows in both."
-        )
+    check_same_rows("The predictions have", raw.n_rows, "the protected columns have", tables.n_rows(protected))
     for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
         check_alignment(protected, values, what)
-    rows = Rows(validate_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
+    rows = Rows(read_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
     raw, columns, notes = _complete(raw, protected, rows, coding, reference, missing)
     subject = read_predictions(raw, family, link, parameter, positive)
     names = _check_subject(subject, names)
@@ -195,12 +200,10 @@ def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
-    if settings.vcov not in KINDS:
-        raise InputError(f"Unknown vcov {settings.vcov!r}: choose one of {', '.join(KINDS)}.")
+    check_choice("vcov", settings.vcov, KINDS)
     if settings.vcov == "cluster" and cluster is None:
         raise InputError("vcov='cluster' needs the clusters: pass cluster=.")
-    if not 0.5 <= settings.confidence < 1.0:
-        raise InputError(f"confidence is a confidence between 0.5 and 1, such as 0.95, not {settings.confidence}.")
+    check_confidence(settings.confidence)
     if not 0.0 <= settings.limits.correlation < 1.0:
         raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.limits.correlation}.")
     if not 0.0 <= settings.limits.shape < 1.0:
@@ -209,13 +212,11 @@ def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
         raise InputError(
             f"group_tolerance is a number of standard deviations from 0 on, not {settings.limits.difference}."
         )
-    if settings.max_rows is not None and settings.max_rows < 100:
-        raise InputError(f"max_rows is a number of rows of 100 or more, not {settings.max_rows}.")
+    check_max_rows(settings.max_rows)
     if settings.n_permutations < 19:
         raise InputError(f"A permutation test needs at least 19 permutations, not {settings.n_permutations}.")
     for name in names:
-        if name not in EVALUATIONS:
-            raise InputError(f"Unknown evaluation model {name!r}: choose among {', '.join(EVALUATIONS)}.")
+        check_choice("evaluation", name, EVALUATIONS)
     if not names or len(set(names)) < len(names):
         raise InputError("Name at least one evaluation model, and each only once.")
 
@@ -224,12 +225,7 @@ def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
     """Clusters as numbers from 0; missing labels and a wrong count are refused."""
     if cluster is None:
         return None
-    values = open_predictions(cluster).array if len(np.shape(cluster)) == 1 else np.asarray(cluster)
-    if values.shape != (n,):
-        raise InputError(f"cluster has the shape {values.shape} but there are {n} rows: give one value a row.")
-    if open_predictions(values).missing.any():
-        raise MissingValuesError("cluster has missing values: give each row a cluster.")
-    codes = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)[1]
+    codes = read_cluster(cluster, n)
     if not codes.any():
         raise InputError("Every row is in the same cluster: cluster-robust errors need at least two clusters.")
     return codes

@@ -17,6 +17,7 @@ from setsquare.tables.outcome import MANY_CLASSES, Values
 from setsquare.tables.outcome import guess_family as guess
 from setsquare.tables.positive import class_name, positive_class
 from setsquare.tables.stray_values import refuse_strays
+from setsquare.tables.validation import is_missing
 
 #: Rows of class probabilities sum to one up to this.
 SUM = 1e-6
@@ -120,7 +121,7 @@ def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> 
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.dtype.kind == "O":
-        gone = np.array([_is_missing(value) for value in array.ravel()]).reshape(array.shape)
+        gone = np.array([is_missing(value) for value in array.ravel()]).reshape(array.shape)
         array = array.copy()
         array[gone] = None
         if _all_numbers(array[~gone]):
@@ -216,13 +217,6 @@ def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
         if isinstance(error, InputError):
             raise
         raise InputError(f"The predictions are no array ({error}): give one row an observation.") from None
-
-
-def _is_missing(value: Any) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except (TypeError, ValueError):  # pandas' NA is neither equal nor unequal to itself
-        return True
 
 
 def _all_numbers(values: np.ndarray[Any, Any]) -> bool:

@@ -10,12 +10,13 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from setsquare._typing import Array, Table
-from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.roles import is_dataframe, validate_weight
+from setsquare.errors import InputError
 from setsquare.estimators.stream import Roles, note_columns, required_numbers
 from setsquare.projection.moments import Moments
 from setsquare.rows import as_stream
 from setsquare.rows.blocks import row_slices
+from setsquare.tables.frame import is_dataframe
+from setsquare.tables.validation import read_weight, refuse_not_finite, require_finite
 
 
 class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -73,13 +74,13 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             moments = stream.parts().reduce(partial(_moments, stream.names), Moments.merge)
             return self._settle(moments, int(moments.weight))
         Z = self._validate(X, reset=True)
-        return self._settle(Moments.of(Z, validate_weight(sample_weight, len(Z))), len(Z))
+        return self._settle(Moments.of(Z, read_weight(sample_weight, len(Z))), len(Z))
 
     def partial_fit(self, X: Table, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the components of the rows of ``X`` (n, q) and of all batches before."""
         first = not hasattr(self, "moments_")
         Z = self._validate(X, reset=first)
-        moments = Moments.of(Z, validate_weight(sample_weight, len(Z)))
+        moments = Moments.of(Z, read_weight(sample_weight, len(Z)))
         if first:
             return self._settle(moments, len(Z))
         return self._settle(self.moments_.merge(moments), self.n_samples_seen_ + len(Z))
@@ -100,9 +101,7 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if wrong.any():
             names = getattr(self, "feature_names_in_", np.arange(len(wrong)))
             listed = ", ".join(str(name) for name in names[wrong][:5])
-            raise MissingValuesError(
-                f"Column(s) {listed} have NaN (missing) or infinity (infinite) values: remove or fill them."
-            )
+            refuse_not_finite(f"Column(s) {listed} have")
         scatter = moments.scatter
         if not self.center:
             scatter = scatter + moments.weight * np.outer(moments.mean, moments.mean)
@@ -129,8 +128,7 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         shift = self.components_ @ self.mean_
         for rows in row_slices(*Z.shape):
             reduced[rows] = np.asarray(Z[rows], dtype=np.float64) @ self.components_.T - shift
-        if not np.isfinite(reduced).all():
-            raise MissingValuesError("The rows have NaN (missing) or infinity (infinite) values: remove or fill them.")
+        require_finite("The rows have", reduced)
         return reduced
 
     def _validate(self, X: Table, *, reset: bool) -> Array:

@@ -11,13 +11,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from setsquare import tables
 from setsquare._typing import Array, Table
-from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.roles import Columns, Reader, dense, learn_reader, validate_features, validate_weight
+from setsquare.errors import InputError
+from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.stream import assign, learn_stream, note_columns, numbers
 from setsquare.estimators.warn import warn_dropped, warn_pooled
 from setsquare.projection import Projector
 from setsquare.projection.moments import Moments
 from setsquare.rows import Stream
+from setsquare.tables.frame import dense
+from setsquare.tables.roles import Columns, Reader, learn_reader
+from setsquare.tables.validation import read_weight, refuse_not_finite
 
 
 def _can_grow(estimator: Any) -> bool:
@@ -68,7 +71,7 @@ class MomentFitting:
             P, pooled_protected = self.reader_.protected_matrix(table, protected)
             Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))
             pooled = {**pooled_protected, **pooled_features}
-        moments = Moments.of([P, dense(Z)], validate_weight(sample_weight, len(P)))
+        moments = Moments.of([P, dense(Z)], read_weight(sample_weight, len(P)))
         warn_pooled(pooled)
         self._settle(moments if first else self.moments_.merge(moments))
         return self
@@ -131,7 +134,7 @@ class MomentFitting:
         wrong = ~np.isfinite(np.diag(moments.scatter))
         if wrong.any():
             listed = ", ".join(np.asarray((*names, *self.reader_.feature_names), dtype=object)[wrong][:5])
-            raise MissingValuesError(f"Column(s) {listed} have missing (NaN) or infinite values: remove or fill them.")
+            refuse_not_finite(f"Column(s) {listed} have")
         projector = Projector.of_moments(moments, names)
         warn_dropped((*self.reader_.protected.constant, *projector.basis.constant), projector.basis.collinear)
         self.moments_, self.projector_ = moments, projector
@@ -152,7 +155,7 @@ class Gather:
         A = np.empty((tables.n_rows(table), len(protected.names) + len(features.names)), order="F")
         protected.write(table, A[:, : len(protected.names)])
         features.write(table, A[:, len(protected.names) :])
-        return Moments.of(A, validate_weight(numbers(table, self.weight, "weight"), len(A)))
+        return Moments.of(A, read_weight(numbers(table, self.weight, "weight"), len(A)))
 
 
 def _same(moments: Moments) -> Moments:

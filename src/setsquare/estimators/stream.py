@@ -12,7 +12,6 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError
-from setsquare.estimators.roles import Columns, Reader, refuse_constant_protected
 from setsquare.estimators.stream_outcome import Outcome, Seen
 from setsquare.families import Family
 from setsquare.glm.streamed_problem import Outcomes, StreamedProblem
@@ -23,6 +22,8 @@ from setsquare.tables import TableSeen
 from setsquare.tables.column import Numbers as NumericColumn
 from setsquare.tables.column import complete_rows, read_column
 from setsquare.tables.frame import open_table
+from setsquare.tables.roles import Columns, Reader
+from setsquare.tables.validation import refuse_constant_protected
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,8 @@ def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcom
         table, roles.protected, coding=columns.coding, reference=_only(reference, roles.protected), **coded
     )
     features = tables.settle(table, roles.features, reference=_only(reference, roles.features), **coded)
-    refuse_constant_protected(protected)
+    if not protected.names:
+        refuse_constant_protected(protected.columns)
     return Learned(Reader(features, protected, roles.protected, columns.use_protected), table, seen)
 
 

@@ -17,6 +17,7 @@ from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED
 from setsquare.auditing.verdict import judge
 from setsquare.errors import InputError
 from setsquare.nn.layer_outputs import Tap, read_layer
+from setsquare.tables.validation import check_choice
 
 #: Evaluation models of a layer; all but the first look at its leading principal components.
 EVALUATIONS = ("tensor", *PERMUTATION_BASED)
@@ -111,8 +112,8 @@ def audit_layer(
     (2, 4, 4)
     """
     names = dict.fromkeys(("tensor", *((evaluation,) if isinstance(evaluation, str) else evaluation)))
-    if unknown := [name for name in names if name not in EVALUATIONS]:
-        raise InputError(f"Unknown evaluation model {unknown[0]!r}: choose among {', '.join(EVALUATIONS)}.")
+    for name in names:
+        check_choice("evaluation", name, EVALUATIONS)
     if components < 1:
         raise InputError(f"components is a number of principal components, at least 1, not {components}.")
     tap = Tap(layer, output, batch_dim, pool, max_values)

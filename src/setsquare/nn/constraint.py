@@ -23,6 +23,7 @@ from setsquare.nn.functional import flatten, read_protected, refuse_missing
 from setsquare.nn.implicit import sum_over_processes
 from setsquare.nn.moments import COLLINEAR
 from setsquare.nn.network import in_double
+from setsquare.tables.validation import check_choice
 
 Method: TypeAlias = Literal["augmented_lagrangian", "mdmm"]
 Scale: TypeAlias = float | Literal["unit", "shared"]
@@ -103,8 +104,7 @@ class OrthogonalityConstraint(nn.Module):
         scale: Scale = 0.5,
     ) -> None:
         super().__init__()
-        if method not in RATES:
-            raise InputError(f"Unknown method {method!r}: choose one of {', '.join(RATES)}.")
+        check_choice("method", method, tuple(RATES))
         if n_protected < 1:
             raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
         if not (0.0 < scale < torch.inf if isinstance(scale, int | float) else scale in ("unit", "shared")):
@@ -239,7 +239,7 @@ class OrthogonalityConstraint(nn.Module):
             self._set_units(d)
         if len(self.mean) != d:
             raise InputError(
-                f"The activations have {d} units, not {len(self.mean)} as before: use one constraint a layer."
+                f"The activations have {d} units, not {len(self.mean)} as before: use one constraint per layer."
             )
 
     def _set_units(self, d: int) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 from scipy import sparse
 
-from setsquare._typing import BoolArray, Table
+from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError
 
 #: Columns asked for: names, integer positions, one of either, or None for all.
@@ -69,6 +69,16 @@ def open_table(table: Table) -> Frame:
 def is_sparse(table: Any) -> bool:
     """Whether this is a scipy.sparse matrix or array."""
     return bool(sparse.issparse(table))
+
+
+def is_dataframe(table: Table) -> bool:
+    """Whether a table brings names for its columns."""
+    return hasattr(table, "columns") or hasattr(table, "column_names")
+
+
+def dense(values: Matrix) -> Array:
+    """A dense float64 array of a matrix that may be sparse."""
+    return np.asarray(values.toarray() if is_sparse(values) else values, dtype=np.float64)
 
 
 def require_filled(frame: Frame) -> None:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from sklearn.utils.validation import column_or_1d
 
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, family
 from setsquare.tables.stray_values import refuse_strays
+from setsquare.tables.validation import check_same_rows, is_missing, refuse_missing_outcome, require_finite
 
 #: More labels than this are an identifier.
 MANY_CLASSES = 100
@@ -137,6 +139,19 @@ def read_family(
     kind, why = guess_family(Values(low, high, len(levels), text, whole, n_columns, lowest_prediction))
     reason = f"{what} {why}, so the family is {kind}: pass family= if it is another."
     return Guess(family(kind), kind in ("binomial", "multinomial"), reason)
+
+
+def read_outcome(y: Any, n_rows: int) -> Any:
+    """Outcome of an estimator as one column without missing values."""
+    if y is None:
+        raise InputError("The estimator requires y to be passed, but the target y is None.")
+    y = column_or_1d(y, warn=True)
+    if y.dtype.kind == "O":
+        refuse_missing_outcome(sum(map(is_missing, y)))
+    check_same_rows("The outcome has", len(y), "the features have", n_rows)
+    if y.dtype.kind == "f":
+        require_finite("The outcome (input y) has", y)
+    return y
 
 
 def _levels(outcome: np.ndarray[Any, Any], what: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

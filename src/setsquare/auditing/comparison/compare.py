@@ -18,12 +18,12 @@ from setsquare.auditing.comparison.classes import align, class_names, code_outco
 from setsquare.auditing.comparison.performance import Interval, difference, interval, performance
 from setsquare.auditing.predictions import Raw, open_predictions
 from setsquare.auditing.result import AuditResult
-from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.roles import check_alignment, validate_weight
+from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.tables.dataframes import backend_of, to_frame
 from setsquare.tables.outcome import read_family
+from setsquare.tables.validation import check_alignment, check_same_rows, read_weight, refuse_missing_outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ def compare(
     given = {str(name): open_predictions(values) for name, values in predictions.items()}
     outcome = open_predictions(y)
     _check_rows(outcome, protected, predictions, given, y)
-    weight = validate_weight(sample_weight, outcome.n_rows)
+    weight = read_weight(sample_weight, outcome.n_rows)
     if options.get("missing") == "drop":
         keep = ~np.logical_or.reduce([outcome.missing, *(raw.missing for raw in given.values())])
         known = tables.learn(protected, missing="drop").apply(protected).keep
@@ -227,8 +227,7 @@ def compare(
         outcome, given = outcome.take(keep), {name: raw.take(keep) for name, raw in given.items()}
         protected = tables.filter_rows(protected, keep)
         cluster, weight = (None if v is None else np.asarray(v)[keep] for v in (cluster, weight))
-    if outcome.missing.any():
-        raise MissingValuesError(f"The outcome has {int(outcome.missing.sum())} missing value(s): remove those rows.")
+    refuse_missing_outcome(int(outcome.missing.sum()))
     glm, why = _family(outcome, given, family, link, parameter)
     classes = class_names(outcome, given, glm, positive)
     one = classes[1] if len(classes) == 2 and not glm.is_vector else ""
@@ -267,10 +266,7 @@ def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], gi
         raise InputError(f"The outcome must be one column, not the shape {outcome.array.shape}.")
     check_alignment(protected, y, "the outcome")
     for name, raw in given.items():
-        if raw.n_rows != outcome.n_rows:
-            raise InputError(
-                f"{name}: There are {raw.n_rows} predictions but {outcome.n_rows} outcomes: give the same rows in both."
-            )
+        check_same_rows(f"{name}: The predictions have", raw.n_rows, "the outcome has", outcome.n_rows)
         check_alignment(y, predictions[name], f"{name}, a set of predictions,")
 
 

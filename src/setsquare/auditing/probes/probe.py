@@ -31,10 +31,10 @@ from setsquare.auditing.probes.models import (
 )
 from setsquare.auditing.probes.result import ProbeResult, ProbeScore
 from setsquare.errors import InputError
-from setsquare.estimators.roles import check_alignment, dense
-from setsquare.glm.problem import check_finite
 from setsquare.projection import Projector
 from setsquare.tables.dataframes import backend_of
+from setsquare.tables.frame import dense
+from setsquare.tables.validation import check_alignment, check_confidence, check_finite, check_max_rows, check_same_rows
 
 #: Squared correlations times n below this do not happen by chance: the rows were corrected on themselves.
 TAUTOLOGY = 1e-4
@@ -153,10 +153,8 @@ def _check(folds: int, probes: Sequence[Kind], max_rows: int, confidence: float)
         raise InputError(f"folds = {folds} is too few: corrections, probes and scores each need rows; give 3 or more.")
     if not probes or len(set(probes)) < len(probes) or not set(probes) <= set(KINDS):
         raise InputError(f"probes = {probes!r}: name one or more of {', '.join(KINDS)}, each once.")
-    if max_rows < 100:
-        raise InputError(f"max_rows is a number of rows of 100 or more, not {max_rows}.")
-    if not 0.5 <= confidence < 1.0:
-        raise InputError(f"confidence is a confidence between 0.5 and 1, such as 0.95, not {confidence}.")
+    check_max_rows(max_rows)
+    check_confidence(confidence)
 
 
 def _open(representations: Any, features: Table | None, protected: Table) -> dict[str, Source]:
@@ -170,10 +168,7 @@ def _open(representations: Any, features: Table | None, protected: Table) -> dic
         table = features if value is None or is_model else value
         if table is None:
             raise InputError(f"{name} is made of the features: pass them as features=.")
-        if tables.n_rows(table) != n:
-            raise InputError(
-                f"{name} has {tables.n_rows(table)} rows, the protected columns have {n}: give the same rows in both."
-            )
+        check_same_rows(f"{name} has", tables.n_rows(table), "the protected columns have", n)
         check_alignment(protected, table, str(name))
         if not is_model:
             is_numeric = getattr(getattr(table, "dtype", None), "kind", "O") in "fiub"
