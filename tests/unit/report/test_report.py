@@ -15,7 +15,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 import setsquare as sq
-from setsquare import extras
+from setsquare import _extras as extras
 from setsquare.errors import InputError, MissingDependencyError
 from setsquare.report import Report, build
 from setsquare.report.material import parse_family

@@ -23,7 +23,7 @@ from setsquare.storage import write_files
 from setsquare.storage.container import DIGEST, pack, unpack
 from setsquare.storage.models import dump
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 FORMATS = sorted(FIXTURES.glob("model-v*.json"))
 
 

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from setsquare import LinearOrthogonalizer
-from setsquare.auditing import leakage
+from setsquare.auditing import confound_leakage as leakage
 from setsquare.auditing.confound_leakage import ConfoundLeakage, confound_leakage
 from setsquare.errors import InputError, MissingValuesError
 
