@@ -15,9 +15,9 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, family
 from setsquare.tables.outcome import MANY_CLASSES, Values
 from setsquare.tables.outcome import guess_family as guess
-from setsquare.tables.positive import class_name, positive_class
+from setsquare.tables.positive import class_name, positive_class, refuse_positive
 from setsquare.tables.stray_values import refuse_strays
-from setsquare.tables.validation import is_missing
+from setsquare.tables.validation import is_missing, refuse_lazy, refuse_masked
 
 #: Rows of class probabilities sum to one up to this.
 SUM = 1e-6
@@ -108,8 +108,7 @@ class Raw:
 def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> Raw:
     """Read predictions of any kind into an array; `classes` name its columns."""
     array, names = _as_array(predictions)
-    if isinstance(array, np.ma.MaskedArray):
-        raise InputError("Masked arrays are not read: fill the masked entries with NaN first.")
+    refuse_masked(array)
     if array.ndim == 0:
         raise InputError(
             f"The predictions must be an array with one row an observation, not {type(predictions).__name__}."
@@ -179,9 +178,7 @@ def read_predictions(
     if positive is None or found.positive:
         return found
     if found.shape or found.family.name != "binomial":
-        raise InputError(
-            f"positive={class_name(positive)!r} belongs to two classes: leave it out for other predictions."
-        )
+        refuse_positive(positive)
     return replace(found, positive=class_name(positive))
 
 
@@ -206,8 +203,7 @@ def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
             return native.to_numpy(), (str(native.name),) if native.name else ()
         if isinstance(native, nw.DataFrame):
             return native.to_numpy(), tuple(str(name) for name in native.columns)
-        if hasattr(predictions, "collect"):
-            raise InputError(f"A lazy {type(predictions).__name__} cannot be read here; collect it first.")
+        refuse_lazy(predictions)
         if hasattr(predictions, "detach"):  # a torch tensor, on any device
             predictions = predictions.detach().cpu().numpy()
         if hasattr(predictions, "toarray"):

@@ -32,7 +32,7 @@ from setsquare.glm.solver import Certificate
 from setsquare.storage import write_files
 from setsquare.storage.models import dump
 from setsquare.tables.outcome import Guess
-from setsquare.tables.positive import class_name, positive_class
+from setsquare.tables.positive import class_name, positive_class, refuse_positive
 
 Method = Literal["constrained", "generalized", "linear"]
 METHODS = {
@@ -191,7 +191,7 @@ def _positive(rows: Training, asked: str | None) -> str | None:
     classes = [class_name(value) for value in np.unique(rows.outcome)] if rows.guess.is_classes else []
     if len(classes) != 2:
         if asked is not None:
-            raise InputError(f"positive={asked!r} belongs to two classes: leave it out for this target.")
+            refuse_positive(asked)
         return None
     return classes[1] if asked is None else positive_class(classes, asked)
 

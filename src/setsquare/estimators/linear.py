@@ -10,9 +10,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare._typing import Array, Table
-from setsquare.errors import InputError
 from setsquare.estimators.feature_table import validate_features
-from setsquare.estimators.partial_fit import MomentFitting
+from setsquare.estimators.partial_fit import MomentFitting, refuse_drop
 from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.warn import warn_dropped, warn_erased, warn_pooled
 from setsquare.projection import Eraser, Projector, protected_basis
@@ -120,8 +119,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         if stream is not None:
             return self._fit_stream(stream, protected, sample_weight)
         self._forget()
-        if self.missing == "drop":
-            raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
+        refuse_drop(self.missing)
         check_choice("using", self.using, ("protected", "features"))
         if protected is not None and self.using == "protected":
             refuse_blind_scorers("LinearOrthogonalizer(protected=['age'])")

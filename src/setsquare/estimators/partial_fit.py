@@ -25,9 +25,19 @@ from setsquare.tables.validation import read_weight, refuse_not_finite
 
 def _can_grow(estimator: Any) -> bool:
     """Whether rows can be added to what was learned; a reason stands behind the missing attribute."""
+    _refuse_fitted_at_once(estimator)
+    return _by_moments(estimator)
+
+
+def _refuse_fitted_at_once(estimator: Any) -> None:
     if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
         raise InputError("This one was fitted to all rows at once, which leaves no moments: begin with partial_fit.")
-    return _by_moments(estimator)
+
+
+def refuse_drop(missing: str) -> None:
+    """Refuse to drop rows in a transformer, which returns as many rows as it is given."""
+    if missing == "drop":
+        raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
 
 
 def _by_moments(estimator: Any) -> bool:
@@ -122,12 +132,8 @@ class MomentFitting:
     def _check_moments(self) -> None:
         if not _by_moments(self):
             raise InputError('Only using="protected" can be learned in batches: fit the rows in memory.')
-        if hasattr(self, "projector_") and not hasattr(self, "moments_"):
-            raise InputError(
-                "This one was fitted to all rows at once, which leaves no moments: begin with partial_fit."
-            )
-        if self._columns().missing == "drop":
-            raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
+        _refuse_fitted_at_once(self)
+        refuse_drop(self._columns().missing)
 
     def _settle(self, moments: Moments) -> None:
         names = self.reader_.protected.names

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from setsquare.errors import InputError
-from setsquare.nn.functional import flatten, read_protected, refuse_missing
+from setsquare.nn.functional import check_n_protected, flatten, read_protected, refuse_missing
 from setsquare.nn.implicit import sum_over_processes
 from setsquare.nn.moments import COLLINEAR
 from setsquare.nn.network import in_double
@@ -105,8 +105,7 @@ class OrthogonalityConstraint(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("method", method, tuple(RATES))
-        if n_protected < 1:
-            raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
+        check_n_protected(n_protected)
         if not (0.0 < scale < torch.inf if isinstance(scale, int | float) else scale in ("unit", "shared")):
             raise InputError(f"scale must be a spread above 0, 'unit' or 'shared', not {scale!r}.")
         if not 0.0 < momentum <= 1.0:

@@ -205,6 +205,12 @@ def _basis(X: Tensor, w: Tensor) -> Tensor:
     return Q
 
 
+def check_n_protected(n_protected: int) -> None:
+    """Refuse a number of protected columns below one."""
+    if n_protected < 1:
+        raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
+
+
 def refuse_missing(values: Tensor, what: str, remedy: str = "remove or fill them") -> None:
     """Refuse values that are not finite, with the sentence "``what`` missing or infinite values: ``remedy``"."""
     # A compiled graph cannot branch on data; there, what is not finite stays so in the result.

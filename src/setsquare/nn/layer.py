@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from setsquare.errors import InputError, NotFiniteWarning
-from setsquare.nn.functional import check_activation, flatten, read_protected
+from setsquare.nn.functional import check_activation, check_n_protected, flatten, read_protected
 from setsquare.nn.generalized_moments import WorkingMoments
 from setsquare.nn.moments import Momentum, RunningMoments
 from setsquare.tables.validation import check_choice
@@ -100,8 +100,8 @@ class Orthogonalize(nn.Module):
         where = ("post" if activation is None else "generalized") if where is None else where
         check_choice("where", where, get_args(Where))
         check_choice("inference", inference, get_args(Inference))
-        if n_protected is not None and n_protected < 1:
-            raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
+        if n_protected is not None:
+            check_n_protected(n_protected)
         if (
             momentum is not None
             and momentum != "auto"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from setsquare.errors import InputError, MissingValuesError
+from setsquare.errors import InputError
 from setsquare.families import Family, family
 from setsquare.tables.stray_values import refuse_strays
 from setsquare.tables.validation import check_same_rows, is_missing, refuse_missing_outcome, require_finite
@@ -158,8 +158,7 @@ def _levels(outcome: np.ndarray[Any, Any], what: str) -> tuple[np.ndarray[Any, A
     if outcome.dtype.kind not in "OUSbiuf":
         raise InputError(f"{what} is of type {outcome.dtype}: give numbers or groups.")
     missing = np.array([value is None for value in outcome]) if outcome.dtype.kind == "O" else outcome != outcome
-    if missing.any():
-        raise MissingValuesError(f"{what} has {int(missing.sum())} missing value(s): pass missing='drop'.")
+    refuse_missing_outcome(int(missing.sum()), f"{what} has", "pass missing='drop'")
     return np.unique(outcome.astype(str) if outcome.dtype.kind == "O" else outcome, return_counts=True)
 
 

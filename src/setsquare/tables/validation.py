@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+from scipy import sparse
 
 from setsquare._typing import Array, IntArray, Matrix, Table
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.tables.frame import is_sparse
 
 
 def check_same_rows(what: str, n: int, other: str, n_other: int, *, advice: str = "") -> None:
@@ -87,7 +87,7 @@ def read_cluster(cluster: Any, n_rows: int) -> IntArray:
     values = np.asarray(cluster)
     check_per_row("cluster", values, n_rows)
     labels = values.dtype.kind == "O"
-    if any(map(is_missing, values)) if labels else values.dtype.kind == "f" and not np.isfinite(values).all():
+    if any(map(is_missing, values)) if labels else values.dtype.kind in "fmM" and not np.isfinite(values).all():
         raise MissingValuesError("cluster has missing values: give each row a cluster.")
     if not labels:
         return np.unique(values, return_inverse=True)[1]
@@ -111,13 +111,14 @@ def check_per_row(what: str, values: Array, n_rows: int) -> None:
 
 def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:
     """Raise one sentence that names the columns with missing or infinite values, and how many there are."""
-    data = values.data if is_sparse(values) else values
+    is_sparse = bool(sparse.issparse(values))
+    data = values.data if is_sparse else values
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(data.sum(dtype=np.float64)):  # one number that is not finite would spoil the sum
             return
     if np.isfinite(data).all():
         return
-    by_column = values.tocsc() if is_sparse(values) else None
+    by_column = values.tocsc() if is_sparse else None
     for j, name in enumerate(names):
         column = values[:, j] if by_column is None else by_column[:, [j]].data
         for count, kind in ((np.isnan(column).sum(), "NaN (missing)"), (np.isinf(column).sum(), "infinite")):
@@ -136,14 +137,26 @@ def require_finite(what: str, *arrays: Array) -> None:
 
 
 def refuse_not_finite(what: str, remedy: str = "remove or fill them") -> NoReturn:
-    """Say that there are missing or infinite values; scikit-learn's users look for the words NaN and infinity."""
-    raise MissingValuesError(f"{what} missing (NaN) or infinite (infinity) values: {remedy}.")
+    """Refuse values that are not finite, with the sentence "``what`` missing or infinite values: ``remedy``"."""
+    raise MissingValuesError(f"{what} missing (NaN) or infinite values: {remedy}.")
 
 
-def refuse_missing_outcome(count: int, what: str = "The outcome has") -> None:
-    """Refuse missing outcomes; none are fine."""
+def refuse_missing_outcome(count: int, what: str = "The outcome has", remedy: str = "leave out those rows") -> None:
+    """Refuse missing outcomes, if there are any."""
     if count:
-        raise MissingValuesError(f"{what} {count} missing (NaN) value(s): leave out those rows.")
+        raise MissingValuesError(f"{what} {count} missing (NaN) value(s): {remedy}.")
+
+
+def refuse_masked(values: Any) -> None:
+    """Refuse a masked array, whose mask would be lost on the way."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError("Masked arrays are not read: fill the masked entries with NaN first.")
+
+
+def refuse_lazy(table: Any) -> None:
+    """Refuse a table that is not computed yet."""
+    if hasattr(table, "collect") or hasattr(table, "compute"):
+        raise InputError(f"A lazy {type(table).__name__} cannot be read here: collect or compute it first.")
 
 
 def refuse_no_rows(columns: Sequence[str]) -> NoReturn:

@@ -266,8 +266,8 @@ BAD = {
     "text that is no label": ([f"{p}" for p in P], "different values"),
     "table of text": (np.array([["a", "b"]] * N), "text"),
     "rows of unequal length": ([[1, 2], [3]] * (N // 2), "no array"),
-    "one row": (P[None], "1 predictions"),
-    "too short": (P[:-1], f"{N - 1} predictions but {N} rows"),
+    "one row": (P[None], "The predictions have 1 rows"),
+    "too short": (P[:-1], f"predictions have {N - 1} rows but the protected columns have {N}"),
     "missing": (np.where(FIRST, np.nan, P), "6 row"),
     "missing classes": (np.where(FIRST[:, None], np.nan, P3), "6 row"),
     "infinite": (np.where(FIRST, np.inf, P), "6 row"),
@@ -427,7 +427,7 @@ def test_a_constant_column_is_bounded_by_nothing() -> None:
     [
         (np.ones(N), "constant"),
         (["a"] * N, "constant"),
-        (GROUP[:-1], f"{N} predictions but {N - 1} rows"),
+        (GROUP[:-1], f"predictions have {N} rows but the protected columns have {N - 1}"),
         (rng.normal(size=(N, 2, 2)), "dimensions"),
         (None, "dimensions"),
         (np.where(FIRST, np.inf, SCORE), "infinite"),
@@ -677,7 +677,7 @@ def test_clusters_of_every_kind(kind: type) -> None:
     ("cluster", "words"),
     [
         (np.zeros(N), "two clusters"),
-        (np.arange(N - 1), "one value a row"),
+        (np.arange(N - 1), "one value per row"),
         (np.where(FIRST, np.nan, 1.0), "missing"),
         ([None, *["a"] * (N - 1)], "missing"),
         (pl.Series([None, *["a"] * (N - 1)]), "missing"),

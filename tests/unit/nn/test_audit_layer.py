@@ -250,8 +250,14 @@ fit_layer(TWICE, BATCHES)
         (lambda: quick(network(), [(IMAGES, GROUP)], "10"), r"no layer '10': did you mean '1', '0'"),
         (lambda: quick(network(), [(IMAGES, GROUP)], "0#x"), "no layer '0#x'"),
         (lambda: quick(network(), [], "0"), "no batches"),
-        (lambda: quick(network(), [(IMAGES, GROUP[:9])], "0"), "'0' returned 40 rows for a batch, but there are 9"),
-        (lambda: quick(network(), [(IMAGES,)], "0", GROUP[:9]), "'0' returned 40 rows for the loader, but there are 9"),
+        (
+            lambda: quick(network(), [(IMAGES, GROUP[:9])], "0"),
+            "'0' for a batch has 40 rows but the protected columns have 9",
+        ),
+        (
+            lambda: quick(network(), [(IMAGES,)], "0", GROUP[:9]),
+            "'0' for the loader has 40 rows but the protected columns have 9",
+        ),
         (lambda: quick(network(), [IMAGES], "0"), "pass the columns of all rows"),
         (lambda: quick(TWICE, BATCHES, "memory"), "returns a tuple: say which of its tensors is to be audited, output"),
         (lambda: quick(TWICE, BATCHES, "unused"), "did not run the layer 'unused'"),
@@ -262,7 +268,7 @@ fit_layer(TWICE, BATCHES)
             lambda: quick(network(), [(IMAGES, GROUP)], "3", pool=(2, 3)),
             r"shape \(40, 48\): choose batch_dim= and pool=",
         ),
-        (lambda: quick(network(), [(IMAGES, GROUP)], "0", evaluation="glm"), "Unknown evaluation model 'glm'"),
+        (lambda: quick(network(), [(IMAGES, GROUP)], "0", evaluation="glm"), "evaluation='glm' is not one of"),
         (lambda: quick(network(), [(IMAGES, GROUP)], "0", components=0), "at least 1"),
         (
             lambda: quick(nn.Sequential(nn.ReLU()), [(IMAGES, GROUP), (IMAGES[..., :3], GROUP)], "0"),

@@ -162,14 +162,14 @@ def test_progress_counts_every_fit(data):
         ({"a": None}, {}, "a is made of the features: pass them as features="),
         ({"a": PCA()}, {}, "a is made of the features"),
         ({}, {}, "no representation"),
-        ({"a": np.zeros((5, 2))}, {}, "a has 5 rows, the protected columns have 600"),
+        ({"a": np.zeros((5, 2))}, {}, "a has 5 rows but the protected columns have 600"),
         ({"a": np.full((600, 2), np.nan)}, {}, r"Column a\[0\] has 600 NaN"),
         ({"a": np.zeros((600, 2))}, {"folds": 2}, "give 3 or more"),
         ({"a": np.zeros((600, 2))}, {"probes": ("forest",)}, "name one or more of linear, logistic, mlp, boosting"),
         ({"a": np.zeros((600, 2))}, {"max_rows": 5}, "100 or more"),
         ({"a": np.zeros((600, 2))}, {"confidence": 95}, "between 0.5 and 1"),
         ({"a": np.zeros((600, 2))}, {"cluster": np.arange(600) % 7}, "7 rows or clusters are too few for 5 folds"),
-        ({"a": np.zeros((600, 2))}, {"cluster": np.arange(5)}, "give one value a row"),
+        ({"a": np.zeros((600, 2))}, {"cluster": np.arange(5)}, "give one value per row"),
     ],
 )
 def test_bad_input_gets_one_sentence(data, representations, options, message):
