@@ -22,7 +22,7 @@ from setsquare.tables import TableSeen
 from setsquare.tables.column import Numbers as NumericColumn
 from setsquare.tables.column import complete_rows, read_column
 from setsquare.tables.frame import open_table
-from setsquare.tables.roles import Columns, Reader
+from setsquare.tables.roles import Columns, Reader, check_roles
 from setsquare.tables.validation import refuse_constant_protected
 
 
@@ -69,8 +69,7 @@ def assign(stream: Stream, y: Any, protected: Any, weight: Any, offset: Any, col
     features = tuple(name for name in stream.columns if name not in taken)
     if not features:
         raise InputError("All columns of the stream are protected or have another role: give features beside them.")
-    if clash := {y, weight, offset} & set(inside):
-        raise InputError(f"The column {next(iter(clash))!r} cannot be protected and have another role as well.")
+    check_roles({"protected": inside, "y": (y,), "sample_weight": (weight,), "offset": (offset,)})
     return Roles(features, inside, y, weight, offset)
 
 

@@ -1,4 +1,4 @@
-"""What an outcome or a prediction is by its values: the guess of a family."""
+"""The outcome: how it is read, and the guess of its family."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANY_CLASSES = 100
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What the guess of a family looks at.
+    """Summary of the values that a family is guessed from.
 
     Attributes
     ----------
@@ -30,9 +30,9 @@ class Values:
     is_text, is_whole : bool
         Whether these are labels, and whether all are whole numbers.
     n_columns : int
-        Columns of class probabilities.
+        Number of columns of class probabilities.
     lowest_prediction : float
-        Of an outcome: the smallest prediction of it.
+        Smallest prediction of an outcome.
     """
 
     low: float = np.nan
@@ -99,14 +99,16 @@ def read_family(
     lowest_prediction: float = np.inf,
     is_category: bool = False,
 ) -> Guess:
-    """Tell the family of an outcome by its values, or check the one that was asked for.
+    """Guess the family of an outcome by its values, or check the one that was asked for.
+
+    Two classes are binomial, even where the multinomial family was asked for.
 
     Parameters
     ----------
     outcome : ndarray of shape (n,)
     asked : Family, optional
     name : str
-        Of the outcome, for sentences.
+        Name of the outcome in messages.
     n_columns, lowest_prediction
         As in :class:`Values`.
     is_category : bool
@@ -133,6 +135,8 @@ def read_family(
             refuse_text(asked, what)
         if text and asked.name == "binomial" and len(levels) > 2:
             raise InputError(f"{what} has {len(levels)} groups: the binomial family takes two.")
+        if asked.is_vector and len(levels) == 2 and n_columns <= 2:
+            asked = family("binomial")
         return Guess(asked, asked.is_vector or (asked.name == "binomial" and len(levels) == 2))
     low, high = (np.nan, np.nan) if text else (float(levels[0]), float(levels[-1]))
     whole = not text and bool((levels == np.floor(levels)).all())

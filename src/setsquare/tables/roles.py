@@ -1,4 +1,4 @@
-"""How an estimator reads its tables: which columns are features, which are protected, and how both become matrices."""
+"""Roles of columns: which are features, which are protected, and how both become matrices."""
 
 from __future__ import annotations
 
@@ -40,6 +40,20 @@ class Columns:
     reference: Mapping[str, Any] | None = None
     missing: str = "error"
     unseen: str = "error"
+
+
+def check_roles(roles: Mapping[str, Sequence[str | None]]) -> None:
+    """Refuse a column that has two roles.
+
+    Examples
+    --------
+    >>> check_roles({"protected": ["sex", "age"], "outcome": ["income"]})
+    """
+    seen: dict[str, str] = {}
+    for role, names in roles.items():
+        for name in names:
+            if name is not None and seen.setdefault(name, role) != role:
+                raise InputError(f"The column {name!r} has two roles ({seen[name]} and {role}): choose one.")
 
 
 class Encoded(NamedTuple):

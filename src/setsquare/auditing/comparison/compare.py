@@ -274,15 +274,14 @@ def _family(
     outcome: Raw, given: Mapping[str, Raw], family: Any, link: str | None, parameter: float | None
 ) -> tuple[Family, tuple[str, ...]]:
     """The family that was asked for, or a guess with a sentence that says why."""
-    if family is not None:
-        return make_family(family, link, parameter), ()
     columns = [raw.array for raw in given.values()]
     numbers = [array for array in columns if array.dtype.kind in "fiu" and array.ndim == 1]
     guess = read_family(
         outcome.array,
+        None if family is None else make_family(family, link, parameter),
         name=outcome.names[0] if outcome.names else "",
         n_columns=max((array.shape[1] for array in columns if array.ndim == 2), default=1),
         lowest_prediction=min((float(np.nanmin(array)) for array in numbers), default=np.inf),
         is_category=outcome.is_category,
     )
-    return guess.family, (guess.reason,)
+    return guess.family, (guess.reason,) if guess.reason else ()
