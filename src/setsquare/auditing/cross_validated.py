@@ -88,8 +88,7 @@ def _audit(held: HeldOut, protected: Table, sample_weight: Any, options: Mapping
         return audit(values, protected, sample_weight=sample_weight, **options)
     # What the predictions are was decided by the models: a mean that was taken off makes no other family of them.
     raw = open_predictions(held.predictions, held.classes if held.predictions.ndim == 2 else None)
-    glm, link, parameter = (options.pop(name, None) for name in ("family", "link", "parameter"))
-    subject = read_predictions(raw.take(~raw.missing), glm, link, parameter, options.get("positive"))
+    subject = read_predictions(raw.take(~raw.missing), options.pop("family", None), options.get("positive"))
     if np.ndim(values) == 1:
         options.pop("positive", None)  # numbers now, whose meaning is settled
     result = audit(values, protected, subject.family, sample_weight=sample_weight, **options)

@@ -146,8 +146,6 @@ def _is_category(predictions: Any) -> bool:
 def read_predictions(
     predictions: Any,
     glm: str | Family | None = None,
-    link: str | None = None,
-    parameter: float | None = None,
     positive: object = None,
 ) -> Subject:
     """Find out what complete predictions are, and say so in notes where it had to be guessed.
@@ -169,9 +167,7 @@ def read_predictions(
     >>> read_predictions(["no", "yes", "yes"]).notes
     ("The predictions are class labels, audited as 0 and 1 (1 is 'yes'): give probabilities where you have them.",)
     """
-    if glm is None and (link is not None or parameter is not None):
-        raise InputError("link= and parameter= belong to a family: pass family= too.")
-    asked = None if glm is None else family(glm, link, parameter)
+    asked = None if glm is None else family(glm)
     raw = predictions if isinstance(predictions, Raw) else open_predictions(predictions)
     raw.check_complete()
     found = _interpret(raw, asked, positive)

@@ -27,12 +27,11 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     Parameters
     ----------
-    n_components : int, optional
-        How many; by default as many as `explained` asks for.
-    explained : float
-        Smallest share of the variance that the components explain, where `n_components` is not given.
+    n_components : int, float or None
+        Number of components or, as a number between 0 and 1, the smallest share of the variance that they explain; None
+        keeps all.
     center : bool
-        Take the means off first. False gives the singular value decomposition of the rows as they are.
+        Whether to subtract the means first; without this the result is the singular value decomposition of the rows.
 
     Attributes
     ----------
@@ -40,10 +39,10 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Orthonormal, by falling variance; the largest entry of each is positive.
     explained_variance_ratio_ : ndarray of shape (n_components_,)
     mean_ : ndarray of shape (q,)
-        What is taken off: zero without `center`.
+        Subtracted from the rows; zero without `center`.
     n_components_ : int
     moments_ : Moments
-        Of the rows so far, to which ``partial_fit`` and ``merge`` add.
+        Moments of the rows so far, to which ``partial_fit`` and ``merge`` add.
     n_samples_seen_ : int
 
     Notes
@@ -56,14 +55,13 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> Z = (rng.normal(size=(500, 3)) @ rng.normal(size=(3, 40)) + 0.01 * rng.normal(size=(500, 40))).astype("float16")
-    >>> reduced = PrincipalComponents(explained=0.98).fit_transform(Z)
+    >>> reduced = PrincipalComponents(n_components=0.98).fit_transform(Z)
     >>> reduced.shape, reduced.dtype
     ((500, 3), dtype('float32'))
     """
 
-    def __init__(self, n_components: int | None = None, *, explained: float = 0.98, center: bool = True) -> None:
+    def __init__(self, n_components: int | float | None = 0.98, *, center: bool = True) -> None:
         self.n_components = n_components
-        self.explained = explained
         self.center = center
 
     def fit(self, X: Table, y: Any = None, sample_weight: Any = None) -> Self:
@@ -142,17 +140,22 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _count(self, share: Array, largest: int) -> int:
         """Number of components that were asked for."""
-        if self.n_components is None:
-            if not 0.0 < self.explained <= 1.0:
-                raise InputError(f"explained is a share between 0 and 1, not {self.explained!r}: use 0.98 for 98 %.")
-            reached = np.flatnonzero(np.cumsum(share) >= self.explained - 1e-12)
+        asked = self.n_components
+        if asked is None:
+            return largest
+        if isinstance(asked, float | np.floating):
+            if not 0.0 < asked <= 1.0:
+                raise InputError(
+                    f"n_components={asked!r} must be a share of the variance between 0 and 1, such as 0.98, or a whole "
+                    "number of components."
+                )
+            reached = np.flatnonzero(np.cumsum(share) >= asked - 1e-12)
             return max(1, min(int(reached[0]) + 1 if len(reached) else largest, largest))
-        if not 1 <= self.n_components <= largest:
+        if not 1 <= asked <= largest:
             raise InputError(
-                f"n_components is {self.n_components} but the table allows 1 to {largest} "
-                "(its rows and columns): ask for fewer."
+                f"n_components={asked} is not possible: the rows and columns of the table allow 1 to {largest}."
             )
-        return int(self.n_components)
+        return int(asked)
 
     @property
     def _n_features_out(self) -> int:

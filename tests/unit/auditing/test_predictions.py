@@ -354,11 +354,6 @@ def test_a_mean_outside_the_range_is_refused_in_words_of_an_audit(given: np.ndar
     assert "prediction" in text and "outcome" not in text and "link" not in text
 
 
-@pytest.mark.parametrize("options", [{"link": "log"}, {"parameter": 2.0}], ids=str)
-def test_a_link_without_a_family_is_not_forgotten(options: dict[str, object]) -> None:
-    refused(P, **options)
-
-
 def test_decimals_are_numbers() -> None:
     assert sq.audit([Decimal(str(p)) for p in P], GROUP).family == "binomial"
 
@@ -578,7 +573,7 @@ def test_a_separated_level_of_noise_is_no_leak() -> None:
 
 def test_bounds_of_a_fit_without_an_end_are_no_bounds() -> None:
     """Rates 1 and about 0.5: the ratio is 2, which the certificate must not rule out."""
-    found = sq.audit(np.where(GROUP == "b", 1.0, P), GROUP, "binomial", link="log")
+    found = sq.audit(np.where(GROUP == "b", 1.0, P), GROUP, sq.families.family("binomial", link="log"))
     ratio = 1.0 / P[GROUP == "a"].mean()
     assert found.certificate.columns[0].effect_upper >= ratio
 
@@ -734,7 +729,6 @@ def test_pandas_rows_in_another_order_are_refused() -> None:
         ({"missing": "ignore"}, "missing"),
         ({"reference": {"sex": "f"}}, "sex"),
         ({"reference": {"x0": "q"}}, "'q'"),
-        ({"link": "probit", "family": "binomial"}, "probit"),
         ({"evaluation": "forest", "max_rows": 3}, "max_rows"),
     ],
     ids=str,

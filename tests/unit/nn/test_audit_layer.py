@@ -150,7 +150,7 @@ def test_the_choice_of_units_does_not_raise_false_alarms() -> None:
     model, settings = nn.Sequential(nn.Identity()), {"evaluation": "relu", "n_permutations": 39}
     for _ in range(20):
         units, column = 5.0 + rng.normal(size=(40, 200)), rng.normal(size=40)
-        found = audit_layer(model, [torch.from_numpy(units)], "0", column, components=2, **settings)  # type: ignore[arg-type]
+        found = audit_layer(model, [torch.from_numpy(units)], "0", column, n_components=2, **settings)  # type: ignore[arg-type]
         alarms += found.evaluation("relu").joint.p_value <= 0.05
         largest = np.abs((column - column.mean()) @ (units - units.mean(0)) / units.std(0)).argmax()
         worst = sq.audit(units[:, largest], column, family="gaussian", **settings)  # type: ignore[arg-type]
@@ -269,7 +269,7 @@ fit_layer(TWICE, BATCHES)
             r"shape \(40, 48\): choose batch_dim= and pool=",
         ),
         (lambda: quick(network(), [(IMAGES, GROUP)], "0", evaluation="glm"), "evaluation='glm' is not one of"),
-        (lambda: quick(network(), [(IMAGES, GROUP)], "0", components=0), "at least 1"),
+        (lambda: quick(network(), [(IMAGES, GROUP)], "0", n_components=0), "at least 1"),
         (
             lambda: quick(nn.Sequential(nn.ReLU()), [(IMAGES, GROUP), (IMAGES[..., :3], GROUP)], "0"),
             r"shape \(2, 6, 6\), then \(2, 6, 3\): pool=",
@@ -294,8 +294,8 @@ def test_missing_values_are_named() -> None:
 
 def test_too_few_permutations_for_so_many_units_are_said() -> None:
     images, group = draw(200)
-    result = audit_layer(network(), [(images, group)], "1", evaluation="relu", n_permutations=59, components=4)
-    assert any("lower components" in note for note in result.notes)
+    result = audit_layer(network(), [(images, group)], "1", evaluation="relu", n_permutations=59, n_components=4)
+    assert any("lower n_components" in note for note in result.notes)
     assert len(result.evaluation("relu").effects) == 4
 
 

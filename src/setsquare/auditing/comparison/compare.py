@@ -182,8 +182,6 @@ def compare(
     protected: Any,
     family: str | Family | None = None,
     *,
-    link: str | None = None,
-    parameter: float | None = None,
     cluster: Any = None,
     sample_weight: Any = None,
     confidence: float = 0.95,
@@ -200,9 +198,9 @@ def compare(
         The outcome: numbers, or two or more class labels.
     protected : dataframe, series or array of n rows
     family : str or Family, optional
-        Of outcome and predictions; guessed from the outcome by default (two values: binomial, text: classes, whole
-        numbers from 0: poisson, other numbers: gaussian).
-    link, parameter, cluster, sample_weight, confidence
+        Family of outcome and predictions. By default it is guessed from the outcome (two values: binomial, text:
+        classes, whole numbers from 0: poisson, other numbers: gaussian).
+    cluster, sample_weight, confidence
         As for :func:`audit`.
     positive : class of the outcome, optional
         Which of two classes the predictions give the probability of. By default 1, True or "yes", or else the class
@@ -228,7 +226,7 @@ def compare(
         protected = tables.filter_rows(protected, keep)
         cluster, weight = (None if v is None else np.asarray(v)[keep] for v in (cluster, weight))
     refuse_missing_outcome(int(outcome.missing.sum()))
-    glm, why = _family(outcome, given, family, link, parameter)
+    glm, why = _family(outcome, given, family)
     classes = class_names(outcome, given, glm, positive)
     one = classes[1] if len(classes) == 2 and not glm.is_vector else ""
     target = code_outcome(outcome, classes)
@@ -270,15 +268,13 @@ def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], gi
         check_alignment(y, predictions[name], f"{name}, a set of predictions,")
 
 
-def _family(
-    outcome: Raw, given: Mapping[str, Raw], family: Any, link: str | None, parameter: float | None
-) -> tuple[Family, tuple[str, ...]]:
+def _family(outcome: Raw, given: Mapping[str, Raw], family: Any) -> tuple[Family, tuple[str, ...]]:
     """The family that was asked for, or a guess with a sentence that says why."""
     columns = [raw.array for raw in given.values()]
     numbers = [array for array in columns if array.dtype.kind in "fiu" and array.ndim == 1]
     guess = read_family(
         outcome.array,
-        None if family is None else make_family(family, link, parameter),
+        None if family is None else make_family(family),
         name=outcome.names[0] if outcome.names else "",
         n_columns=max((array.shape[1] for array in columns if array.ndim == 2), default=1),
         lowest_prediction=min((float(np.nanmin(array)) for array in numbers), default=np.inf),
