@@ -11,8 +11,9 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from setsquare import tables
 from setsquare._typing import Table
 from setsquare.auditing.confound_leakage import ConfoundLeakage, confound_leakage
-from setsquare.errors import InputError
-from setsquare.estimators.roles import check_alignment, dense, validate_outcome
+from setsquare.tables.frame import dense
+from setsquare.tables.outcome import read_outcome
+from setsquare.tables.validation import check_alignment, check_same_rows
 
 
 def audit_correction(
@@ -58,11 +59,8 @@ def audit_correction(
     True
     """
     n = tables.n_rows(Z)
-    outcome = validate_outcome(y, n)
-    if tables.n_rows(protected) != n:
-        raise InputError(
-            f"protected has {tables.n_rows(protected)} rows but the features have {n}: give the same rows in both."
-        )
+    outcome = read_outcome(y, n)
+    check_same_rows("protected has", tables.n_rows(protected), "the features have", n)
     check_alignment(Z, protected, "protected")
     check_alignment(Z, y, "the outcome")
     classification = is_classifier(estimator) if estimator is not None else _few(outcome)

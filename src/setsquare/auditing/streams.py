@@ -29,7 +29,6 @@ from setsquare.auditing.protected import note_constant
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.streamed_columns import StreamedProtected, without_ones
 from setsquare.errors import InputError
-from setsquare.estimators.roles import Reader
 from setsquare.estimators.stream import Encoder, Roles, numbers
 from setsquare.estimators.stream_outcome import Numbers
 from setsquare.families import Family
@@ -41,6 +40,7 @@ from setsquare.rows import Stream
 from setsquare.rows.blocks import Block, single_threaded_blas
 from setsquare.tables import Design, TableSeen
 from setsquare.tables.frame import open_table
+from setsquare.tables.roles import Reader
 
 
 class Looked(NamedTuple):

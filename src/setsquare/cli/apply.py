@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def apply(model: Path, file: str, predictions: Path | None, keep: Sequence[str], quiet: bool) -> int:
+def apply(file: str, model: Path, predictions: Path | None, keep: Sequence[str], quiet: bool) -> int:
     """Predict, and write to a file or to standard output."""
     if predictions is not None:
         check_targets([predictions], [model, *([] if file == "-" else [Path(file)])])

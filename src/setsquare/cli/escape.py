@@ -18,7 +18,8 @@ def as_options(text: str) -> str:
     """
     text = text.replace("coding='cells'", "--group-cells").replace(AS_GROUPS, "pass --categorical with its name")
     text = re.sub(r"\bpositive=('[^']*'|\"[^\"]*\")", lambda m: f"--positive {shlex.quote(m[1][1:-1])}", text)
-    found = re.compile(r"""\b(family|missing|unseen|method|l2|cluster|level|tolerance)=["']?([\w.+-]*\w)?["']?""")
+    text = re.sub(r"\bcv=(\d+)", r"--folds \1", text)
+    found = re.compile(r"""\b(family|missing|unseen|method|l2|cluster|confidence|tolerance)=["']?([\w.+-]*\w)?["']?""")
     return found.sub(lambda m: f"--{m[1]}" + (f" {m[2]}" if m[2] else ""), text)
 
 

@@ -1,4 +1,4 @@
-"""What the commands that audit have in common."""
+"""Options that the commands with an audit share."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Options:
 
     @property
     def audit(self) -> dict[str, Any]:
-        """Options of `setsquare.audit`; rows with missing values are left out before it where that was asked for."""
+        """Options of `setsquare.audit`; with ``--missing drop`` incomplete rows are left out before it."""
+        from setsquare.auditing import Limits
+
         return {
             "coding": "cells" if self.group_cells else "dummy",
             "missing": "level" if self.missing == "level" else "error",
             "confidence": self.confidence,
-            "tolerance": self.tolerance,
-            "group_tolerance": self.group_tolerance,
-            "shape_tolerance": self.shape_tolerance,
+            "tolerance": Limits(self.tolerance, self.group_tolerance, self.shape_tolerance),
         }
 
     @property

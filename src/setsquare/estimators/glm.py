@@ -15,16 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from setsquare import tables
 from setsquare._typing import Array, Matrix, Table
 from setsquare.errors import InputError
+from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.level_count import refuse_levels
-from setsquare.estimators.roles import (
-    Columns,
-    Reader,
-    check_alignment,
-    learn_reader,
-    validate_features,
-    validate_outcome,
-    validate_weight,
-)
 from setsquare.estimators.stream import (
     assign,
     column_values,
@@ -42,6 +34,9 @@ from setsquare.glm.solver import Solution, solve
 from setsquare.glm.streamed_problem import StreamedProblem
 from setsquare.rows import Stream, as_stream, is_dask_array
 from setsquare.rows.blocks import is_sparse, row_slices
+from setsquare.tables.outcome import read_outcome
+from setsquare.tables.roles import Columns, Reader, learn_reader
+from setsquare.tables.validation import check_alignment, read_offset, read_weight
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
@@ -85,7 +80,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         n = tables.n_rows(X)
         for what, values in (("the outcome", y), ("sample_weight", weight), ("offset", offset)):
             check_alignment(X, values, what)
-        y, weight, offset = validate_outcome(y, n), validate_weight(weight, n), _validate_offset(offset, n)
+        y, weight, offset = read_outcome(y, n), read_weight(weight, n), read_offset(offset, n)
         reader, encoded = learn_reader(
             X, protected, self._columns(), as_stored=True, check=partial(refuse_levels, weight)
         )
@@ -154,7 +149,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if stream is None:
             if not self.reader_.lacks_protected(X):
                 X = validate_features(self, X, reset=False)
-            eta, n_pooled = self._batch_predictor(_validate_offset(offset, tables.n_rows(X)), X)
+            eta, n_pooled = self._batch_predictor(read_offset(offset, tables.n_rows(X)), X)
         else:
             eta, n_pooled = self._stream_predictor(stream, offset)
         warn_pooled(n_pooled)
@@ -201,15 +196,3 @@ def _product(Z: Matrix, B: Array) -> Array:
     if is_sparse(Z) or Z.dtype == np.float64:
         return np.asarray(Z @ B)
     return np.vstack([Z[rows] @ B for rows in row_slices(*Z.shape)])
-
-
-def _validate_offset(offset: Any, n_rows: int) -> Array | None:
-    if offset is None:
-        return None
-    try:
-        array = np.asarray(offset, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"The offset must be numbers, not {type(offset).__name__}: give one value a row.") from None
-    if array.ndim == 0 or len(array) != n_rows:
-        raise InputError(f"The offset has the shape {array.shape} but there are {n_rows} rows: give one value a row.")
-    return array

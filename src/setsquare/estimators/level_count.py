@@ -6,10 +6,10 @@ import numpy as np
 
 from setsquare import tables
 from setsquare._typing import Array, BoolArray, Matrix, Table
-from setsquare.estimators.roles import dense
 from setsquare.glm.freedom import is_early, mixing, refuse_bound
 from setsquare.rows.blocks import mean_weight, row_slices
 from setsquare.tables import Design
+from setsquare.tables.frame import dense
 
 #: Bytes of the coded protected columns that are held at a time.
 BLOCK = 2**25

@@ -10,13 +10,15 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare._typing import Array, Table
-from setsquare.errors import InputError
-from setsquare.estimators.partial_fit import MomentFitting
-from setsquare.estimators.roles import Columns, dense, learn_reader, validate_features, validate_weight
+from setsquare.estimators.feature_table import validate_features
+from setsquare.estimators.partial_fit import MomentFitting, refuse_drop
 from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.warn import warn_dropped, warn_erased, warn_pooled
 from setsquare.projection import Eraser, Projector, protected_basis
 from setsquare.rows import as_stream
+from setsquare.tables.frame import dense
+from setsquare.tables.roles import Columns, learn_reader
+from setsquare.tables.validation import check_choice, read_weight
 
 
 class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
@@ -117,16 +119,14 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         if stream is not None:
             return self._fit_stream(stream, protected, sample_weight)
         self._forget()
-        if self.missing == "drop":
-            raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
-        if self.using not in ("protected", "features"):
-            raise InputError(f"using={self.using!r} is not one of 'protected', 'features'.")
+        refuse_drop(self.missing)
+        check_choice("using", self.using, ("protected", "features"))
         if protected is not None and self.using == "protected":
             refuse_blind_scorers("LinearOrthogonalizer(protected=['age'])")
         table = validate_features(self, X, reset=True)
         self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns(), as_stored=True)
         Z = Z if isinstance(Z, np.ndarray) else dense(Z)
-        weight = validate_weight(sample_weight, len(P))
+        weight = read_weight(sample_weight, len(P))
         names = self.reader_.protected.names
         if self.using == "features":
             basis = protected_basis(P, weight, names)

@@ -11,20 +11,33 @@ from sklearn.utils.validation import check_is_fitted
 
 from setsquare import tables
 from setsquare._typing import Array, Table
-from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.roles import Columns, Reader, dense, learn_reader, validate_features, validate_weight
+from setsquare.errors import InputError
+from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.stream import assign, learn_stream, note_columns, numbers
 from setsquare.estimators.warn import warn_dropped, warn_pooled
 from setsquare.projection import Projector
 from setsquare.projection.moments import Moments
 from setsquare.rows import Stream
+from setsquare.tables.frame import dense
+from setsquare.tables.roles import Columns, Reader, learn_reader
+from setsquare.tables.validation import read_weight, refuse_not_finite
 
 
 def _can_grow(estimator: Any) -> bool:
     """Whether rows can be added to what was learned; a reason stands behind the missing attribute."""
+    _refuse_fitted_at_once(estimator)
+    return _by_moments(estimator)
+
+
+def _refuse_fitted_at_once(estimator: Any) -> None:
     if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
         raise InputError("This one was fitted to all rows at once, which leaves no moments: begin with partial_fit.")
-    return _by_moments(estimator)
+
+
+def refuse_drop(missing: str) -> None:
+    """Refuse to drop rows in a transformer, which returns as many rows as it is given."""
+    if missing == "drop":
+        raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
 
 
 def _by_moments(estimator: Any) -> bool:
@@ -68,7 +81,7 @@ class MomentFitting:
             P, pooled_protected = self.reader_.protected_matrix(table, protected)
             Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))
             pooled = {**pooled_protected, **pooled_features}
-        moments = Moments.of([P, dense(Z)], validate_weight(sample_weight, len(P)))
+        moments = Moments.of([P, dense(Z)], read_weight(sample_weight, len(P)))
         warn_pooled(pooled)
         self._settle(moments if first else self.moments_.merge(moments))
         return self
@@ -119,19 +132,15 @@ class MomentFitting:
     def _check_moments(self) -> None:
         if not _by_moments(self):
             raise InputError('Only using="protected" can be learned in batches: fit the rows in memory.')
-        if hasattr(self, "projector_") and not hasattr(self, "moments_"):
-            raise InputError(
-                "This one was fitted to all rows at once, which leaves no moments: begin with partial_fit."
-            )
-        if self._columns().missing == "drop":
-            raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
+        _refuse_fitted_at_once(self)
+        refuse_drop(self._columns().missing)
 
     def _settle(self, moments: Moments) -> None:
         names = self.reader_.protected.names
         wrong = ~np.isfinite(np.diag(moments.scatter))
         if wrong.any():
             listed = ", ".join(np.asarray((*names, *self.reader_.feature_names), dtype=object)[wrong][:5])
-            raise MissingValuesError(f"Column(s) {listed} have missing (NaN) or infinite values: remove or fill them.")
+            refuse_not_finite(f"Column(s) {listed} have")
         projector = Projector.of_moments(moments, names)
         warn_dropped((*self.reader_.protected.constant, *projector.basis.constant), projector.basis.collinear)
         self.moments_, self.projector_ = moments, projector
@@ -152,7 +161,7 @@ class Gather:
         A = np.empty((tables.n_rows(table), len(protected.names) + len(features.names)), order="F")
         protected.write(table, A[:, : len(protected.names)])
         features.write(table, A[:, len(protected.names) :])
-        return Moments.of(A, validate_weight(numbers(table, self.weight, "weight"), len(A)))
+        return Moments.of(A, read_weight(numbers(table, self.weight, "weight"), len(A)))
 
 
 def _same(moments: Moments) -> Moments:

@@ -17,20 +17,15 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 from setsquare import families
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError, NotOrthogonalError
-from setsquare.estimators.roles import (
-    Columns,
-    check_alignment,
-    learn_reader,
-    validate_features,
-    validate_outcome,
-    validate_weight,
-)
+from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.warn import warn_boundary, warn_dropped, warn_outside, warn_pooled, warn_unweighted
 from setsquare.families import Activation
-from setsquare.glm.problem import check_finite
 from setsquare.projection import GeneralizedProjector, Projector
 from setsquare.rows.blocks import single_threaded_blas
+from setsquare.tables.outcome import read_outcome
+from setsquare.tables.roles import Columns, learn_reader
+from setsquare.tables.validation import check_alignment, check_choice, check_finite, read_weight
 
 
 def _wraps_classifier(self: PredictionOrthogonalizer) -> bool:
@@ -145,8 +140,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         -------
         self
         """
-        if self.method not in ("generalized", "linear"):
-            raise InputError(f'Unknown method {self.method!r}: choose "generalized" or "linear".')
+        check_choice("method", self.method, ("generalized", "linear"))
         if self.missing == "drop":
             raise InputError('Predictions are made for every row, so none can be dropped: use missing="level".')
         if protected is not None:
@@ -158,7 +152,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
         features = self.reader_.feature_table(table)
         check_alignment(table, y, "the outcome")
-        y, weight = validate_outcome(y, len(P)), validate_weight(sample_weight, len(P))
+        y, weight = read_outcome(y, len(P)), read_weight(sample_weight, len(P))
         self.estimator_, predictions = self._fit_model(features, y, weight)
         if is_classifier(self.estimator_):
             self.classes_ = self.estimator_.classes_
@@ -183,7 +177,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self
         """
         P, predictions = self._read(X, protected)
-        self._learn_correction(predictions, P, validate_weight(sample_weight, len(P)))
+        self._learn_correction(predictions, P, read_weight(sample_weight, len(P)))
         return self
 
     def _fit_model(self, features: Table, y: Any, weight: Array | None) -> tuple[Any, Array]:

@@ -14,6 +14,7 @@ from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import solve
+from setsquare.tables.validation import check_classes
 
 
 class PlainGLM(BaseEstimator):
@@ -100,8 +101,7 @@ class PlainGLMClassifier(ClassifierMixin, PlainGLM):
     def fit(self, X: Table, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model."""
         self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InputError("The outcome has only one class: there is nothing to predict.")
+        check_classes(self.classes_)
         name = "binomial" if len(self.classes_) == 2 else "multinomial"
         self._fit(X, codes.astype(np.float64), families.family(name), sample_weight)
         return self

@@ -15,6 +15,7 @@ from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.tables.frame import Frame, is_sparse, open_table
 from setsquare.tables.stray_values import stray_values
+from setsquare.tables.validation import refuse_no_rows
 
 #: A level as plain data, fit for JSON; None stands for "missing" where that is a level of its own.
 Level: TypeAlias = str | int | float | bool | None
@@ -126,7 +127,7 @@ def open_rows(frame: Frame, columns: tuple[str, ...], missing: Missing) -> Rows:
         return Rows(frame, columns, missing)
     keep = complete_rows(frame, columns)
     if not keep.any():
-        raise InputError(f"No row is left: every one has a missing value in {_quoted(columns)}.")
+        refuse_no_rows(columns)
     return Rows(frame, columns, missing, None if keep.all() else keep)
 
 

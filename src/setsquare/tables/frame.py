@@ -16,8 +16,9 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 from scipy import sparse
 
-from setsquare._typing import BoolArray, Table
+from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError
+from setsquare.tables.validation import refuse_lazy, refuse_masked
 
 #: Columns asked for: names, integer positions, one of either, or None for all.
 Columns: TypeAlias = str | int | Sequence[str | int] | None
@@ -69,6 +70,16 @@ def open_table(table: Table) -> Frame:
 def is_sparse(table: Any) -> bool:
     """Whether this is a scipy.sparse matrix or array."""
     return bool(sparse.issparse(table))
+
+
+def is_dataframe(table: Table) -> bool:
+    """Whether a table brings names for its columns."""
+    return hasattr(table, "columns") or hasattr(table, "column_names")
+
+
+def dense(values: Matrix) -> Array:
+    """A dense float64 array of a matrix that may be sparse."""
+    return np.asarray(values.toarray() if is_sparse(values) else values, dtype=np.float64)
 
 
 def require_filled(frame: Frame) -> None:
@@ -244,14 +255,12 @@ def _as_narwhals(table: Table) -> nw.DataFrame[Any] | None:
         return native.to_frame() if native.name else native.alias("x0").to_frame()
     if isinstance(native, nw.DataFrame):
         return native
-    if hasattr(table, "collect") or hasattr(table, "compute"):
-        raise InputError(f"A lazy {type(table).__name__} cannot be read here; collect or compute it first.")
+    refuse_lazy(table)
     return None
 
 
 def _as_array(table: Table) -> np.ndarray[Any, Any]:
-    if isinstance(table, np.ma.MaskedArray):
-        raise InputError("Masked arrays are not read; fill the masked entries with NaN first.")
+    refuse_masked(table)
     try:
         array = np.asarray(table)
         if array.dtype.kind == "U" and not isinstance(table, np.ndarray):

@@ -14,6 +14,7 @@ from setsquare.tables.design import Design, read_matrix
 from setsquare.tables.formula import learn_formula, parse
 from setsquare.tables.frame import Columns, Frame, is_sparse, open_table, require_filled, resolve
 from setsquare.tables.summary import Seen, TableSeen, code_column, looks_like_codes, observed, see
+from setsquare.tables.validation import check_choice, refuse_no_rows
 
 Coding: TypeAlias = Literal["dummy", "cells"]
 
@@ -88,8 +89,7 @@ def learn(
 def check_options(coding: str, missing: str, unseen: str) -> None:
     """Refuse options that do not exist."""
     for option, value, kind in (("coding", coding, Coding), ("missing", missing, Missing), ("unseen", unseen, Unseen)):
-        if value not in get_args(kind):
-            raise InputError(f"{option}={value!r} is not one of {', '.join(map(repr, get_args(kind)))}.")
+        check_choice(option, value, get_args(kind))
 
 
 def _learn_columns(
@@ -173,7 +173,7 @@ def settle(
     """
     check_options(coding, missing, unseen)
     if not seen.n_kept:
-        raise InputError(f"No row is left: every one has a missing value in {', '.join(map(repr, columns))}.")
+        refuse_no_rows(columns)
     reference = reference or {}
     _check_reference(reference, columns)
     if missing == "error" and any(seen.columns[name].n_missing for name in columns):

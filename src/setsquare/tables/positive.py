@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -68,6 +69,11 @@ def _find(classes: Sequence[str], asked: object) -> str:
         if len(found) == 1:
             return found[0]
     raise InputError(f"positive={name!r} is not one of the classes {', '.join(map(repr, classes))}: name one of them.")
+
+
+def refuse_positive(asked: object) -> NoReturn:
+    """Refuse a positive class where there are not two classes."""
+    raise InputError(f"positive={class_name(asked)!r} belongs to two classes: leave it out here.")
 
 
 def class_name(value: object) -> str:

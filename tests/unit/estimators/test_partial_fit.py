@@ -138,5 +138,5 @@ def test_components_in_batches_merged_and_of_a_stream_are_those_of_all_rows() ->
     np.testing.assert_allclose(streamed.transform(stream), whole.transform(Z), rtol=1e-4, atol=1e-4)
     with pytest.raises(InputError, match="7 columns and the other 3"):
         grown.merge(PrincipalComponents(1).fit(Z[:, :3]))
-    with pytest.raises(MissingValuesError, match=r"Column\(s\) 2 have NaN"):
+    with pytest.raises(MissingValuesError, match=r"Column\(s\) 2 have missing \(NaN\)"):
         PrincipalComponents(1).fit(Stream([np.where(np.arange(21).reshape(3, 7) == 9, np.nan, 1.0)]))
