@@ -19,7 +19,7 @@ from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.score import sample_of
 from setsquare.auditing.evaluations.shape import evaluate_shape
 from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
-from setsquare.auditing.predictions import Raw, Subject, open_predictions, read_predictions
+from setsquare.auditing.predictions import Raw, Subject, check_mean, open_predictions, read_predictions
 from setsquare.auditing.protected import Protected, note_constant
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.streams import audit_stream, refuse_in_memory
@@ -178,13 +178,8 @@ def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
             raise InputError("The tests of shape take predictions, not units of a tensor: use 'glm'.")
     if subject.classes and "linear" in names:
         raise InputError("The linear evaluation model takes one column of predictions: use 'glm' for classes.")
-    low, high = subject.family.activation.range
-    mean = float(subject.values.mean())
-    if not subject.classes and not subject.is_constant and not low < mean < high:
-        raise InputError(
-            f"The mean of the predictions is {mean:g}, which the {subject.family.name} family cannot have: choose "
-            "another family."
-        )
+    if not subject.classes and not subject.is_constant:
+        check_mean(float(subject.values.mean()), subject.family)
     return names
 
 

@@ -12,7 +12,7 @@ from setsquare import tables
 from setsquare._typing import Table
 from setsquare.auditing.confound_leakage import ConfoundLeakage, confound_leakage
 from setsquare.tables.frame import dense
-from setsquare.tables.outcome import read_outcome
+from setsquare.tables.outcome import read_family, read_outcome
 from setsquare.tables.validation import check_alignment, check_same_rows
 
 
@@ -63,7 +63,7 @@ def audit_correction(
     check_same_rows("protected has", tables.n_rows(protected), "the features have", n)
     check_alignment(Z, protected, "protected")
     check_alignment(Z, y, "the outcome")
-    classification = is_classifier(estimator) if estimator is not None else _few(outcome)
+    classification = is_classifier(estimator) if estimator is not None else read_family(outcome).is_classes
     if estimator is None:
         forest = RandomForestClassifier if classification else RandomForestRegressor
         estimator = forest(n_estimators=50, min_samples_leaf=2)
@@ -81,7 +81,3 @@ def audit_correction(
         n_shuffles=n_shuffles,
         rng=rng,
     )
-
-
-def _few(outcome: Any) -> bool:
-    return outcome.dtype.kind in "OUSb" or len(np.unique(outcome)) <= 2

@@ -338,6 +338,15 @@ def _means(values: Array, asked: Family | None) -> Subject:
     return Subject(values, glm, n_outside=outside, notes=(*notes, *outside_note(outside, len(values), glm.name)))
 
 
+def check_mean(mean: float, glm: Family) -> None:
+    """Refuse a family whose means cannot reach the mean of the predictions."""
+    low, high = glm.activation.range
+    if not low < mean < high:
+        raise InputError(
+            f"The mean of the predictions is {mean:g}, which the {glm.name} family cannot have: choose another family."
+        )
+
+
 def guess_family(low: float, high: float, asked: Family | None) -> tuple[Family, tuple[str, ...]]:
     """Return the family that was asked for, or that of numbers in this range with a note that says so."""
     if asked is not None:

@@ -252,7 +252,7 @@ def demo(*, html: Path | None = None) -> None:
     Parameters
     ----------
     html
-        Write a report as one page that needs no network.
+        Write a report as one self-contained HTML page.
     """
     from setsquare.cli import demo as demonstration
     from setsquare.storage import check_targets

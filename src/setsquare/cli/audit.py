@@ -1,4 +1,4 @@
-"""``setsquare audit`` and ``setsquare compare``: predictions that are in a file already."""
+"""``setsquare audit`` and ``setsquare compare``: predictions that are columns of a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Columns:
 
     @property
     def rows(self) -> dict[str, Any]:
-        """What goes with the rows into an audit, and into its report."""
+        """Arguments of an audit, and of its report, beside predictions and protected columns."""
         return {"cluster": self.cluster, "sample_weight": self.weight, "positive": self.positive}
 
 
@@ -80,7 +80,7 @@ def audit(file: str, request: Request, options: Options) -> int:
 
 
 def compare(file: str, request: Request, options: Options) -> int:
-    """Put several sets of predictions side by side, a column each."""
+    """Compare several sets of predictions, one column each."""
     check_outputs(options, file)
     with working(f"Reading {file}", quiet=options.quiet) as say:
         source = open_source(file)

@@ -1,4 +1,4 @@
-"""``setsquare correct``: fit a model, correct it, certify it, audit it on rows that it has not seen, save it."""
+"""``setsquare correct``: fit a corrected model, certify it, audit it on held-out rows, save it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from setsquare.tables.positive import class_name, positive_class, refuse_positiv
 Method = Literal["constrained", "generalized", "linear"]
 METHODS = {
     "constrained": "The model was fitted under the constraint that its predictions are orthogonal to the protected "
-    "columns; it needs none of them to predict.",
+    "columns; it does not need them to predict.",
     "generalized": "The scores of an ordinary model were shifted by as little as makes its predictions orthogonal to "
     "the protected columns; it needs these columns to predict.",
     "linear": "The linear effect of the protected columns was subtracted from the predictions of an ordinary model; it "
@@ -47,7 +47,7 @@ METHODS = {
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """What to fit, and how."""
+    """Outcome, protected columns and options of the fit."""
 
     outcome: str
     protected: Sequence[str]
@@ -64,7 +64,7 @@ class Fitting:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Training rows by part."""
+    """Training rows by role."""
 
     table: Any
     outcome: Any
@@ -157,7 +157,7 @@ def _read(source: Source, fitting: Fitting, options: Options) -> Training:
 
 
 def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
-    """The model as it would be, and corrected."""
+    """The uncorrected and the corrected model."""
     reading = {"missing": options.audit["missing"], "unseen": fitting.unseen}
     shared = {"protected": rows.protected, "coding": options.audit["coding"], **reading}
     family = rows.guess.family.name
@@ -211,12 +211,12 @@ def _audit(
     notes: Sequence[str],
     say: Any,
 ) -> tuple[Comparison, dict[str, Array]]:
-    """Both models on rows that they were not fitted on, side by side, and their predictions."""
+    """Comparison of both models on held-out rows, and their predictions."""
     models: dict[str, HeldOut] = {}
     pooled = False
     columns = {"as trained": rows.features, "corrected": rows.features + rows.protected}
     for name, estimator in (("as trained", plain), ("corrected", model)):
-        with collected_warnings() as of_folds:  # most of them were told of the model itself
+        with collected_warnings() as of_folds:  # most repeat those of the model itself
             models[name] = predict_held_out(
                 _forgiving(estimator),
                 rows.table.select(columns[name]),
@@ -246,7 +246,7 @@ def _audit(
 
 
 def _forgiving(estimator: Any) -> Any:
-    """The same model, for folds: a level of a few rows is not in all of them, which is no fault of the data."""
+    """The same model with ``unseen="pool"``: a rare level may be absent from the training rows of a fold."""
     return clone(estimator).set_params(**{key: "pool" for key in estimator.get_params() if key.endswith("unseen")})
 
 

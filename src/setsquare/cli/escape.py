@@ -1,4 +1,4 @@
-"""Messages as a terminal may show them."""
+"""Messages for a terminal: command-line options, and no control characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from setsquare.tables.stray_values import AS_GROUPS
 
 
 def as_options(text: str) -> str:
-    """Name options as the command line has them where a message speaks of Python.
+    """Replace arguments of Python in a message by options of the command line.
 
     Examples
     --------
@@ -24,7 +24,7 @@ def as_options(text: str) -> str:
 
 
 def clean(text: str) -> str:
-    r"""Write characters that steer a terminal (escapes, line breaks, changes of direction) as what they are.
+    r"""Escape control characters (escapes, line breaks, changes of direction).
 
     Examples
     --------

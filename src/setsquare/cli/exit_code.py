@@ -18,7 +18,7 @@ BAD_INPUT, DEFECT, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
 
 
 def run(app: App) -> int:
-    """Run the command that was given and return the exit code; nothing but a leak ends with 1."""
+    """Run a command and return its exit code; only a leak ends with 1."""
     try:
         refuse_renamed(sys.argv[1:])
         code = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def resolve(source: Source, asked: Mapping[str, Sequence[str] | str | None]) -> dict[str, list[str]]:
-    """Names of the columns of each part; a name that is no column is split at commas.
+    """Names of the columns of each role; a name that is not a column is split at commas.
 
     Parameters
     ----------
     source : Source
-    asked : mapping of part to names, a name, or None
-        No column may have two parts.
+    asked : mapping of role to names, a name, or None
+        No column may have two roles.
     """
     roles: dict[str, list[str]] = {}
     for role, given in asked.items():
@@ -46,7 +46,7 @@ def resolve(source: Source, asked: Mapping[str, Sequence[str] | str | None]) -> 
 def read_roles(
     source: Source, asked: Mapping[str, Sequence[str] | str | None], options: Options
 ) -> tuple[pa.Table, dict[str, list[str]], tuple[str, ...]]:
-    """Read the columns of all parts, with the rules for groups and missing values; notes say what was done."""
+    """Read the columns of all roles, with the rules for groups and missing values, and notes on what was done."""
     roles = resolve(source, asked)
     groups = resolve(source, {"categorical": options.categorical})["categorical"]
     table = source.read([name for names in roles.values() for name in names], groups)
@@ -54,7 +54,7 @@ def read_roles(
         j = table.schema.get_field_index(name)
         table = table.set_column(j, name, _as_category(table.column(j)))
     if table.num_rows == 1:
-        raise InputError(f"{source.name} has a single row, of which nothing can be said: give more rows.")
+        raise InputError(f"{source.name} has a single row, which is too few for an audit: add rows.")
     table, notes = _prepare_groups(table, roles["protected"], options)
     if options.missing != "drop":
         return table, roles, notes
@@ -65,7 +65,7 @@ def read_roles(
 
 
 def _as_category(column: Any) -> Any:
-    """Texts as categories, in the order of the alphabet: their type then says that they are groups."""
+    """Texts as categories in alphabetical order, so that their type declares groups."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -76,24 +76,24 @@ def _as_category(column: Any) -> Any:
 
 
 def _prepare_groups(table: pa.Table, protected: Sequence[str], options: Options) -> tuple[pa.Table, tuple[str, ...]]:
-    """Take few whole numbers for groups where combinations are asked for; else say that they count as numbers."""
+    """Read columns of few whole numbers as groups if cells are asked for; otherwise note that they are numeric."""
     import pyarrow as pa
 
     coded = coded_groups(table, protected, 2 if options.group_cells else 3)
     if not options.group_cells:
         return table, tuple(
-            f"The protected column {name!r} has few whole numbers, which were taken for a quantity: pass --categorical "
-            f"{name} if they stand for groups."
+            f"The protected column {name!r} has few whole numbers, which were read as a quantity: pass --categorical "
+            f"{name} if they are codes of groups."
             for name in coded
         )
     for name in coded:
         j = table.schema.get_field_index(name)
         table = table.set_column(j, name, table.column(j).cast(pa.string()))
-    return table, tuple(f"The few whole numbers of {name!r} were taken for groups." for name in coded)
+    return table, tuple(f"The few whole numbers of {name!r} were read as groups." for name in coded)
 
 
 def coded_groups(table: pa.Table, names: Sequence[str], fewest: int) -> list[str]:
-    """Columns of a few whole numbers, which may stand for groups; but for cells, two say the same either way."""
+    """Columns of a few whole numbers, which may be codes of groups."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

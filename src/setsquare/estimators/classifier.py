@@ -52,9 +52,9 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     warm_start : bool
         Start from the solution of the last ``fit``.
     n_restarts : int
-        Further random starts; the best solution is kept, for the problem is not convex.
+        Number of further random starts; the best solution is kept, because the problem is not convex.
     random_state : int, numpy.random.Generator or None
-        For the restarts.
+        Seed of the restarts.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     coef_ : ndarray of shape (1 or n_classes, n_coefficients)
     intercept_ : ndarray of shape (1 or n_classes,)
     coefficient_names_ : ndarray of str
-        One name a coefficient: features, and dummies such as ``education[Masters]``.
+        One name per coefficient: features, and dummies such as ``education[Masters]``.
     protected_names_ : ndarray of str
     solution_ : Solution
         With ``.certificate``, ``.status`` and ``.trace``.

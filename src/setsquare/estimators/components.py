@@ -1,4 +1,4 @@
-"""Principal components of wide representations, by moments: what fits beside the data in memory, or on disk."""
+"""Principal components of wide representations in memory or on disk, from their moments."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     Attributes
     ----------
     components_ : ndarray of shape (n_components_, q)
-        Orthonormal, by falling variance; the largest entry of each is positive.
+        Orthonormal, by decreasing variance; the largest entry of each is positive.
     explained_variance_ratio_ : ndarray of shape (n_components_,)
     mean_ : ndarray of shape (q,)
         Subtracted from the rows; zero without `center`.
@@ -172,6 +172,6 @@ def _moments(columns: tuple[str, ...], table: Table) -> Moments:
 
 
 def _is_matrix(X: Any) -> bool:
-    """Whether blocks of rows of ``X`` can be had by slicing, as floating-point numbers."""
+    """Whether slices of ``X`` are arrays of floating-point numbers."""
     kind = getattr(getattr(X, "dtype", None), "kind", None)
     return kind == "f" and getattr(X, "ndim", None) == 2 and len(X) > 0 and isinstance(X[:1], np.ndarray)

@@ -1,4 +1,4 @@
-"""The feature table as scikit-learn checks it."""
+"""Validation of the feature table by scikit-learn's rules."""
 
 from __future__ import annotations
 

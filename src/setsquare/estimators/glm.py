@@ -1,4 +1,4 @@
-"""What the corrected generalised linear models (C^h, Corollary 1) share."""
+"""Shared base of the corrected generalised linear models (C^h, Corollary 1)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from setsquare.tables.validation import check_alignment, read_offset, read_weigh
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
-    """What classifier and regressor share: read tables, solve, judge the certificate, predict."""
+    """Base of classifier and regressor: read tables, solve, check the certificate, predict."""
 
     protected: str | int | Sequence[str | int] | None
     solver: str
@@ -65,13 +65,13 @@ class OrthogonalGLM(BaseEstimator, ABC):
 
     @abstractmethod
     def _stream_outcome(self) -> Outcome:
-        """How the outcome is read from a stream."""
+        """Reader of the outcome column of a stream."""
 
     def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any) -> Any:
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
         if is_dask_array(X):
             classes = self._fit_stream(*join_roles(X, y, protected, weight, offset))
-            self.n_features_in_ = X.shape[1]  # protected columns beside them are not asked for again
+            self.n_features_in_ = X.shape[1]  # without the protected columns beside them
             return classes
         stream = as_stream(X)
         if stream is not None:
@@ -156,7 +156,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         return eta
 
     def _scored(self, X: Table, *columns: Any) -> list[Any]:
-        """Return what a score compares; columns of a stream may be given by name."""
+        """Outcome and weights for a score; columns of a stream are given by name."""
         stream = as_stream(X)
         return [column_values(stream, c) if stream is not None and isinstance(c, str) else c for c in columns]
 

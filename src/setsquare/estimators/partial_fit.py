@@ -24,14 +24,16 @@ from setsquare.tables.validation import read_weight, refuse_not_finite
 
 
 def _can_grow(estimator: Any) -> bool:
-    """Whether rows can be added to what was learned; a reason stands behind the missing attribute."""
+    """Whether rows can be added to what was learned; otherwise the error gives the reason."""
     _refuse_fitted_at_once(estimator)
     return _by_moments(estimator)
 
 
 def _refuse_fitted_at_once(estimator: Any) -> None:
     if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
-        raise InputError("This one was fitted to all rows at once, which leaves no moments: begin with partial_fit.")
+        raise InputError(
+            "This estimator was fitted to all rows at once, which keeps no moments: start with partial_fit."
+        )
 
 
 def refuse_drop(missing: str) -> None:
@@ -41,12 +43,12 @@ def refuse_drop(missing: str) -> None:
 
 
 def _by_moments(estimator: Any) -> bool:
-    """Whether joint moments are all that the correction is learned from."""
+    """Whether the correction is learned from joint moments alone."""
     return bool(getattr(estimator, "using", "protected") == "protected")
 
 
 class MomentFitting:
-    """What a linear correction can do with moments alone: grow by batches, be merged, and read a stream."""
+    """Linear correction from moments: it can grow by batches, be merged, and read a stream."""
 
     reader_: Reader
     moments_: Moments
@@ -87,7 +89,7 @@ class MomentFitting:
         return self
 
     def merge(self, other: Self) -> Self:
-        """Learn what another one has learned from other rows of the same columns.
+        """Add the rows that another estimator of the same columns has learned from.
 
         Parameters
         ----------
@@ -100,7 +102,7 @@ class MomentFitting:
         for fitted in (self, other):
             check_is_fitted(fitted, "moments_")
         if self.reader_ != other.reader_:
-            raise InputError("The two have learned other columns or levels: let both begin with the same levels.")
+            raise InputError("The two estimators have different columns or levels: start both with the same levels.")
         self._settle(self.moments_.merge(other.moments_))
         return self
 
@@ -125,7 +127,7 @@ class MomentFitting:
         return np.concatenate(list(stream.select(columns).parts().map(self.transform)))  # type: ignore[attr-defined]
 
     def _forget(self) -> None:
-        """Begin anew: ``fit`` does not add to what was learned before."""
+        """Start over: ``fit`` does not add to earlier rows."""
         for name in ("moments_", "projector_"):
             self.__dict__.pop(name, None)
 
@@ -149,7 +151,7 @@ class MomentFitting:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Takes the joint moments of protected columns and features of a batch."""
+    """Joint moments of protected columns and features of a batch."""
 
     reader: Reader
     weight: str | None

@@ -59,8 +59,8 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         Activation whose range the predictions keep: by default that of the probabilities for a classifier and the
         identity for a regressor; "exp" for positive predictions (counts, costs).
     cv : int or splitter, optional
-        Learn the correction on predictions out of cross-validation, which then are the ones that it makes exactly
-        orthogonal; by default on those of the training rows.
+        Learn the correction on cross-validated predictions, which it then makes exactly orthogonal; by default on those
+        of the training rows.
     prefit : bool
         Whether the estimator is fitted already and must not be refitted.
     use_protected : bool
@@ -69,7 +69,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         Coding of the protected columns.
     reference : mapping of column to level, optional
     missing : {"error", "level"}
-        Of protected columns.
+        Rule for missing values of protected columns.
     unseen : {"error", "pool"}
 
     Attributes
@@ -79,7 +79,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     projector_ : GeneralizedProjector or Projector
     n_boundary_, n_outside_ : int
     classes_ : ndarray
-        Of a classifier.
+        Classes of a classifier.
     protected_names_ : ndarray of str
 
     Examples
@@ -130,7 +130,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         Parameters
         ----------
         X : dataframe or array of shape (n, q)
-            Features, handed to the model as they are.
+            Features, passed to the model unchanged.
         y : array of shape (n,)
         protected : dataframe or array of shape (n, p), optional
         sample_weight : array of shape (n,), optional
@@ -160,10 +160,10 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         return self
 
     def adapt(self, X: Table, protected: Table | None = None, sample_weight: Any = None) -> Self:
-        """Learn the correction anew from other rows, whose outcomes need not be known; the model stays as it is.
+        """Learn the correction again from other rows, whose outcomes need not be known; the model is unchanged.
 
         Effects that were learned on training rows are zero on new ones up to sampling error only, and more than that
-        where the new rows come from another place. Adapted to a batch, predictions are exactly orthogonal on it.
+        if the new rows come from another population. Adapted to a batch, predictions are exactly orthogonal on it.
 
         Parameters
         ----------
@@ -309,7 +309,7 @@ def _as_units(predictions: Any, classes: bool) -> Array:
 
 
 def _boundary_distances(predictions: Array, h: Activation) -> tuple[float, float]:
-    """Half the smallest distance of an inner prediction from either end of the range: what one on it is moved by."""
+    """Half the smallest distance of an inner prediction from either end of the range: the shift of those on the end."""
     low, high = h.range
     above, below = predictions - low, high - predictions
     inner = (above > 0.0) & (below > 0.0)

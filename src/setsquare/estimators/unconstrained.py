@@ -1,4 +1,4 @@
-"""Generalised linear models without a constraint: what a correction of predictions is put around."""
+"""Generalised linear models without a constraint, whose predictions can be corrected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from setsquare.tables.validation import check_classes
 
 
 class PlainGLM(BaseEstimator):
-    """What classifier and regressor share; tables are coded as everywhere else.
+    """Base of classifier and regressor; tables are coded as in the corrected models.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class PlainGLMRegressor(RegressorMixin, PlainGLM):
 
 
 class PlainGLMClassifier(ClassifierMixin, PlainGLM):
-    """Logistic or softmax regression by maximum likelihood; the classes decide on the family.
+    """Logistic or softmax regression by maximum likelihood; the number of classes decides the family.
 
     Examples
     --------

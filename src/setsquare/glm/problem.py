@@ -12,7 +12,14 @@ from setsquare.errors import InputError
 from setsquare.families import Family, contrasts, family
 from setsquare.projection import check_rows
 from setsquare.rows.blocks import is_sparse, mean_weight
-from setsquare.tables.validation import check_finite, check_offset, check_same_rows, check_weight
+from setsquare.tables.validation import (
+    check_finite,
+    check_l2,
+    check_offset,
+    check_one_column,
+    check_same_rows,
+    check_weight,
+)
 
 #: Share of the weight that leaves no other row a say; and the largest number whose square, summed, stays in float64.
 LONE_WEIGHT, LARGEST = 1.0 - 1e-12, 1e153
@@ -148,8 +155,8 @@ def _array(values: object, what: str, *stored: type[np.floating]) -> Array:
 
 def _check(problem: Problem) -> None:
     n = problem.features.shape[0]
-    if problem.outcome.ndim != 1 and not (problem.family.is_vector and problem.outcome.ndim == 2):
-        raise InputError(f"The outcome must be one column, not the shape {problem.outcome.shape}.")
+    if not (problem.family.is_vector and problem.outcome.ndim == 2):
+        check_one_column(problem.outcome)
     for what, names, count in (
         ("feature", problem.feature_names, problem.features.shape[1]),
         ("protected", problem.protected_names, 0 if problem.protected is None else problem.protected.shape[-1]),
@@ -176,8 +183,7 @@ def _check(problem: Problem) -> None:
             )
     if problem.offset is not None:
         check_offset(problem.offset)
-    if not (np.isfinite(problem.l2) and problem.l2 >= 0.0):
-        raise InputError(f"l2 must be a number of 0 or more, not {problem.l2}.")
+    check_l2(problem.l2)
     _check_outcome(problem)
 
 

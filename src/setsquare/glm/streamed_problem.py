@@ -12,7 +12,7 @@ from setsquare.families import Family
 from setsquare.glm.problem import refuse_constant
 from setsquare.rows import Parts
 from setsquare.rows.blocks import Block, Sums, add_up
-from setsquare.tables.validation import check_offset, check_weight_values, refuse_zero_weight
+from setsquare.tables.validation import check_l2, check_offset, check_weight_values, refuse_zero_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,7 @@ class StreamedProblem:
             refuse_zero_weight()
         if not np.isfinite(self.outcomes.weight):
             raise InputError("The sample weights add up to more than float64 holds: divide them by the largest.")
-        if not (np.isfinite(self.l2) and self.l2 >= 0.0):
-            raise InputError(f"l2 must be a number of 0 or more, not {self.l2}.")
+        check_l2(self.l2)
         if self.family.is_vector and not (self.outcomes.first > 0.0).all():
             raise InputError("Each class needs a row of positive weight: give it rows or leave it out.")
         if not self.family.is_vector and self.outcomes.low >= self.outcomes.high:

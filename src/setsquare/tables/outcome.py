@@ -26,9 +26,9 @@ class Values:
     low, high : float
         Range of the numbers.
     n_levels : int or None
-        Distinct values; None where they were not counted.
+        Number of distinct values; None if they were not counted.
     is_text, is_whole : bool
-        Whether these are labels, and whether all are whole numbers.
+        Whether the values are labels; whether all are whole numbers.
     n_columns : int
         Number of columns of class probabilities.
     lowest_prediction : float
@@ -47,15 +47,15 @@ class Values:
 def guess_family(
     values: Values, of: Literal["outcome", "predictions"] = "outcome", *, counts: bool = True
 ) -> tuple[str, str]:
-    """Guess a family, and say why; every guess of a family in the library is made here.
+    """Guess a family, and give the reason; every guess in the library is made here.
 
     Parameters
     ----------
     values : Values
     of : {"outcome", "predictions"}
-        An outcome is drawn from the family; predictions are means of it, so that counts have any positive mean.
+        An outcome is drawn from the family. Predictions are its means, which can be any positive number for counts.
     counts : bool
-        Whether whole numbers from 0 may be taken for counts, whose family has a log link.
+        Whether whole numbers from 0 may be read as counts, whose family has a log link.
 
     Examples
     --------
@@ -83,7 +83,7 @@ def guess_family(
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The family of an outcome, whether it is one of classes, and a sentence on why (empty where it was asked for)."""
+    """Family of an outcome, whether it is one of classes, and the reason in a sentence (empty if asked for)."""
 
     family: Family
     is_classes: bool

@@ -19,7 +19,7 @@ from setsquare.tables.validation import check_alignment, check_same_rows, refuse
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns are protected, and how columns are coded; the settings that all estimators share.
+    """Protected columns and the coding of columns: the settings that all estimators share.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Columns:
     use_protected : bool
         Whether protected columns inside the feature table stay among the features.
     coding : {"dummy", "cells"}
-        Of the protected columns: each categorical on its own, or every combination of their levels.
+        Coding of the protected columns: each categorical on its own, or every combination of their levels.
     reference : mapping of column to level, optional
     missing : {"error", "drop", "level"}
     unseen : {"error", "pool"}
@@ -56,7 +56,7 @@ def check_roles(roles: Mapping[str, Sequence[str | None]]) -> None:
                 raise InputError(f"The column {name!r} has two roles ({seen[name]} and {role}): choose one.")
 
 
-class Encoded(NamedTuple):
+class TrainingMatrices(NamedTuple):
     """Features (n, q), protected columns (n, p), and which rows of the input they are (None: all)."""
 
     Z: Matrix
@@ -66,15 +66,15 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What ``fit`` learned of the tables.
+    """Designs of the features and of the protected columns, learned by ``fit``.
 
     Attributes
     ----------
     features : Design or None
-        None where the features are not coded (they go to a model of the user's own).
+        None if the features are not coded, because they go to a model of the user.
     protected : Design
     inside : tuple of str
-        Protected columns that are part of the feature table; empty when they came as a table of their own.
+        Protected columns inside the feature table; empty if they came as a separate table.
     use_protected : bool
     """
 
@@ -95,7 +95,7 @@ class Reader:
         return tables.drop(table, unused) if unused else table
 
     def lacks_protected(self, table: Table) -> bool:
-        """Whether protected columns are gone from this feature table, which a corrected model can do without."""
+        """Whether protected columns are absent from this feature table; a corrected model does not need them."""
         if self.use_protected or not self.inside or not is_dataframe(table):
             return False
         return not set(self.inside) <= set(tables.column_names(table))
@@ -125,7 +125,7 @@ class Reader:
     def stored_matrix(self, table: Table, *, learned: bool) -> tuple[Matrix, Mapping[str, int]]:
         """As :meth:`feature_matrix`, but a floating-point array that needs no coding is returned as it is.
 
-        With ``learned`` the table is the one that this was learned from, where nothing can be missing any more.
+        With ``learned`` the table is the training table, which has no missing values left.
         """
         assert self.features is not None
         stored = read_stored(self.features, table, learned=learned)
@@ -139,7 +139,7 @@ class Reader:
 
 
 def _strict(design: Design) -> Any:
-    """Rows can be dropped when fitting only; afterwards a missing value is an error that names its column."""
+    """Rule for missing values after fitting: rows are dropped only in a fit, later a missing value is an error."""
     return "error" if design.missing == "drop" else design.missing
 
 
@@ -151,21 +151,19 @@ def learn_reader(
     code_features: bool = True,
     as_stored: bool = False,
     check: Callable[[Matrix, Design, Table, BoolArray | None], None] | None = None,
-) -> tuple[Reader, Encoded]:
+) -> tuple[Reader, TrainingMatrices]:
     """Learn from training tables how to read them, and read them.
 
     With ``as_stored``, an array of floating-point features that need no coding is not copied into a float64 matrix.
-    ``check`` may refuse coded features, with the design and the table of the protected columns and the rows that are
-    kept, before these are coded.
+    ``check`` is called with the coded features, the design and the table of the protected columns and the rows kept,
+    before the protected columns are coded, and may refuse them.
     """
     inside = _find_protected(table, protected, columns)
     source = table if inside else protected
     check_alignment(table, source, "protected")
     n_features = len(tables.column_names(table))
     if len(inside) == n_features and not columns.use_protected:
-        raise InputError(
-            f"All columns of the table are protected (n_features = {n_features}): give features beside them."
-        )
+        raise InputError(f"All columns of the table are protected (n_features = {n_features}): add features.")
     check_same_rows("protected has", tables.n_rows(source), "the features have", tables.n_rows(table))
     if is_dataframe(table):  # a frame keeps the columns that were read: designs are learned from them, then applied
         table = open_table(table)
@@ -200,7 +198,7 @@ def learn_reader(
     if check is not None and Z is not None:
         check(Z, reader.protected, source, keep)
     X = dense(reader.protected.apply(source).values)
-    return reader, Encoded(Z, X, keep)
+    return reader, TrainingMatrices(Z, X, keep)
 
 
 def _find_protected(table: Table, protected: Table | None, columns: Columns) -> tuple[str, ...]:

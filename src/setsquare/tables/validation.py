@@ -1,4 +1,4 @@
-"""Checks that several rooms share: lengths, order, weights, offsets, clusters, finite values and options."""
+"""Checks of input, one sentence each: lengths, order, weights, offsets, clusters, finite values, options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from setsquare.errors import InputError, MissingValuesError
 
 
 def check_same_rows(what: str, n: int, other: str, n_other: int, *, advice: str = "") -> None:
-    """Refuse two inputs of different lengths; ``what`` and ``other`` come with their verb.
+    """Refuse two inputs of different lengths; ``what`` and ``other`` include their verb.
 
     Examples
     --------
@@ -110,7 +110,7 @@ def check_per_row(what: str, values: Array, n_rows: int) -> None:
 
 
 def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:
-    """Raise one sentence that names the columns with missing or infinite values, and how many there are."""
+    """Refuse missing or infinite values, with the name of the column and their number."""
     is_sparse = bool(sparse.issparse(values))
     data = values.data if is_sparse else values
     with np.errstate(over="ignore", invalid="ignore"):
@@ -131,7 +131,7 @@ def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:
 
 
 def require_finite(what: str, *arrays: Array) -> None:
-    """Refuse values that are not finite; ``what`` comes with its verb, such as "The features have"."""
+    """Refuse values that are not finite; ``what`` includes its verb, such as "The features have"."""
     if not all(np.isfinite(array).all() for array in arrays):
         refuse_not_finite(what)
 
@@ -148,7 +148,7 @@ def refuse_missing_outcome(count: int, what: str = "The outcome has", remedy: st
 
 
 def refuse_masked(values: Any) -> None:
-    """Refuse a masked array, whose mask would be lost on the way."""
+    """Refuse a masked array, whose mask would be lost."""
     if isinstance(values, np.ma.MaskedArray):
         raise InputError("Masked arrays are not read: fill the masked entries with NaN first.")
 
@@ -160,12 +160,12 @@ def refuse_lazy(table: Any) -> None:
 
 
 def refuse_no_rows(columns: Sequence[str]) -> NoReturn:
-    """Refuse a table of which no row is complete."""
+    """Refuse a table without a complete row."""
     raise InputError(f"No row is left: every one has a missing value in {', '.join(map(repr, columns))}.")
 
 
 def refuse_constant_protected(names: Sequence[str], purpose: str = "protect") -> NoReturn:
-    """Refuse protected columns of which none varies."""
+    """Refuse protected columns that are all constant."""
     listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     raise InputError(
         f"Every protected column is constant ({listed}): there is nothing to {purpose}; name a column that varies."
@@ -192,6 +192,18 @@ def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
     """
     if value not in choices:
         raise InputError(f"{option}={value!r} is not one of {', '.join(map(repr, choices))}.")
+
+
+def check_l2(l2: float) -> None:
+    """Refuse a ridge that is negative or not finite."""
+    if not (np.isfinite(l2) and l2 >= 0.0):
+        raise InputError(f"l2 must be a number of 0 or more, not {l2}.")
+
+
+def check_one_column(outcome: Array) -> None:
+    """Refuse an outcome of several columns."""
+    if outcome.ndim != 1:
+        raise InputError(f"The outcome must be one column, not the shape {outcome.shape}.")
 
 
 def check_confidence(confidence: float) -> None:

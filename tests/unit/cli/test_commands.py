@@ -114,7 +114,7 @@ def test_numbers_that_may_stand_for_groups_are_named_and_can_be_taken_for_groups
     assert "pass --categorical site" in call(*command)[1].replace("\n  ", " ")
     assert "site[2]" in call(*command, "--categorical", "site")[1]
     cells = call(*command, "--group-cells")[1]
-    assert "site:sex[1,M]" in cells and "whole numbers of 'site' were taken for groups" in cells
+    assert "site:sex[1,M]" in cells and "whole numbers of 'site' were read as groups" in cells
 
 
 def test_rows_with_missing_values_are_left_out_with_a_count(call, table):

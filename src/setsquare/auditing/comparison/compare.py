@@ -23,7 +23,13 @@ from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.tables.dataframes import backend_of, to_frame
 from setsquare.tables.outcome import read_family
-from setsquare.tables.validation import check_alignment, check_same_rows, read_weight, refuse_missing_outcome
+from setsquare.tables.validation import (
+    check_alignment,
+    check_one_column,
+    check_same_rows,
+    read_weight,
+    refuse_missing_outcome,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +266,7 @@ def compare(
 
 
 def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], given: Mapping[str, Raw], y: Any) -> None:
-    if outcome.array.ndim != 1:
-        raise InputError(f"The outcome must be one column, not the shape {outcome.array.shape}.")
+    check_one_column(outcome.array)
     check_alignment(protected, y, "the outcome")
     for name, raw in given.items():
         check_same_rows(f"{name}: The predictions have", raw.n_rows, "the outcome has", outcome.n_rows)
