@@ -9,10 +9,10 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.auditing.evaluations.covariance import ALONE
-from setsquare.errors import InputError
 from setsquare.projection import Basis, protected_basis
 from setsquare.rows.blocks import mean_weight, row_slices
 from setsquare.tables import Design
+from setsquare.tables.validation import refuse_constant_protected
 
 
 @dataclass(frozen=True)  # without slots: what is worked out of the columns is kept
@@ -139,9 +139,6 @@ class Protected:
 def note_constant(learned: Design, varies: bool = True) -> tuple[str, ...]:
     """Refuse protected columns of which none ``varies``, and note those that do not."""
     if not learned.names or not varies:
-        raise InputError(
-            f"Every protected column is constant ({', '.join(learned.columns)}): there is nothing to audit; name a "
-            "column that varies."
-        )
+        refuse_constant_protected(learned.columns, "audit")
     listed = ", ".join(learned.constant)
     return (f"Constant in these rows, so that nothing can be said of it: {listed}.",) if listed else ()

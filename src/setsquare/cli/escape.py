@@ -1,4 +1,4 @@
-"""Messages as a terminal may show them."""
+"""Messages for a terminal: command-line options, and no control characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from setsquare.tables.stray_values import AS_GROUPS
 
 
 def as_options(text: str) -> str:
-    """Name options as the command line has them where a message speaks of Python.
+    """Replace arguments of Python in a message by options of the command line.
 
     Examples
     --------
@@ -18,12 +18,13 @@ def as_options(text: str) -> str:
     """
     text = text.replace("coding='cells'", "--group-cells").replace(AS_GROUPS, "pass --categorical with its name")
     text = re.sub(r"\bpositive=('[^']*'|\"[^\"]*\")", lambda m: f"--positive {shlex.quote(m[1][1:-1])}", text)
-    found = re.compile(r"""\b(family|missing|unseen|method|l2|cluster|level|tolerance)=["']?([\w.+-]*\w)?["']?""")
+    text = re.sub(r"\bcv=(\d+)", r"--folds \1", text)
+    found = re.compile(r"""\b(family|missing|unseen|method|l2|cluster|confidence|tolerance)=["']?([\w.+-]*\w)?["']?""")
     return found.sub(lambda m: f"--{m[1]}" + (f" {m[2]}" if m[2] else ""), text)
 
 
 def clean(text: str) -> str:
-    r"""Write characters that steer a terminal (escapes, line breaks, changes of direction) as what they are.
+    r"""Escape control characters (escapes, line breaks, changes of direction).
 
     Examples
     --------

@@ -88,7 +88,9 @@ class Dataset:
         """Outcome as float64, shape (n,): 1 for the second of two levels, a count, or a measurement."""
         column = self.table[self.outcome]
         if column.isna().any():
-            raise MissingValuesError(f"The outcome {self.outcome} has {int(column.isna().sum())} missing values.")
+            raise MissingValuesError(
+                f"The outcome {self.outcome} has {int(column.isna().sum())} missing values: remove or fill them."
+            )
         if column.dtype.name != "category":
             return np.asarray(column, dtype=np.float64)
         if len(column.cat.categories) != 2:

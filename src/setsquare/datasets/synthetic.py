@@ -126,7 +126,7 @@ def _check(family: str, sizes: dict[str, int], rho: float, signal: float) -> Non
         raise InputError(f'family must be "binomial" or "poisson", not {family!r}.')
     for name, size in sizes.items():
         if not isinstance(size, int | np.integer) or size < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, not {size!r}.")
+            raise InputError(f"{name} must be an integer of at least 1, not {size!r}.")
     if not np.isfinite(rho):
         raise InputError(f"rho must be finite, not {rho!r}.")
     if not 0 <= signal <= 5:

@@ -76,7 +76,7 @@ def make_two_groups(
     ((100, 32, 32), 0.5)
     """
     if not isinstance(n_per_group, int | np.integer) or n_per_group < 1:
-        raise InputError(f"n_per_group must be a whole number of at least 1, not {n_per_group!r}.")
+        raise InputError(f"n_per_group must be an integer of at least 1, not {n_per_group!r}.")
     if not isinstance(size, int | np.integer) or size < 4 or size % 2:
         raise InputError(f"size must be an even number of at least 4 pixels, not {size!r}.")
     rng = np.random.default_rng(random_state)

@@ -17,6 +17,7 @@ from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED
 from setsquare.auditing.verdict import judge
 from setsquare.errors import InputError
 from setsquare.nn.layer_outputs import OutputCollector, collect_outputs
+from setsquare.tables.validation import check_choice
 
 #: Evaluation models for a layer; all but the first use its leading principal components.
 EVALUATIONS = ("tensor", *PERMUTATION_BASED)
@@ -30,19 +31,15 @@ def audit_layer(
     *,
     evaluation: str | Sequence[str] = "tensor",
     pool: int | tuple[int, ...] | Callable[[Tensor], Tensor] | None = None,
-    components: int = 5,
+    n_components: int = 5,
     output: int | str | None = None,
     batch_dim: int = 0,
     forward: Callable[[nn.Module, Any], Any] | None = None,
-    coding: str = "dummy",
-    missing: str = "error",
-    cluster: Any = None,
-    confidence: float = 0.95,
-    tolerance: float = 0.05,
-    n_permutations: int = 499,
-    max_rows: int | None = None,
     max_values: int = 100_000_000,
+    confidence: float = 0.95,
+    n_permutations: int = 499,
     random_state: int = 0,
+    **options: Any,
 ) -> AuditResult:
     """Audit the output of a layer at test time, for each unit and jointly.
 
@@ -69,7 +66,7 @@ def audit_layer(
     pool : int, tuple of int or callable, optional
         Axes of the output to average over, where axis 0 holds the rows, such as ``(2, 3)`` for the spatial axes of a
         convolution; or a function that is applied to the output first, such as ``torch.relu``.
-    components : int
+    n_components : int
         Number of principal components, and of units, for the other evaluation models.
     output : int or str, optional
         Element to audit if the layer returns a tuple or a dict.
@@ -77,10 +74,11 @@ def audit_layer(
         Axis that holds the rows; 1 for sequence-first transformers.
     forward : callable, optional
         ``forward(model, batch)``, for batches in another format.
-    coding, missing, cluster, confidence, tolerance, n_permutations, max_rows, random_state
-        As in :func:`setsquare.audit`.
     max_values : int
         Largest number of values (rows times units) to keep in memory. The audit needs about 40 bytes per value.
+    confidence, n_permutations, random_state, **options
+        As in :func:`setsquare.audit`; further options are ``cluster``, ``tolerance``, ``coding``, ``missing`` and
+        ``max_rows``.
 
     Returns
     -------
@@ -113,29 +111,25 @@ def audit_layer(
     (2, 4, 4)
     """
     names = dict.fromkeys(("tensor", *((evaluation,) if isinstance(evaluation, str) else evaluation)))
-    if unknown := [name for name in names if name not in EVALUATIONS]:
-        raise InputError(f"Unknown evaluation model {unknown[0]!r}: choose among {', '.join(EVALUATIONS)}.")
-    if components < 1:
-        raise InputError(f"components must be a number of principal components of at least 1, not {components}.")
+    for name in names:
+        check_choice("evaluation", name, EVALUATIONS)
+    if n_components < 1:
+        raise InputError(f"n_components={n_components} must be at least 1.")
     collector = OutputCollector(layer, output, batch_dim, pool, max_values)
     units, columns = collect_outputs(model, loader, collector, protected, forward)
-    judged = partial(
+    judged: Callable[..., AuditResult] = partial(
         audit,
         protected=columns,
         family="gaussian",  # the outputs are units, even where they sum to one in each row
-        coding=coding,
-        missing=missing,
-        cluster=cluster,
         confidence=confidence,
-        tolerance=tolerance,
         n_permutations=n_permutations,
-        max_rows=max_rows,
         random_state=random_state,
+        **options,
     )
     found = judged(units, setting=f"layer {layer!r} at test time")
     evaluations, verdict, reason = found.evaluations, found.verdict, found.reason
     if len(names) > 1 and evaluations:
-        evaluations += _beyond_linear(units, tuple(names)[1:], components, random_state, judged)
+        evaluations += _beyond_linear(units, tuple(names)[1:], n_components, random_state, judged)
     if evaluations:
         what = f"Units of layer {layer!r}"
         decision = judge(evaluations, found.certificate, confidence=confidence, limits=found.limits, what=what)
@@ -144,11 +138,11 @@ def audit_layer(
     if collector.n_calls > 1:
         times = f"{collector.n_calls} times per forward pass"
         notes.append(f"The network calls this layer {times}; {collector.name}#2 is the second call.")
-    n_tests = min(components, units[0].size) * len(evaluations)
+    n_tests = min(n_components, units[0].size) * len(evaluations)
     if any(name.startswith("relu") for name in names) and n_tests > (1.0 - confidence) * (n_permutations + 1):
         notes.append(
             f"With {n_permutations} permutations no p-value of relu can be significant after adjustment for the number "
-            "of units: increase n_permutations, or reduce components."
+            "of units: increase n_permutations, or reduce n_components."
         )
     return replace(found, verdict=verdict, reason=reason, evaluations=evaluations, notes=tuple(notes))
 

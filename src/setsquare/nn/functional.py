@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
+from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.nn.activations import ACTIVATIONS
 from setsquare.nn.generalized_solver import ImplicitCorrection, Prior, assemble, minimise, row_sums
 from setsquare.projection.basis import COLLINEAR, CONSTANT
+from setsquare.tables.validation import refuse_not_finite
 
 
 def project_out(y: Tensor, protected: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -203,16 +204,22 @@ def _basis(X: Tensor, w: Tensor) -> Tensor:
     return Q
 
 
+def check_n_protected(n_protected: int) -> None:
+    """Refuse a number of protected columns below one."""
+    if n_protected < 1:
+        raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
+
+
 def refuse_missing(values: Tensor, what: str, remedy: str = "remove or fill them") -> None:
     """Refuse values that are not finite, with the message "``what`` missing or infinite values: ``remedy``"."""
     # A compiled graph cannot branch on data; there, values that are not finite remain in the result.
     if not torch.compiler.is_compiling() and not bool(torch.isfinite(values).all()):
-        raise MissingValuesError(f"{what} missing or infinite values: {remedy}.")
+        refuse_not_finite(what, remedy)
 
 
 def _check_converged(converged: Tensor, residual: Tensor, strict: bool) -> None:
     if strict and not torch.compiler.is_compiling() and not bool(converged.all()):
         raise NotOrthogonalError(
-            f"{int((~converged).sum())} of {len(converged)} units could not be made orthogonal (correlation "
-            f"{float(residual[~converged].max()):.1e} left): check for outliers, or pass strict=False."
+            f"{int((~converged).sum())} of {len(converged)} units could not be made orthogonal (remaining "
+            f"correlation {float(residual[~converged].max()):.1e}): check for outliers, or pass strict=False."
         )

@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
+from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.families import Family, family
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Solution, solve
 from setsquare.nn.functional import read_protected
 from setsquare.nn.network_layers import call_model, check_layer, eval_mode, takes_protected
 from setsquare.tables.outcome import Values, guess_family
+from setsquare.tables.validation import check_same_rows, require_finite
 
 
 def refit_head(
@@ -73,7 +74,7 @@ def refit_head(
     solution = solve(Problem(Z, y, X, glm, l2=l2))
     if not solution.certificate.is_orthogonal:
         raise NotOrthogonalError(
-            f"The head could not be made orthogonal (correlation {solution.certificate.max_correlation:.1e} left, "
+            f"The head could not be made orthogonal (remaining correlation {solution.certificate.max_correlation:.1e}, "
             f"{solution.status}): remove outliers from the protected columns, or pass a ridge penalty l2."
         )
     with torch.no_grad():
@@ -158,16 +159,12 @@ def _three(batch: Any) -> tuple[Any, Tensor, Tensor]:
     if not isinstance(batch, tuple | list) or len(batch) != 3:
         raise InputError("Each batch of the loader must be (inputs, outcome, protected).")
     inputs, outcome, protected = batch
-    if len(outcome) != len(protected):
-        raise InputError(
-            f"A batch has {len(outcome)} outcomes and {len(protected)} protected rows: pass equal numbers."
-        )
+    check_same_rows("The outcome of a batch has", len(outcome), "its protected columns have", len(protected))
     return inputs, outcome, protected
 
 
 def _family(given: str | Family | None, y: NDArray[Any], n_outputs: int) -> Family:
-    if not np.isfinite(y).all():
-        raise MissingValuesError("The outcome has missing or infinite values: remove or fill them.")
+    require_finite("The outcome has", y)
     if given is None:
         seen = Values(n_levels=2 if np.isin(y, (0, 1)).all() else None)
         # Several outputs mean a softmax. One output is never guessed to be on a log scale, so counts are gaussian.

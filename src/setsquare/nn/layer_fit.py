@@ -19,6 +19,7 @@ from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.generalized_solver import ProblemState, assemble, minimise, row_sums
 from setsquare.nn.network_layers import call_model, eval_mode, takes_protected
 from setsquare.nn.orthogonalize import Orthogonalize
+from setsquare.tables.validation import refuse_constant_protected
 
 #: Largest correlation that may be left on the rows of the loader.
 TOLERANCE = 1e-6
@@ -142,10 +143,7 @@ class _Fitter:
                 "those of the inputs, or check the weights for infinite values."
             )
         if not bool((moments.gram.diagonal()[1:] > moments.gram[0, 1:].square()).any()):
-            raise InputError(
-                f"Every protected column is constant in the rows of the loader, so there is nothing to remove from "
-                f"layer {name!r}: check that the last element of each batch holds the protected columns."
-            )
+            refuse_constant_protected(("the last element of each batch",), f"remove from layer {name!r}")
         if isinstance(moments, GeneralizedMoments) and self.max_passes > 1:
             return self._newton(name, moments)
         return float("nan")
@@ -181,7 +179,8 @@ class _Fitter:
         if not bool(found.converged.all()):
             raise NotOrthogonalError(
                 f"{int((~found.converged).sum())} of {len(found.converged)} units of layer {name!r} were not solved in "
-                f"{self.n_passes} passes (correlation {float(found.residual.max()):.1e} left): increase max_passes."
+                f"{self.n_passes} passes (remaining correlation {float(found.residual.max()):.1e}): "
+                "increase max_passes."
             )
         moments.solution.copy_(found.B)
         return float(found.residual.max())

@@ -12,6 +12,7 @@ from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import mean_weight, row_slices
+from setsquare.tables.validation import refuse_constant_protected
 
 #: A column is collinear if a smaller share of it than this lies outside the span of the earlier columns.
 COLLINEAR = 1e-9
@@ -100,10 +101,7 @@ def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:
     limit = np.maximum(COLLINEAR, 4.0 * np.finfo(float).eps * np.abs(mean) / np.where(varies, spread, 1.0))
     kept = _independent(scaled, np.flatnonzero(varies), limit)
     if not kept:
-        raise InputError(
-            f"Every protected column is constant ({', '.join(names[:5])}): there is nothing to protect; "
-            "name a column that varies."
-        )
+        refuse_constant_protected(names)
     upper = scaled if len(kept) == p else np.linalg.qr(scaled[:, kept], mode="r")
     transform = np.zeros((p, len(kept)))
     transform[kept] = lapack.dtrtri(upper)[0] / spread[kept, None]
@@ -139,16 +137,7 @@ def basis_of_moments(moments: Moments, names: tuple[str, ...] | None = None) -> 
 def check_rows(n: int, p: int) -> None:
     """Refuse p >= n: only a constant is orthogonal to as many protected columns as rows."""
     if n <= p:
-        raise InputError(f"Too few rows (n_samples = {n}) for {p} protected column(s): give more rows than columns.")
-
-
-def check_same_rows(Y: Array, X: Array) -> None:
-    """Refuse an array to correct and protected columns with different numbers of rows."""
-    if Y.shape[0] != X.shape[0]:
-        raise InputError(
-            f"The protected columns have {X.shape[0]} rows, the array to correct has {Y.shape[0]}: "
-            "pass the same rows in both."
-        )
+        raise InputError(f"Too few rows (n_samples = {n}) for {p} protected column(s): pass more rows than columns.")
 
 
 def _check_finite(gram: Array, names: tuple[str, ...]) -> None:

@@ -20,11 +20,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
-from setsquare.errors import InputError, MissingValuesError
+from setsquare.errors import InputError
 from setsquare.families import Activation, activation, contrasts
 from setsquare.families.softmax import softmax_terms
-from setsquare.projection.basis import Basis, check_same_rows, protected_basis
+from setsquare.projection.basis import Basis, protected_basis
 from setsquare.rows.blocks import mean_weight, row_slices, single_threaded_blas, weighted_gram, weighted_product
+from setsquare.tables.validation import check_same_rows, require_finite
 
 Index: TypeAlias = "IntArray | slice"
 
@@ -94,10 +95,9 @@ class GeneralizedProjector:
         max_iter : int
         """
         h = activation(h)
-        check_same_rows(eta, X)
+        check_same_rows("The protected columns have", len(X), "the predictions have", len(eta))
         units = np.asarray(eta, dtype=np.float64).reshape(len(eta), -1)
-        if not np.isfinite(units).all():
-            raise MissingValuesError("The pre-activations have missing or infinite values: remove or fill those rows.")
+        require_finite("The pre-activations have", units)
         if weight is not None and not weight.all():  # drop them: 0 times an infinite output would be NaN
             units, X, weight = units[weight > 0.0], X[weight > 0.0], weight[weight > 0.0]
         basis = protected_basis(X, weight, names)
@@ -168,18 +168,18 @@ class _ProblemState(NamedTuple):
 
     @property
     def left(self) -> Array:
-        """The same as a correlation; of an output without spread, relative to its size."""
+        """The gap as a correlation, or relative to the size of the output if that is constant."""
         flat = self.spread <= 100.0 * ROUNDING * self.size
         left = self.gap / np.where(flat, np.maximum(self.size, np.finfo(float).tiny), self.spread)
-        return np.where(np.isfinite(self.size) & np.isfinite(left), left, np.inf)  # what overflows shows nothing
+        return np.where(np.isfinite(self.size) & np.isfinite(left), left, np.inf)  # an overflow is not convergence
 
     def take(self, chosen: BoolArray) -> _ProblemState:
-        """Pick some of the problems."""
+        """Select some of the problems."""
         return _ProblemState(*(part[chosen] if part.ndim == 3 else part[..., chosen] for part in self))
 
 
 def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Array, units: Index) -> _ProblemState:
-    """Sum over row blocks for many units at once: products of basis columns meet the slopes of the units."""
+    """Compute the sums of all units over row blocks; the units share the products of basis columns."""
     m, d = B.shape
     mean = mean[units]
     scale = np.where(mean != 0.0, np.abs(mean), 1.0)  # squares of predictions beyond 1e154 or below 1e-154 are none

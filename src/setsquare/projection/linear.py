@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.errors import MissingValuesError
-from setsquare.projection.basis import Basis, basis_of_moments, check_same_rows, protected_basis
+from setsquare.projection.basis import Basis, basis_of_moments, protected_basis
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import OWN_CACHE, Sums, room, sum_over_rows
+from setsquare.tables.validation import check_same_rows, refuse_not_finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Projector:
         The Gram matrix of the basis is computed rather than assumed: for nearly collinear columns rounding makes it
         differ from the identity, and solving the normal equations corrects for this.
         """
-        check_same_rows(Y, X)
+        _check_same_rows(Y, X)
         basis = protected_basis(X, weight, names)
         d = int(np.prod(Y.shape[1:], dtype=int))
         with np.errstate(invalid="ignore", over="ignore"):  # the shift affects only the rounding
@@ -65,7 +65,7 @@ class Projector:
         # At least as many rows per block as directions: adding up the products must cost less than computing them.
         effect, gram = sum_over_rows(kernel, Y.shape[0], width, max(OWN_CACHE, 8 * basis.rank * width))
         if not np.isfinite(effect).all():
-            raise MissingValuesError("The array to correct has missing or infinite values: remove or fill them.")
+            refuse_not_finite("The array to correct has")
         return cls(basis, np.asarray(np.linalg.solve(gram, effect)[:-1], dtype=np.float64))
 
     @classmethod
@@ -86,7 +86,7 @@ class Projector:
 
     def apply(self, Y: Array, X: Array, out: Array | None = None) -> Array:
         """Correct ``Y`` (n, ...) given the protected columns ``X`` (n, p) of its rows; ``out=Y`` corrects in place."""
-        check_same_rows(Y, X)
+        _check_same_rows(Y, X)
         out = np.empty_like(Y, dtype=np.result_type(Y.dtype, np.float32), subok=False) if out is None else out
 
         def kernel(rows: slice, memory: Array) -> Sums:
@@ -114,6 +114,10 @@ def coordinates(basis: Basis, X: Array) -> Array:
 
 def _flat(block: Array) -> Array:
     return block if block.ndim == 2 else block.reshape(len(block), -1)
+
+
+def _check_same_rows(Y: Array, X: Array) -> None:
+    check_same_rows("The protected columns have", len(X), "the array to correct has", len(Y))
 
 
 def project_out(Y: Array, X: Array, weight: Array | None = None) -> Array:

@@ -65,7 +65,7 @@ def load(path: str | Path) -> Any:
             tree = unpack(start + stream.read() if start == MAGIC else start)
         return _model(tree)
     except OSError as error:
-        raise InputError(f"Could not read the model file {path} ({error.strerror or error}).") from error
+        raise InputError(f"The model file {path} cannot be read ({error.strerror or error}).") from error
     except InputError as error:
         raise InputError(f"The file {path} {error}.") from error
 

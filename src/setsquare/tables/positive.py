@@ -1,10 +1,11 @@
-"""Which of two classes counts as positive: the one that is named, never the one that the alphabet puts last."""
+"""The positive class of two: the one that is named, never the last by alphabet."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -19,10 +20,10 @@ _BESIDE = frozenset(
 def positive_class(
     classes: Sequence[str], asked: object = None, columns: Sequence[str] = (), *, otherwise: str | None = None
 ) -> str:
-    """Which of two classes counts as positive: never the one that the alphabet puts last.
+    """Choose the positive class of two, never by alphabet.
 
-    The class that was asked for; else 1, True or "yes"; else the class whose name a column of predictions bears; else
-    `otherwise`, for models whose own order of classes decides. If nothing tells, it is refused.
+    It is the class that was asked for; else 1, True or "yes"; else the class that a column of predictions is named
+    after; else `otherwise`, for models whose own order of classes decides. If none of these applies, it is refused.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ def positive_class(
         )
     numbers = ", or family='gaussian' if these are numbers" if all(map(_is_number, classes)) else ""
     raise InputError(
-        f"Nothing tells which of the classes {first} and {second} is the positive one, whose probability the "
+        f"It is unclear which of the classes {first} and {second} is the positive one, whose probability the "
         f"predictions give: pass positive={first} or positive={second}{numbers}."
     )
 
@@ -70,8 +71,13 @@ def _find(classes: Sequence[str], asked: object) -> str:
     raise InputError(f"positive={name!r} is not one of the classes {', '.join(map(repr, classes))}: name one of them.")
 
 
+def refuse_positive(asked: object) -> NoReturn:
+    """Refuse a positive class where there are not two classes."""
+    raise InputError(f"positive={class_name(asked)!r} belongs to two classes: leave it out here.")
+
+
 def class_name(value: object) -> str:
-    """A class as it is written: numbers without a point that they do not need."""
+    """Name of a class: whole numbers without a decimal point."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
@@ -90,7 +96,7 @@ def _is_number(name: str) -> bool:
 
 
 def _affirms(name: str, other: str) -> bool:
-    """Whether a class says yes; of the codes 1 and 2 neither does."""
+    """Whether a class means yes; neither of the codes 1 and 2 does."""
     if name.strip().casefold() in ("yes", "true"):
         return True
     return _number(name) == 1.0 and (not _is_number(other) or _number(other) in (0.0, -1.0))

@@ -266,8 +266,8 @@ BAD = {
     "text that is no label": ([f"{p}" for p in P], "different values"),
     "table of text": (np.array([["a", "b"]] * N), "text"),
     "rows of unequal length": ([[1, 2], [3]] * (N // 2), "no array"),
-    "one row": (P[None], "1 predictions"),
-    "too short": (P[:-1], f"{N - 1} predictions but {N} rows"),
+    "one row": (P[None], "The predictions have 1 rows"),
+    "too short": (P[:-1], f"predictions have {N - 1} rows but the protected columns have {N}"),
     "missing": (np.where(FIRST, np.nan, P), "6 row"),
     "missing classes": (np.where(FIRST[:, None], np.nan, P3), "6 row"),
     "infinite": (np.where(FIRST, np.inf, P), "6 row"),
@@ -354,11 +354,6 @@ def test_a_mean_outside_the_range_is_refused_in_words_of_an_audit(given: np.ndar
     assert "prediction" in text and "outcome" not in text and "link" not in text
 
 
-@pytest.mark.parametrize("options", [{"link": "log"}, {"parameter": 2.0}], ids=str)
-def test_a_link_without_a_family_is_not_forgotten(options: dict[str, object]) -> None:
-    refused(P, **options)
-
-
 def test_decimals_are_numbers() -> None:
     assert sq.audit([Decimal(str(p)) for p in P], GROUP).family == "binomial"
 
@@ -427,7 +422,7 @@ def test_a_constant_column_is_bounded_by_nothing() -> None:
     [
         (np.ones(N), "constant"),
         (["a"] * N, "constant"),
-        (GROUP[:-1], f"{N} predictions but {N - 1} rows"),
+        (GROUP[:-1], f"predictions have {N} rows but the protected columns have {N - 1}"),
         (rng.normal(size=(N, 2, 2)), "dimensions"),
         (None, "dimensions"),
         (np.where(FIRST, np.inf, SCORE), "infinite"),
@@ -578,7 +573,7 @@ def test_a_separated_level_of_noise_is_no_leak() -> None:
 
 def test_bounds_of_a_fit_without_an_end_are_no_bounds() -> None:
     """Rates 1 and about 0.5: the ratio is 2, which the certificate must not rule out."""
-    found = sq.audit(np.where(GROUP == "b", 1.0, P), GROUP, "binomial", link="log")
+    found = sq.audit(np.where(GROUP == "b", 1.0, P), GROUP, sq.families.family("binomial", link="log"))
     ratio = 1.0 / P[GROUP == "a"].mean()
     assert found.certificate.columns[0].effect_upper >= ratio
 
@@ -677,7 +672,7 @@ def test_clusters_of_every_kind(kind: type) -> None:
     ("cluster", "words"),
     [
         (np.zeros(N), "two clusters"),
-        (np.arange(N - 1), "one value a row"),
+        (np.arange(N - 1), "one value per row"),
         (np.where(FIRST, np.nan, 1.0), "missing"),
         ([None, *["a"] * (N - 1)], "missing"),
         (pl.Series([None, *["a"] * (N - 1)]), "missing"),
@@ -734,7 +729,6 @@ def test_pandas_rows_in_another_order_are_refused() -> None:
         ({"missing": "ignore"}, "missing"),
         ({"reference": {"sex": "f"}}, "sex"),
         ({"reference": {"x0": "q"}}, "'q'"),
-        ({"link": "probit", "family": "binomial"}, "probit"),
         ({"evaluation": "forest", "max_rows": 3}, "max_rows"),
     ],
     ids=str,

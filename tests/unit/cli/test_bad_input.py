@@ -41,8 +41,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 AUDIT = "audit {} --predictions score --protected sex,age --json out.json"
 COMPARE = "compare {} --predictions score,x --outcome y --protected sex,age --json out.json"
-CORRECT = "correct {} --target y --features x,score,age --protected sex --output out.setsquare --json out.json"
-APPLY = "apply model.setsquare {} --predictions out.csv"
+CORRECT = "correct {} --outcome y --features x,score,age --protected sex --model out.setsquare --json out.json"
+APPLY = "apply {} --model model.setsquare --write-predictions out.csv"
 
 FILES = (
     "missing.csv",
@@ -88,7 +88,7 @@ def test_a_bad_file_is_refused_in_one_sentence(command: str, file: str, monkeypa
     [
         ("audit good.csv --predictions scor --protected sex", "did you mean 'score'?"),
         ("audit good.csv --predictions score --protected sex,aeg", "did you mean 'age'?"),
-        ("audit good.csv --predictions score --protected score", "as --predictions and as"),
+        ("audit good.csv --predictions score --protected score", "two roles (predictions and protected)"),
         ("audit good.csv --predictions score --protected ,", "names no column"),
         ("audit good.csv --predictions score", "--protected requires an argument"),
         ("audit good.csv --predictions score --protected sex --confidenc 0.9", "Did you mean --confidence?"),
@@ -104,18 +104,25 @@ def test_a_bad_file_is_refused_in_one_sentence(command: str, file: str, monkeypa
         ("audit holes.csv --predictions score --protected age", "pass --missing drop"),
         ("compare good.csv --predictions score,x --protected sex", "--outcome requires an argument"),
         ("compare good.csv --predictions score,x --protected sex --outcome sx", "There is no column 'sx'"),
-        ("correct good.csv --target y --protected sex", "--output requires an argument"),
-        ("correct good.csv --target y --protected sex --output m --method best", "--method"),
-        ("correct good.csv --target y --protected sex --output m --apply good.csv", "belong together"),
-        ("correct good.csv --target y --protected sex --output m --apply no.csv --predictions p", "no.csv"),
-        ("correct good.csv --target y --features x --protected sex --output m", "more features than protected"),
-        ("correct good.csv --target y --protected sex --output m --folds 1", "folds"),
-        ("correct good.csv --target sex --protected age --output m --family gaussian", "is text"),
-        ("correct good.csv --target score --protected age --output m --family poisson --l2 -1", "l2"),
-        ("apply model.setsquare good.csv --predictions out.csv", "is damaged"),
-        ("apply good.csv good.csv --predictions out.csv", "saved model"),
-        ("apply none.setsquare good.csv", "none.setsquare cannot be read"),
-        ("apply folder good.csv", "folder cannot be read"),
+        ("correct good.csv --outcome y --protected sex", "--model requires an argument"),
+        ("correct good.csv --outcome y --protected sex --model m --method best", "--method"),
+        ("correct good.csv --outcome y --protected sex --model m --apply good.csv", "belong together"),
+        ("correct good.csv --outcome y --protected sex --model m --apply no.csv --write-predictions p", "no.csv"),
+        ("correct good.csv --outcome y --features x --protected sex --model m", "more features than protected"),
+        ("correct good.csv --outcome y --protected sex --model m --folds 1", "--folds 1 "),
+        ("correct good.csv --outcome sex --protected age --model m --family gaussian", "is text"),
+        ("correct good.csv --outcome score --protected age --model m --family poisson --l2 -1", "l2"),
+        ("apply good.csv --model model.setsquare --write-predictions out.csv", "is damaged"),
+        ("apply good.csv --model good.csv --write-predictions out.csv", "saved model"),
+        ("apply good.csv --model none.setsquare", "none.setsquare cannot be read"),
+        ("apply good.csv --model folder", "folder cannot be read"),
+        ("audit good.csv --predictions score --protected sex --level 0.9", "no option --level: use --confidence."),
+        ("compare good.csv --predictions score --protected sex --target=y", "no option --target: use --outcome."),
+        ("correct good.csv --target y --protected sex --model m", "no option --target: use --outcome."),
+        ("correct good.csv --outcome y --protected sex --output m", "no option --output: use --model."),
+        ("correct good.csv --predictions p.csv", "no option --predictions: use --write-predictions."),
+        ("apply good.csv --model m --predictions p.csv", "no option --predictions: use --write-predictions."),
+        ("apply m.setsquare good.csv", "name the model by an option, --model m.setsquare."),
         ("data show adlt", "did you mean adult"),
         ("data shw", "Did you mean"),
         ("data fetch diabetes --output nowhere/d.csv", "nowhere does not exist"),

@@ -114,7 +114,7 @@ def test_numbers_that_may_stand_for_groups_are_named_and_can_be_taken_for_groups
     assert "pass --categorical site" in call(*command)[1].replace("\n  ", " ")
     assert "site[2]" in call(*command, "--categorical", "site")[1]
     cells = call(*command, "--group-cells")[1]
-    assert "site:sex[1,M]" in cells and "whole numbers of 'site' were taken for groups" in cells
+    assert "site:sex[1,M]" in cells and "whole numbers of 'site' were read as groups" in cells
 
 
 def test_rows_with_missing_values_are_left_out_with_a_count(call, table):
@@ -138,8 +138,8 @@ def test_a_comparison_puts_predictions_side_by_side(call):
 def test_a_corrected_model_is_orthogonal_and_applies_what_it_learned(call, table, method, target, family):
     features = "x0,x1,region" if target == "x2" else "x0,x1,x2,region"
     code, out, err = call(
-        *("correct", "table.csv", "--target", target, "--protected", "sex", "--features", features),
-        *("--method", method, "--output", "m.setsquare", "--apply", "table.csv", "--predictions", "p.parquet"),
+        *("correct", "table.csv", "--outcome", target, "--protected", "sex", "--features", features),
+        *("--method", method, "--model", "m.setsquare", "--apply", "table.csv", "--write-predictions", "p.parquet"),
         *("--folds", "3", "--json", "out.json"),
     )
     assert (code, err) == (0, "") and f"the family is {family}" in out.replace("\n  ", " ")
@@ -155,27 +155,37 @@ def test_a_corrected_model_is_orthogonal_and_applies_what_it_learned(call, table
 
 
 def test_a_constrained_model_needs_no_protected_column_and_any_order_of_the_others(call, table):
-    common = ("correct", "table.csv", "--target", "y", "--protected", "sex", "--features", "x0,x1,x2,region", "--quiet")
-    call(*common, "--output", "m.setsquare", "--folds", "2")
-    call("apply", "m.setsquare", "table.csv", "--predictions", "all.csv", "--keep", "id")
+    common = (
+        "correct",
+        "table.csv",
+        "--outcome",
+        "y",
+        "--protected",
+        "sex",
+        "--features",
+        "x0,x1,x2,region",
+        "--quiet",
+    )
+    call(*common, "--model", "m.setsquare", "--folds", "2")
+    call("apply", "table.csv", "--model", "m.setsquare", "--write-predictions", "all.csv", "--keep", "id")
     table.iloc[:5][["region", "x2", "x1", "x0"]].to_csv("few.csv", index=False)
-    code, out, _ = call("apply", "m.setsquare", "few.csv")
+    code, out, _ = call("apply", "few.csv", "--model", "m.setsquare")
     few, every = pd.read_csv(io.StringIO(out)), pd.read_csv("all.csv")
     assert code == 0 and list(every) == ["id", "prediction", "probability[no]", "probability[yes]"]
     pd.testing.assert_frame_equal(few, every.iloc[:5].drop(columns="id"), check_exact=False, rtol=1e-12)
-    call(*common, "--output", "g.setsquare", "--folds", "2", "--method", "generalized")
-    code, _, err = call("apply", "g.setsquare", "few.csv")
+    call(*common, "--model", "g.setsquare", "--folds", "2", "--method", "generalized")
+    code, _, err = call("apply", "few.csv", "--model", "g.setsquare")
     assert code == 2 and "There is no column 'sex'" in err
 
 
 def test_groups_of_digits_stay_groups_when_new_rows_have_nothing_else(call, table):
     table = table.assign(region=table["region"].map({"north": "01", "south": "2", "west": "x"}))
     table.to_csv("table.csv", index=False)
-    common = ("correct", "table.csv", "--target", "y", "--protected", "sex", "--features", "x0,x1,region", "--quiet")
-    assert call(*common, "--output", "m.setsquare", "--folds", "2")[0] == 0
+    common = ("correct", "table.csv", "--outcome", "y", "--protected", "sex", "--features", "x0,x1,region", "--quiet")
+    assert call(*common, "--model", "m.setsquare", "--folds", "2")[0] == 0
     table[table["region"] != "x"].to_csv("digits.csv", index=False)
-    call("apply", "m.setsquare", "table.csv", "--predictions", "all.csv")
-    assert call("apply", "m.setsquare", "digits.csv", "--predictions", "p.csv")[0] == 0
+    call("apply", "table.csv", "--model", "m.setsquare", "--write-predictions", "all.csv")
+    assert call("apply", "digits.csv", "--model", "m.setsquare", "--write-predictions", "p.csv")[0] == 0
     every = pd.read_csv("all.csv")[(table["region"] != "x").to_numpy()].reset_index(drop=True)
     pd.testing.assert_frame_equal(pd.read_csv("p.csv"), every, check_exact=False, rtol=1e-12)
 
@@ -185,7 +195,7 @@ def test_a_group_of_one_row_does_not_end_the_audit_in_folds(call, table):
     common = (
         "correct",
         "rare.csv",
-        "--target",
+        "--outcome",
         "y",
         "--protected",
         "sex",
@@ -194,11 +204,11 @@ def test_a_group_of_one_row_does_not_end_the_audit_in_folds(call, table):
         "--l2",
         "1e-3",
     )
-    code, out, err = call(*common, "--output", "m.setsquare", "--folds", "2")
+    code, out, err = call(*common, "--model", "m.setsquare", "--folds", "2")
     assert (code, err) == (0, "") and "a level that the other folds do not have" in out.replace("\n  ", " ")
     assert sq.load("m.setsquare").unseen == "error"
     table.assign(region="centre").to_csv("new.csv", index=False)
-    code, _, err = call("apply", "m.setsquare", "new.csv")
+    code, _, err = call("apply", "new.csv", "--model", "m.setsquare")
     assert code == 2 and "'centre' (800)" in err and "--unseen pool" in err
 
 
@@ -253,11 +263,11 @@ def test_data_sets_are_listed_shown_and_written(call):
 
 def test_a_new_process_predicts_the_same_and_bears_a_reader_that_leaves(call, table):
     call(
-        *("correct", "table.csv", "--target", "y", "--protected", "sex", "--features", "x0,x1,x2,region", "--quiet"),
-        *("--output", "m.setsquare", "--apply", "table.csv", "--predictions", "p.parquet", "--folds", "2"),
+        *("correct", "table.csv", "--outcome", "y", "--protected", "sex", "--features", "x0,x1,x2,region", "--quiet"),
+        *("--model", "m.setsquare", "--apply", "table.csv", "--write-predictions", "p.parquet", "--folds", "2"),
     )
     pd.concat([table] * 40).drop(columns="sex").to_csv("long.csv", index=False)
-    command = [sys.executable, "-m", "setsquare", "apply", "m.setsquare", "long.csv"]
+    command = [sys.executable, "-m", "setsquare", "apply", "long.csv", "--model", "m.setsquare"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         head = b"".join(process.stdout.readline() for _ in range(N + 1))
@@ -271,13 +281,13 @@ def test_a_column_that_is_numeric_but_for_a_point_is_refused_unless_it_is_declar
     table.assign(age=np.where(table.index == 3, ".", table["age"].astype(str))).to_csv("table.csv", index=False)
     code, out, err = call(*audited())
     assert code == 2 and "Column 'age' holds numbers but for '.' (1 row)" in err and "--categorical" in err
-    correcting = ("correct", "table.csv", "--target", "y", "--protected", "sex", "--features", "x0,age", "--quiet")
-    code, out, err = call(*correcting, "--output", "m.setsquare")
+    correcting = ("correct", "table.csv", "--outcome", "y", "--protected", "sex", "--features", "x0,age", "--quiet")
+    code, out, err = call(*correcting, "--model", "m.setsquare")
     assert code == 2 and "Column 'age' holds numbers but for '.'" in err and not Path("m.setsquare").exists()
     code, out, _ = call(*audited("table.csv", "--categorical", "age"))
     assert code == 0 and "age[23]" in out
-    assert call(*correcting, "--output", "m.setsquare", "--categorical", "age", "--unseen", "pool")[0] == 0
-    assert call("apply", "m.setsquare", "table.csv", "--quiet")[1].count("\n") == N + 1
+    assert call(*correcting, "--model", "m.setsquare", "--categorical", "age", "--unseen", "pool")[0] == 0
+    assert call("apply", "table.csv", "--model", "m.setsquare", "--quiet")[1].count("\n") == N + 1
 
 
 @pytest.fixture
@@ -297,7 +307,7 @@ def test_the_page_shows_the_cluster_robust_intervals_of_terminal_and_json(call, 
     columns = {
         "audit": ("--predictions", "score", "--outcome", "ill"),
         "compare": ("--predictions", "score,other", "--outcome", "ill"),
-        "correct": ("--target", "ill", "--features", "score,x0,x1", "--output", "m.setsquare"),
+        "correct": ("--outcome", "ill", "--features", "score,x0,x1", "--model", "m.setsquare"),
     }[command]
     common = (command, "table.csv", *columns, "--protected", "sex", "--cluster", "patient")
     code, out, err = call(*common, "--html", "page.html", "--json", "out.json")
@@ -371,12 +381,12 @@ def test_the_positive_class_is_named_or_asked_for_and_never_alphabetical(call, d
 
 def test_a_corrected_model_says_which_class_is_positive(call, decided):
     decided.to_csv("table.csv", index=False)
-    common = ("correct", "table.csv", "--target", "decision", "--protected", "sex", "--features", "x0,x1,x2")
-    code, out, err = call(*common, "--output", "m.setsquare")
+    common = ("correct", "table.csv", "--outcome", "decision", "--protected", "sex", "--features", "x0,x1,x2")
+    code, out, err = call(*common, "--model", "m.setsquare")
     assert (code, err) == (0, "") and "positive class: denied" in out.split("Held out")[0]  # its classes_ decide
-    code, out, _ = call(*common, "--output", "m.setsquare", "--positive", "approved", "--html", "page.html")
+    code, out, _ = call(*common, "--model", "m.setsquare", "--positive", "approved", "--html", "page.html")
     assert code == 0 and "positive class: approved" in out.split("Held out")[0]
     page = Path("page.html").read_text(encoding="utf-8")
     assert ">as trained: leak</strong>" in page and ">corrected: " in page
-    code, _, err = call(*common, "--output", "m.setsquare", "--positive", "maybe")
+    code, _, err = call(*common, "--model", "m.setsquare", "--positive", "maybe")
     assert code == 2 and "--positive maybe" in err

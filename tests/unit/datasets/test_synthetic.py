@@ -79,8 +79,8 @@ def test_the_seed_decides_and_the_global_state_does_not() -> None:
     ("arguments", "message"),
     [
         ({"family": "gamma"}, 'family must be "binomial" or "poisson", not \'gamma\''),
-        ({"n": 0}, "n must be a whole number of at least 1, not 0"),
-        ({"p": 2.5}, "p must be a whole number of at least 1, not 2.5"),
+        ({"n": 0}, "n must be an integer of at least 1, not 0"),
+        ({"p": 2.5}, "p must be an integer of at least 1, not 2.5"),
         ({"rho": np.nan}, "rho must be finite"),
         ({"signal": 6.0}, "signal must lie between 0 and 5, not 6.0"),
         ({"signal": np.nan}, "signal must lie between 0 and 5"),

@@ -42,7 +42,7 @@ def test_without_centring_it_is_the_singular_value_decomposition():
 def test_as_few_components_as_explain_the_share(explained):
     Z = _rows()
     share = np.cumsum(PCA(svd_solver="full").fit(Z).explained_variance_ratio_)
-    k = sq.PrincipalComponents(explained=explained).fit(Z).n_components_
+    k = sq.PrincipalComponents(n_components=explained).fit(Z).n_components_
     assert share[k - 1] >= explained - 1e-9
     assert k == 1 or share[k - 2] < explained
 
@@ -90,7 +90,7 @@ def test_fitted_on_training_rows_only_in_a_pipeline():
     y = (Z[:, 0] + x + rng.normal(size=600) > 3).astype(int)
     with config_context(enable_metadata_routing=True):
         pipe = make_pipeline(
-            sq.PrincipalComponents(explained=0.95), sq.OrthogonalGLMClassifier().set_fit_request(protected=True)
+            sq.PrincipalComponents(n_components=0.95), sq.OrthogonalGLMClassifier().set_fit_request(protected=True)
         ).fit(Z[:400], y[:400], protected=x[:400])
     p = pipe.predict_proba(Z[:400])[:, 1]
     assert abs(np.corrcoef(p, x[:400])[0, 1]) < 1e-8
@@ -99,7 +99,7 @@ def test_fitted_on_training_rows_only_in_a_pipeline():
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
-    [({"n_components": 41}, "1 to 40"), ({"n_components": 0}, "1 to 40"), ({"explained": 98}, "0.98 for 98 %")],
+    [({"n_components": 41}, "1 to 40"), ({"n_components": 0}, "1 to 40"), ({"n_components": 98.0}, "such as 0.98")],
 )
 def test_settings_out_of_range(settings, sentence):
     with pytest.raises(InputError, match=sentence):

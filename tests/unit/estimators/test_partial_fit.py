@@ -84,7 +84,7 @@ def test_what_cannot_be_added_to_is_refused() -> None:
     Z, X = draw(600)
     with pytest.raises(AttributeError, match="partial_fit") as caught:
         LinearOrthogonalizer().fit(Z, protected=X).partial_fit(Z, protected=X)
-    assert "begin with partial_fit" in str(caught.value.__cause__)
+    assert "start with partial_fit" in str(caught.value.__cause__)
     with pytest.raises(InputError, match="other columns or levels"):
         LinearOrthogonalizer().partial_fit(Z, protected=X).merge(LinearOrthogonalizer().partial_fit(Z, protected=X.sex))
     with pytest.raises(MissingValuesError, match="'b' has 600 infinite"):
@@ -138,5 +138,5 @@ def test_components_in_batches_merged_and_of_a_stream_are_those_of_all_rows() ->
     np.testing.assert_allclose(streamed.transform(stream), whole.transform(Z), rtol=1e-4, atol=1e-4)
     with pytest.raises(InputError, match="7 columns and the other 3"):
         grown.merge(PrincipalComponents(1).fit(Z[:, :3]))
-    with pytest.raises(MissingValuesError, match=r"Column\(s\) 2 have NaN"):
+    with pytest.raises(MissingValuesError, match=r"Column\(s\) 2 have missing \(NaN\)"):
         PrincipalComponents(1).fit(Stream([np.where(np.arange(21).reshape(3, 7) == 9, np.nan, 1.0)]))

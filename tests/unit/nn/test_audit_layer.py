@@ -150,7 +150,7 @@ def test_the_choice_of_units_does_not_raise_false_alarms() -> None:
     model, settings = nn.Sequential(nn.Identity()), {"evaluation": "relu", "n_permutations": 39}
     for _ in range(20):
         units, column = 5.0 + rng.normal(size=(40, 200)), rng.normal(size=40)
-        found = audit_layer(model, [torch.from_numpy(units)], "0", column, components=2, **settings)  # type: ignore[arg-type]
+        found = audit_layer(model, [torch.from_numpy(units)], "0", column, n_components=2, **settings)  # type: ignore[arg-type]
         alarms += found.evaluation("relu").joint.p_value <= 0.05
         largest = np.abs((column - column.mean()) @ (units - units.mean(0)) / units.std(0)).argmax()
         worst = sq.audit(units[:, largest], column, family="gaussian", **settings)  # type: ignore[arg-type]
@@ -250,8 +250,14 @@ fit_layer(TWICE, BATCHES)
         (lambda: quick(network(), [(IMAGES, GROUP)], "10"), r"no layer '10': did you mean '1', '0'"),
         (lambda: quick(network(), [(IMAGES, GROUP)], "0#x"), "no layer '0#x'"),
         (lambda: quick(network(), [], "0"), "no batches"),
-        (lambda: quick(network(), [(IMAGES, GROUP[:9])], "0"), "'0' returned 40 rows for a batch, but there are 9"),
-        (lambda: quick(network(), [(IMAGES,)], "0", GROUP[:9]), "'0' returned 40 rows for the loader, but there are 9"),
+        (
+            lambda: quick(network(), [(IMAGES, GROUP[:9])], "0"),
+            "'0' for a batch has 40 rows but the protected columns have 9",
+        ),
+        (
+            lambda: quick(network(), [(IMAGES,)], "0", GROUP[:9]),
+            "'0' for the loader has 40 rows but the protected columns have 9",
+        ),
         (lambda: quick(network(), [IMAGES], "0"), "pass the columns of all rows"),
         (lambda: quick(TWICE, BATCHES, "memory"), "returns a tuple: choose the tensor to be audited, output"),
         (lambda: quick(TWICE, BATCHES, "unused"), "did not run the layer 'unused'"),
@@ -262,8 +268,8 @@ fit_layer(TWICE, BATCHES)
             lambda: quick(network(), [(IMAGES, GROUP)], "3", pool=(2, 3)),
             r"shape \(40, 48\): choose batch_dim= and pool=",
         ),
-        (lambda: quick(network(), [(IMAGES, GROUP)], "0", evaluation="glm"), "Unknown evaluation model 'glm'"),
-        (lambda: quick(network(), [(IMAGES, GROUP)], "0", components=0), "at least 1"),
+        (lambda: quick(network(), [(IMAGES, GROUP)], "0", evaluation="glm"), "evaluation='glm' is not one of"),
+        (lambda: quick(network(), [(IMAGES, GROUP)], "0", n_components=0), "at least 1"),
         (
             lambda: quick(nn.Sequential(nn.ReLU()), [(IMAGES, GROUP), (IMAGES[..., :3], GROUP)], "0"),
             r"shape \(2, 6, 6\), then \(2, 6, 3\): pool=",
@@ -288,8 +294,8 @@ def test_missing_values_are_named() -> None:
 
 def test_too_few_permutations_for_so_many_units_are_said() -> None:
     images, group = draw(200)
-    result = audit_layer(network(), [(images, group)], "1", evaluation="relu", n_permutations=59, components=4)
-    assert any("reduce components" in note for note in result.notes)
+    result = audit_layer(network(), [(images, group)], "1", evaluation="relu", n_permutations=59, n_components=4)
+    assert any("reduce n_components" in note for note in result.notes)
     assert len(result.evaluation("relu").effects) == 4
 
 

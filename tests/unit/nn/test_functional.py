@@ -104,7 +104,7 @@ def test_memory_grows_with_the_rows_and_not_with_their_square() -> None:
     [
         (torch.zeros(7, 2), "shape"),
         (torch.zeros(8, 2, 2), "shape"),
-        (torch.tensor([0.0, 1.0, torch.nan, 1.0, 0.0, 1.0, 0.0, 1.0]), "missing or infinite"),
+        (torch.tensor([0.0, 1.0, torch.nan, 1.0, 0.0, 1.0, 0.0, 1.0]), "missing .* or infinite"),
         (torch.arange(8), "one_hot"),
         (None, "missing: pass them"),
     ],
@@ -123,7 +123,7 @@ def test_other_input_that_cannot_be_used() -> None:
     Y = torch.randn(8, 2)
     Y[3, 1] = torch.nan
     for correct in (project_out, lambda y, x: generalized_project_out(y, x, "relu")):
-        with pytest.raises(MissingValuesError, match="missing or infinite"):
+        with pytest.raises(MissingValuesError, match=r"missing .* or infinite"):
             correct(Y, X)
         with pytest.raises(InputError, match="floating-point"):
             correct(torch.ones(8, 2, dtype=torch.long), X)

@@ -64,7 +64,10 @@ def test_inputs_of_several_parts_and_one_protected_column() -> None:
         ({"family": "multinomial"}, "does not fit"),
         ({"loader": []}, "no batch"),
         ({"loader": [(torch.zeros(3, 4), torch.zeros(3))]}, "must be \\(inputs, outcome, protected"),
-        ({"loader": [(torch.zeros(3, 4), torch.zeros(3), torch.zeros(2, 1))]}, "3 outcomes and 2 protected"),
+        (
+            {"loader": [(torch.zeros(3, 4), torch.zeros(3), torch.zeros(2, 1))]},
+            "outcome of a batch has 3 rows but its protected columns have 2",
+        ),
         ({"loader": [(torch.zeros(3, 4), torch.zeros(2), torch.zeros(2, 1))]}, "for each of the 2 outcomes"),
         ({"loader": [(torch.zeros(3, 4, 4), torch.zeros(3), torch.zeros(3, 1))], "head": "0"}, "once per batch"),
     ],

@@ -287,7 +287,7 @@ def test_a_page_without_jinja2_is_refused_in_one_sentence(full: Report, monkeypa
     [
         ({"outcome": Y}, "pass predictions= too"),
         ({"predictions": {"other": AFTER}}, "same names"),
-        ({"predictions": AFTER, "protected": TABLE[:-1]}, "399 rows, others have 400"),
+        ({"predictions": AFTER, "protected": TABLE[:-1]}, "399 rows but others have 400"),
         ({"predictions": AFTER, "outcome": Y[:-1]}, "399 rows"),
         ({"predictions": np.full(N, np.nan)}, "nothing to report"),
     ],

@@ -295,7 +295,7 @@ def test_a_column_must_keep_its_kind() -> None:
         ({"coding": "onehot"}, "coding='onehot' is not one of 'dummy', 'cells'"),
         ({"missing": "ignore"}, "missing='ignore' is not one of"),
         ({"unseen": "drop"}, "unseen='drop' is not one of"),
-        ({"columns": []}, "No column was asked for"),
+        ({"columns": []}, "No column is named"),
         ({"columns": "x0", "formula": "~ x0"}, "not both"),
     ],
 )

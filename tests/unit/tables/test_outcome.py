@@ -88,7 +88,7 @@ def test_what_counts_as_positive(classes: tuple, columns: tuple, wanted: str) ->
     ],
 )
 def test_what_says_nothing_is_refused(classes: tuple, columns: tuple) -> None:
-    with pytest.raises(InputError, match="Nothing tells which of the classes"):
+    with pytest.raises(InputError, match="It is unclear which of the classes"):
         positive_class(classes, None, columns)
 
 

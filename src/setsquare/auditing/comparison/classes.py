@@ -11,7 +11,7 @@ from setsquare.auditing.predictions import Raw, read_predictions
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.tables.outcome import MANY_CLASSES, refuse_text
-from setsquare.tables.positive import bears, class_name, positive_class
+from setsquare.tables.positive import bears, class_name, positive_class, refuse_positive
 
 
 def is_text(raw: Raw) -> bool:
@@ -34,9 +34,7 @@ def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family, positive: o
     classes = _ordered_classes(outcome, given, glm)
     if len(classes) != 2 or glm.is_vector:
         if positive is not None:
-            raise InputError(
-                f"positive={class_name(positive)!r} belongs to two classes: leave it out for other outcomes."
-            )
+            refuse_positive(positive)
         return classes
     single = {name: raw for name, raw in given.items() if raw.array.ndim == 1}
     columns = [name for key, raw in single.items() if not is_text(raw) for name in (key, *raw.names)]

@@ -242,8 +242,8 @@ def test_options_go_to_the_audit() -> None:
 BAD = {
     "no mapping": (([P, Q], Y, GROUP), "mapping"),
     "empty mapping": (({}, Y, GROUP), "mapping"),
-    "lengths": (({"one": P[:-1]}, Y, GROUP), f"one: There are {N - 1} predictions"),
-    "protected lengths": (({"one": P}, Y, GROUP[:-1]), f"{N - 1} rows of protected"),
+    "lengths": (({"one": P[:-1]}, Y, GROUP), f"one: The predictions have {N - 1} rows"),
+    "protected lengths": (({"one": P}, Y, GROUP[:-1]), f"protected columns have {N - 1}"),
     "one outcome": (({"one": P}, np.ones(N), GROUP), "every row"),
     "two columns of outcome": (({"one": P}, np.column_stack([Y, Y]), GROUP), "one column"),
     "units": (({"one": rng.normal(size=(N, 4))}, ETA, GROUP), "use audit"),

@@ -273,9 +273,9 @@ def test_missing_values_weights_clusters_and_pairs_get_a_sentence() -> None:
     with pytest.raises(InputError, match="not negative"):
         performance(y, p, "binomial", -np.ones(20))
     accuracy, auc, *_ = performance(y, p, "binomial")
-    with pytest.raises(InputError, match="3 cluster labels for 20 rows"):
+    with pytest.raises(InputError, match=r"cluster has the shape \(3,\) but there are 20 rows"):
         interval(auc, cluster=np.arange(3))
-    with pytest.raises(InputError, match="3 cluster labels for 20 rows"):
+    with pytest.raises(InputError, match=r"cluster has the shape \(3,\) but there are 20 rows"):
         calibration(y, p, "binomial", cluster=np.arange(3))
     with pytest.raises(InputError, match="not paired"):
         difference(accuracy, auc)

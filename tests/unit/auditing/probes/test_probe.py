@@ -53,13 +53,13 @@ def test_the_result_is_a_table_a_dictionary_and_a_text(data, capsys):
 
 def test_the_same_seed_gives_the_same_result_and_representations_do_not_touch_each_other(data):
     Z, table = data
-    table, options = table[["sex"]], {"probes": ("logistic", "boosting"), "max_rows": 100, "folds": 3}
+    table, options = table[["sex"]], {"probes": ("logistic", "boosting"), "max_rows": 100, "cv": 3}
     one, two = (sq.probe({"before": Z, "half": Z[:, :1]}, table, **options) for _ in range(2))
     assert one == two
     assert sq.probe({"half": Z[:, :1]}, table, **options).scores == one.scores[2:]
     assert (one.scores[0].n_train, one.scores[1].n_train) == (200, 100)
     assert any("Fitted on 100 of these rows only: boosting." in note for note in one.notes)
-    assert sq.probe({"before": Z}, table, **options, seed=1).scores != one.scores[:2]
+    assert sq.probe({"before": Z}, table, **options, random_state=1).scores != one.scores[:2]
 
 
 def test_it_takes_any_table_and_precision(data):
@@ -152,7 +152,7 @@ def test_what_was_corrected_on_these_very_rows_is_noticed(data):
 def test_progress_counts_every_fit(data):
     Z, table = data
     calls = []
-    sq.probe({"a": Z, "b": Z}, table, **QUICK, folds=3, progress=lambda *call: calls.append(call))
+    sq.probe({"a": Z, "b": Z}, table, **QUICK, cv=3, progress=lambda *call: calls.append(call))
     assert calls == [(j, 12) for j in range(1, 13)]
 
 
@@ -162,14 +162,14 @@ def test_progress_counts_every_fit(data):
         ({"a": None}, {}, "a is made of the features: pass them as features="),
         ({"a": PCA()}, {}, "a is made of the features"),
         ({}, {}, "no representation"),
-        ({"a": np.zeros((5, 2))}, {}, "a has 5 rows, the protected columns have 600"),
+        ({"a": np.zeros((5, 2))}, {}, "a has 5 rows but the protected columns have 600"),
         ({"a": np.full((600, 2), np.nan)}, {}, r"Column a\[0\] has 600 NaN"),
-        ({"a": np.zeros((600, 2))}, {"folds": 2}, "give 3 or more"),
+        ({"a": np.zeros((600, 2))}, {"cv": 2}, "give 3 or more"),
         ({"a": np.zeros((600, 2))}, {"probes": ("forest",)}, "name one or more of linear, logistic, mlp, boosting"),
         ({"a": np.zeros((600, 2))}, {"max_rows": 5}, "100 or more"),
         ({"a": np.zeros((600, 2))}, {"confidence": 95}, "between 0.5 and 1"),
         ({"a": np.zeros((600, 2))}, {"cluster": np.arange(600) % 7}, "7 rows or clusters are too few for 5 folds"),
-        ({"a": np.zeros((600, 2))}, {"cluster": np.arange(5)}, "give one value a row"),
+        ({"a": np.zeros((600, 2))}, {"cluster": np.arange(5)}, "give one value per row"),
     ],
 )
 def test_bad_input_gets_one_sentence(data, representations, options, message):
@@ -186,6 +186,6 @@ def test_protected_columns_that_cannot_be_recovered_are_refused():
 
 
 def test_a_representation_that_says_nothing_is_at_chance_exactly(data):
-    found = sq.probe(np.ones((600, 2)), data[1], probes=("linear", "logistic", "boosting"), folds=3)
+    found = sq.probe(np.ones((600, 2)), data[1], probes=("linear", "logistic", "boosting"), cv=3)
     for score in found.scores:
         assert score.verdict == "not found" and score.score == pytest.approx(score.chance, abs=0.02)

@@ -1,4 +1,4 @@
-"""How an estimator reads its tables: which columns are features, which are protected, and how both become matrices."""
+"""Roles of columns: which are features, which are protected, and how both become matrices."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import column_or_1d, validate_data
 
 from setsquare import tables
 from setsquare._typing import Array, BoolArray, Matrix, Table
-from setsquare.errors import InputError, MissingValuesError
-from setsquare.rows.batches import is_dataframe as is_dataframe  # others ask for it here
-from setsquare.tables import Design
-from setsquare.tables.design import read_stored
-from setsquare.tables.frame import Frame, open_table, resolve
+from setsquare.errors import InputError
+from setsquare.tables.design import Design, read_stored
+from setsquare.tables.frame import Frame, dense, is_dataframe, open_table, resolve
+from setsquare.tables.validation import check_alignment, check_same_rows, refuse_constant_protected
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns are protected, and how columns are coded; the settings that all estimators share.
+    """Protected columns and the coding of columns: the settings that all estimators share.
 
     Attributes
     ----------
@@ -31,7 +28,7 @@ class Columns:
     use_protected : bool
         Whether protected columns inside the feature table stay among the features.
     coding : {"dummy", "cells"}
-        Of the protected columns: each categorical on its own, or every combination of their levels.
+        Coding of the protected columns: each categorical on its own, or every combination of their levels.
     reference : mapping of column to level, optional
     missing : {"error", "drop", "level"}
     unseen : {"error", "pool"}
@@ -45,7 +42,21 @@ class Columns:
     unseen: str = "error"
 
 
-class Encoded(NamedTuple):
+def check_roles(roles: Mapping[str, Sequence[str | None]]) -> None:
+    """Refuse a column that has two roles.
+
+    Examples
+    --------
+    >>> check_roles({"protected": ["sex", "age"], "outcome": ["income"]})
+    """
+    seen: dict[str, str] = {}
+    for role, names in roles.items():
+        for name in names:
+            if name is not None and seen.setdefault(name, role) != role:
+                raise InputError(f"The column {name!r} has two roles ({seen[name]} and {role}): choose one.")
+
+
+class TrainingMatrices(NamedTuple):
     """Features (n, q), protected columns (n, p), and which rows of the input they are (None: all)."""
 
     Z: Matrix
@@ -55,15 +66,15 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What ``fit`` learned of the tables.
+    """Designs of the features and of the protected columns, learned by ``fit``.
 
     Attributes
     ----------
     features : Design or None
-        None where the features are not coded (they go to a model of the user's own).
+        None if the features are not coded, because they go to a model of the user.
     protected : Design
     inside : tuple of str
-        Protected columns that are part of the feature table; empty when they came as a table of their own.
+        Protected columns inside the feature table; empty if they came as a separate table.
     use_protected : bool
     """
 
@@ -84,7 +95,7 @@ class Reader:
         return tables.drop(table, unused) if unused else table
 
     def lacks_protected(self, table: Table) -> bool:
-        """Whether protected columns are gone from this feature table, which a corrected model can do without."""
+        """Whether protected columns are absent from this feature table; a corrected model does not need them."""
         if self.use_protected or not self.inside or not is_dataframe(table):
             return False
         return not set(self.inside) <= set(tables.column_names(table))
@@ -108,17 +119,13 @@ class Reader:
         if not self.inside:
             check_alignment(table, protected, "protected")
         encoded = replace(self.protected, missing=_strict(self.protected)).apply(table if self.inside else protected)
-        if tables.n_rows(table) != encoded.values.shape[0]:
-            raise InputError(
-                f"protected has {encoded.values.shape[0]} rows but the features have {tables.n_rows(table)}: "
-                "give the same rows in both."
-            )
+        check_same_rows("protected has", encoded.values.shape[0], "the features have", tables.n_rows(table))
         return dense(encoded.values), encoded.n_pooled
 
     def stored_matrix(self, table: Table, *, learned: bool) -> tuple[Matrix, Mapping[str, int]]:
         """As :meth:`feature_matrix`, but a floating-point array that needs no coding is returned as it is.
 
-        With ``learned`` the table is the one that this was learned from, where nothing can be missing any more.
+        With ``learned`` the table is the training table, which has no missing values left.
         """
         assert self.features is not None
         stored = read_stored(self.features, table, learned=learned)
@@ -132,7 +139,7 @@ class Reader:
 
 
 def _strict(design: Design) -> Any:
-    """Rows can be dropped when fitting only; afterwards a missing value is an error that names its column."""
+    """Rule for missing values after fitting: rows are dropped only in a fit, later a missing value is an error."""
     return "error" if design.missing == "drop" else design.missing
 
 
@@ -144,26 +151,20 @@ def learn_reader(
     code_features: bool = True,
     as_stored: bool = False,
     check: Callable[[Matrix, Design, Table, BoolArray | None], None] | None = None,
-) -> tuple[Reader, Encoded]:
+) -> tuple[Reader, TrainingMatrices]:
     """Learn from training tables how to read them, and read them.
 
     With ``as_stored``, an array of floating-point features that need no coding is not copied into a float64 matrix.
-    ``check`` may refuse coded features, with the design and the table of the protected columns and the rows that are
-    kept, before these are coded.
+    ``check`` is called with the coded features, the design and the table of the protected columns and the rows kept,
+    before the protected columns are coded, and may refuse them.
     """
     inside = _find_protected(table, protected, columns)
     source = table if inside else protected
     check_alignment(table, source, "protected")
     n_features = len(tables.column_names(table))
     if len(inside) == n_features and not columns.use_protected:
-        raise InputError(
-            f"All columns of the table are protected (n_features = {n_features}): give features beside them."
-        )
-    if tables.n_rows(source) != tables.n_rows(table):
-        raise InputError(
-            f"protected has {tables.n_rows(source)} rows but the features have {tables.n_rows(table)}: "
-            "give the same rows in both."
-        )
+        raise InputError(f"All columns of the table are protected (n_features = {n_features}): add features.")
+    check_same_rows("protected has", tables.n_rows(source), "the features have", tables.n_rows(table))
     if is_dataframe(table):  # a frame keeps the columns that were read: designs are learned from them, then applied
         table = open_table(table)
     source = table if inside else open_table(source) if is_dataframe(source) else source
@@ -192,49 +193,12 @@ def learn_reader(
     if reader.features is not None:
         read = partial(reader.stored_matrix, learned=True) if as_stored else reader.feature_matrix
         Z, _ = read(reader.feature_table(table))
-    refuse_constant_protected(reader.protected)
+    if not reader.protected.names:
+        refuse_constant_protected(reader.protected.columns)
     if check is not None and Z is not None:
         check(Z, reader.protected, source, keep)
     X = dense(reader.protected.apply(source).values)
-    return reader, Encoded(Z, X, keep)
-
-
-def refuse_constant_protected(protected: Design) -> None:
-    """Refuse protected columns of which none varies."""
-    if not protected.names:
-        raise InputError(
-            f"Every protected column is constant ({', '.join(protected.columns)}): there is nothing to protect; "
-            "name a column that varies."
-        )
-
-
-def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) -> Table:
-    """Check the feature table as scikit-learn does; missing values, and text in arrays, are left to the design."""
-    if is_dataframe(table):
-        if not tables.n_rows(table):
-            raise InputError("The table is empty (0 rows): give at least one row.")
-        return validate_data(estimator, table, skip_check_array=True, reset=reset)
-    options = {"accept_sparse": "csr", "ensure_all_finite": False, "reset": reset}
-    try:
-        return validate_data(estimator, table, dtype=(np.float64, np.float32), **options)
-    except ValueError as error:
-        kind = np.asarray(table).dtype.kind if not hasattr(table, "tocsr") else "f"
-        if kind not in "OUS" or "convert string to float" not in str(error):
-            raise
-        return validate_data(estimator, table, dtype=None, **options)
-
-
-def check_alignment(table: Table, other: Any, what: str) -> None:
-    """Refuse pandas objects with the same labels in another order: rows are matched by position, as in scikit-learn."""
-    index: Any = getattr(table, "index", None)
-    other_index: Any = getattr(other, "index", None)
-    if not hasattr(index, "equals") or not hasattr(other_index, "equals") or len(index) != len(other_index):
-        return
-    if not index.equals(other_index) and index.is_unique and len(index.difference(other_index)) == 0:
-        raise InputError(
-            f"The rows of {what} have the labels of the features in another order: bring them into the same order, or "
-            "reset the index of both if their order is right as it is."
-        )
+    return reader, TrainingMatrices(Z, X, keep)
 
 
 def _find_protected(table: Table, protected: Table | None, columns: Columns) -> tuple[str, ...]:
@@ -302,45 +266,3 @@ def _complete_rows(reader: Reader, table: Table, source: Table) -> BoolArray | N
     if not keep.any():
         raise InputError("No row is complete in both features and protected columns: fill missing values instead.")
     return keep
-
-
-def dense(values: Matrix) -> Array:
-    """A dense float64 array of a matrix that may be sparse."""
-    return np.asarray(values.toarray() if hasattr(values, "toarray") else values, dtype=np.float64)
-
-
-def validate_weight(weight: Any, n_rows: int) -> Array | None:
-    """Sample weights as float64, one a row, not negative and not all zero."""
-    if weight is None:
-        return None
-    try:
-        array = np.asarray(weight, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError("Sample weights must be numbers: give one a row.") from None
-    if array.ndim == 0:
-        array = np.full(n_rows, float(array))
-    if array.shape != (n_rows,):
-        raise InputError(
-            f"sample_weight has the shape {array.shape} but there are {n_rows} rows: give one weight a row."
-        )
-    if not np.isfinite(array).all() or (array < 0.0).any():
-        raise InputError("Sample weights must be finite and not negative: remove or repair the rows that break this.")
-    if not array.any():
-        raise InputError("Sample weights must contain at least one non-zero number.")
-    return array
-
-
-def validate_outcome(y: Any, n_rows: int) -> Any:
-    """Outcome as one column without missing values."""
-    if y is None:
-        raise InputError("The estimator requires y to be passed, but the target y is None.")
-    y = column_or_1d(y, warn=True)
-    if y.dtype.kind == "O" and (count := sum(value is None or value != value for value in y)):
-        raise MissingValuesError(f"The outcome has {count} missing (NaN) value(s): leave out those rows.")
-    if len(y) != n_rows:
-        raise InputError(f"The outcome has {len(y)} rows but the features have {n_rows}: give the same rows in both.")
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        n_nan, n_inf = int(np.isnan(y).sum()), int(np.isinf(y).sum())
-        kinds = " and ".join(f"{n} {kind}" for n, kind in ((n_nan, "NaN"), (n_inf, "infinite (infinity)")) if n)
-        raise MissingValuesError(f"The outcome (input y) has {kinds} value(s): leave out those rows.")
-    return y
