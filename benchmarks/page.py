@@ -17,10 +17,10 @@ HEAD = """# Benchmarks
 
 <!-- Written by `python -m benchmarks --page`; changes belong there. -->
 
-Time and memory of Setsquare relative to other packages: medians and quartiles of ratios. Both were timed alternately in
-the same run, so that other load on the machine affects both. Below 1, Setsquare is faster or needs less memory. The times
-of R are an exception: they are published values from another machine. `make bench` runs all benchmarks; each row names the
-command that runs it alone. [How it scales](how_it_scales.md) covers growth and complexity.
+Time and memory of Setsquare relative to other packages: medians and quartiles of ratios. Both were timed alternately
+in the same run, so that other load on the machine affects both. Below 1, Setsquare is faster or needs less memory. The
+times of R are an exception: they are published values from another machine. `make bench` runs all benchmarks; each row
+names the command that runs it alone. [How it scales](how_it_scales.md) covers growth and complexity.
 """
 PICTURE = "![Time and peak memory as rows, features and protected columns grow](images/growth.png)"
 RATIOS = ("what", "of", "ours / peer", "limit", "ours", "peer", "command")
