@@ -18,17 +18,8 @@ from scipy import special
 
 from setsquare._typing import Array, IntArray
 from setsquare.projection import Basis, protected_basis
-from setsquare.rows.blocks import (
-    ArrayRows,
-    Block,
-    Rows,
-    Sums,
-    add_up,
-    mean_weight,
-    row_slices,
-    single_threaded_blas,
-    weighted_gram,
-)
+from setsquare.rows.blocks import ArrayRows, Block, Rows, Sums, add_up, mean_weight, row_slices, single_threaded_blas
+from setsquare.rows.products import weighted_gram
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray
 from setsquare.auditing.evaluations.score import Sample
-from setsquare.glm.streamed_preparation import StreamedRows
-from setsquare.glm.streamed_problem import add_sums
 from setsquare.projection import Basis, basis_of_moments
 from setsquare.projection.moments import Moments
-from setsquare.rows import Parts
-from setsquare.rows.blocks import Block, Sums, weighted_gram
+from setsquare.rows import Parts, RowsInParts
+from setsquare.rows.blocks import Block, Sums, add_sums
+from setsquare.rows.products import weighted_gram
 
 
 @dataclass(frozen=True)  # without slots: what is worked out in a pass is kept
@@ -104,7 +103,7 @@ class StreamedProtected:
 
     def sample(self) -> Sample:
         """Sample of the columns and the predictions, for score tests and tests of shape."""
-        rows = StreamedRows(self.blocks.map(without_ones), self.n_rows)
+        rows = RowsInParts(self.blocks.map(without_ones), self.n_rows)
         equal = self.concentration * self.n_rows < 1.0 + 1e-12
         return Sample.of(rows, self.moments.mean, len(self.names), equal_weights=equal)
 

@@ -23,7 +23,7 @@ from setsquare.auditing.conclusion import Settings, conclude_audit, nothing_to_l
 from setsquare.auditing.evaluations.covariance import ALONE
 from setsquare.auditing.evaluations.glm import Evidence, conclude, fit_prepared
 from setsquare.auditing.evaluations.records import Evaluation
-from setsquare.auditing.evaluations.shape import Mapped, evaluate_shape
+from setsquare.auditing.evaluations.shape import evaluate_shape
 from setsquare.auditing.predictions import guess_family, outside_note
 from setsquare.auditing.protected import note_constant
 from setsquare.auditing.result import AuditResult
@@ -33,12 +33,13 @@ from setsquare.estimators.roles import Reader
 from setsquare.estimators.stream import Encoder, Roles, numbers
 from setsquare.estimators.stream_outcome import Numbers
 from setsquare.families import Family
-from setsquare.glm.streamed_preparation import StreamedRows, prepare_streamed
-from setsquare.glm.streamed_problem import Outcomes, StreamedProblem
+from setsquare.glm.outcome_summary import OutcomeSummary
+from setsquare.glm.preparation import prepare
+from setsquare.glm.problem import Problem
 from setsquare.projection import basis_of_moments
 from setsquare.projection.moments import Moments
-from setsquare.rows import Stream
-from setsquare.rows.blocks import Block, single_threaded_blas
+from setsquare.rows import RowsInParts, Stream
+from setsquare.rows.blocks import Block, Rows, single_threaded_blas
 from setsquare.tables import Design, TableSeen
 from setsquare.tables.frame import open_table
 
@@ -47,7 +48,7 @@ class Looked(NamedTuple):
     """What one pass tells of protected columns and predictions."""
 
     table: TableSeen
-    outcomes: Outcomes
+    outcomes: OutcomeSummary
     n_outside: int
 
 
@@ -86,7 +87,7 @@ def look(
     coding: Any,
     reference: Mapping[str, Any] | None,
     missing: Any,
-) -> tuple[StreamedProblem | None, StreamedProtected, tuple[str, ...]]:
+) -> tuple[Problem | None, StreamedProtected, tuple[str, ...]]:
     """Read a stream twice: levels, then ranges and moments. The problem is None where all predictions are the same."""
     if predictions.data is not protected.data or len(predictions.names) != 1:
         raise InputError(
@@ -101,7 +102,7 @@ def look(
     seen = stream.parts().reduce(partial(_look, roles, missing, cells, glm), _merge)
     learned = tables.settle(seen.table, roles.features, coding=coding, reference=reference, missing=missing)
     notes = note_constant(learned)
-    if dropped := seen.table.n_rows - seen.table.n_kept:
+    if dropped := seen.table.n_rows - seen.outcomes.n_rows:
         notes = (
             *notes,
             f"{dropped} of {seen.table.n_rows} rows are incomplete or have no weight, and were left out.",
@@ -112,7 +113,7 @@ def look(
     reader = Reader(learned, Design(()), (), False)
     encoder = Encoder(reader, roles, Numbers(family), outcomes.weight)
     blocks = stream.hold(stream.parts(2 + len(learned.names)).map(encoder))
-    mean = float(outcomes.first[0]) / outcomes.weight
+    mean = float(outcomes.mean[0])
     columns = StreamedProtected.of(blocks, learned.names, learned.sources, mean, outcomes.n_rows)
     low, high = family.activation.range
     problem = None
@@ -122,12 +123,12 @@ def look(
                 f"The mean of the predictions is {mean:g}, which the {family.name} family cannot have: choose another "
                 "family."
             )
-        problem = StreamedProblem(blocks, outcomes, family, learned.names, quasi=True)
+        problem = Problem.of_rows(RowsInParts(blocks, outcomes.n_rows), outcomes, family, learned.names, quasi=True)
     return problem, columns, notes
 
 
 def evaluate_stream(
-    problem: StreamedProblem, columns: StreamedProtected, vcov: str, confidence: float
+    problem: Problem, columns: StreamedProtected, vcov: str, confidence: float
 ) -> tuple[tuple[Evaluation, ...], Certificate]:
     """Effects, errors, tests and bounds; the bounds rest on robust errors."""
     if columns.max_leverage > ALONE:
@@ -136,7 +137,7 @@ def evaluate_stream(
             "columns in memory."
         )
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
-        prepared = prepare_streamed(problem)
+        prepared = prepare(problem)
         fit = fit_prepared(prepared, columns, vcov, problem.outcomes.weight)
         robust = fit_prepared(prepared, columns, "HC3", problem.outcomes.weight) if vcov == "model" else fit
         found = conclude(
@@ -149,7 +150,7 @@ def evaluate_stream(
             Evidence(columns.largest_score, columns.sample),
         )
         shape = evaluate_shape(columns.sample(), columns.ends, columns.is_group, columns.sources, confidence)
-    rows = StreamedRows(problem.blocks.map(without_ones), problem.n_rows)
+    rows = problem.rows.map(without_ones)
     whole, single = associate(rows, float(columns.moments.mean[-1]), columns.basis, columns.concentration, confidence)
     spreads = np.sqrt(np.maximum(np.diag(columns.moments.scatter), 0.0))
     terms = [
@@ -163,7 +164,7 @@ def evaluate_stream(
     return (found, shape), replace(bounds, references=_references(rows, columns, confidence))
 
 
-def _references(rows: StreamedRows, columns: StreamedProtected, confidence: float) -> tuple[ColumnBound, ...]:
+def _references(rows: Rows, columns: StreamedProtected, confidence: float) -> tuple[ColumnBound, ...]:
     """Bounds for the groups that others are compared with."""
     mean, p = columns.moments.mean, len(columns.names)
     found = find_references(mean[:p], columns.sources, columns.is_group)
@@ -171,7 +172,7 @@ def _references(rows: StreamedRows, columns: StreamedProtected, confidence: floa
         return ()
     scatter = found.members.T @ columns.moments.scatter[:p, :p] @ found.members
     basis = basis_of_moments(Moments(columns.moments.weight, found.share, scatter), found.sources)
-    rest = Mapped(rows, partial(_rest, found.members))
+    rest = rows.map(partial(_rest, found.members))
     single = associate(rest, float(mean[-1]), basis, columns.concentration, confidence)[1]
     total = np.asarray([0 if size is None else size for size in columns.group_sizes])
     return bound_references(found, single, columns.n_rows - total @ found.members)
@@ -194,7 +195,7 @@ def _look(roles: Roles, missing: Any, cells: Any, glm: Family | None, table: Tab
             f"The predictions {roles.outcome!r} have {count} missing (NaN) value(s): leave out those rows."
         )
     low, high = (-np.inf, np.inf) if glm is None else glm.activation.range
-    return Looked(seen, Outcomes.of(y, weight), int(((y < low) | (y > high)).sum()))
+    return Looked(seen, OutcomeSummary.of(y, weight), int(((y < low) | (y > high)).sum()))
 
 
 def _merge(a: Looked, b: Looked) -> Looked:

@@ -25,7 +25,8 @@ from setsquare.auditing.protected import Protected
 from setsquare.projection import Basis
 from setsquare.projection.basis import CONSTANT
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import ArrayRows, Block, Rows, Sums, mean_weight, row_slices, weighted_gram
+from setsquare.rows.blocks import ArrayRows, Block, Rows, Sums, mean_weight, row_slices
+from setsquare.rows.products import weighted_gram
 
 #: Rows that are looked at first.
 SCREENED = 20_000
@@ -154,7 +155,8 @@ def _unweighted(first: Array, second: Array, scatter: Array) -> Array:
 
 def blocks_of(rows: Rows) -> Iterable[Block]:
     """Blocks of rows that are in memory, in their order."""
-    blocks: Iterable[Block] = rows.blocks  # type: ignore[attr-defined]
+    blocks = rows.in_memory()
+    assert blocks is not None
     return blocks
 
 
