@@ -169,15 +169,17 @@ class Surveyed:
 
     def start(self, problem: Problem, m: int, moments: Sums | None = None) -> Start:
         """The intercept-only model for ``m`` coordinates a predictor; moments of the features spare a reading there."""
-        k, null, sums = problem.n_predictors, self.null, None
-        if moments is not None and not problem.has_offset and problem.family.link == "canonical":
+        k, null, sums, mean = problem.n_predictors, self.null, None, self.null.mean
+        if not problem.has_offset:
             average = self.found.moments.mean[None, -k:]
             terms = problem.family.terms(average, self.intercept[None], np.zeros((1, k)))
-            sums = null_sums(null.loss, terms, *moments)
+            mean = terms.mean[0]  # to the last digit that of every row, so that none differs from it
+            if moments is not None and problem.family.link == "canonical":
+                sums = null_sums(null.loss, terms, *moments)
         theta = np.zeros((k, m))
         theta[:, 0] = self.intercept
         curvature, steepness = float(np.trace(null.hessian)) / k, steepness_at(problem.family, problem.outcomes.mean)
-        return Start(theta.ravel(), null.loss, null.mean, null.slope, curvature, steepness, sums)
+        return Start(theta.ravel(), null.loss, mean, null.slope, curvature, steepness, sums)
 
 
 def survey(problem: Problem) -> Surveyed:
