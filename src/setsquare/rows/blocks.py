@@ -22,6 +22,7 @@ from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
 from setsquare._typing import Array, Matrix
+from setsquare.errors import InputError
 
 Sums = tuple[Array, ...]
 T = TypeVar("T")
@@ -227,6 +228,18 @@ class MappedRows:
     def in_memory(self) -> Iterable[Block]:
         """Return all changed blocks in their order."""
         return map(partial(quietly, self.change), self.rows.in_memory())
+
+
+def all_rows(rows: Rows) -> Block:
+    """Features, outcome and weights of all rows together, for what cannot be summed over blocks."""
+    blocks = rows.in_memory()
+    if blocks is None:
+        raise InputError("This needs all rows at once, and they are read in parts: read the columns into memory.")
+    first, *rest = blocks
+    if not rest:
+        return first
+    parts = [(np.asarray(block.Z), block.y, block.Q, block.weight) for block in (first, *rest)]
+    return Block(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def view_rows(Z: Matrix, rows: slice) -> Matrix:

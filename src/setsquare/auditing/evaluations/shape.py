@@ -23,15 +23,13 @@ import numpy as np
 from setsquare._typing import Array, BoolArray
 from setsquare.auditing.bounds import bound_length
 from setsquare.auditing.evaluations.records import ALL, Evaluation, Test, holm
-from setsquare.auditing.evaluations.score import Answer, Question, Sample, answer, orthonormal
+from setsquare.auditing.evaluations.score import EXPLAINED, Answer, Question, Sample, answer, orthonormal
 from setsquare.rows.blocks import Block, Sums
 
 #: Knots of the splines, in standard deviations from the mean.
 KNOTS = (-1.6, -0.7, 0.0, 0.7, 1.6)
 #: Rows that a combination of groups must have to be tested, and the most combinations.
 FEW_ROWS, MOST_CELLS = 20, 60
-#: Share of the variance that rounding leaves of predictions that are a linear function of the columns.
-EXPLAINED = 1e-12
 TITLE = "curvature, combinations and spread"
 CURVATURE, COMBINATIONS, SPREAD = "curvature", "combinations", "spread"
 
