@@ -47,8 +47,6 @@ class Moments:
         parts: list[Any] = list(A) if isinstance(A, list | tuple) else [A]
         n, ends = parts[0].shape[0], np.cumsum([part.shape[1] for part in parts])
         q = int(ends[-1])
-        if not n:
-            return cls(0.0, np.zeros(q), np.zeros((q, q)))
         block_bytes = max(OWN_CACHE, 8 * q * q)  # adding up the products must cost less than they do
         first_rows = next(row_slices(n, q, block_bytes))
         with np.errstate(invalid="ignore", over="ignore"):  # far from zero squares would lose the digits of the spread
@@ -73,8 +71,6 @@ class Moments:
 
     def merge(self, other: Moments) -> Moments:
         """Moments of the rows of both."""
-        if not self.weight or not other.weight:
-            return self if self.weight else other
         total = self.weight + other.weight
         step = other.mean - self.mean
         scatter = self.scatter + other.scatter + np.outer(step, step) * (self.weight * other.weight / total)

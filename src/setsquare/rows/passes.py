@@ -133,8 +133,8 @@ class RowsInParts:
     kept: Parts[Block] | None = None
 
     def reduce(self, kernel: Callable[[Block], R], merge: Callable[[Any, Any], Any] = add_sums) -> R:
-        """Merge what ``kernel`` returns for each block: one pass."""
-        found: R = (self.kept or self.parts).reduce(partial(quietly, kernel), merge)
+        """Merge what ``kernel`` returns for each block that has rows: one pass."""
+        found: R = (self.kept or self.parts).reduce(partial(_apply_filled, kernel), partial(_merge_filled, merge))
         return found
 
     def map(self, change: Callable[[Block], Block]) -> RowsInParts:
@@ -151,6 +151,14 @@ class RowsInParts:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_elsewhere, ())  # a kernel that travels to its block refers to the rows but has no use for them
+
+
+def _apply_filled(kernel: Callable[[Block], R], block: Block) -> R | None:
+    return quietly(kernel, block) if len(block.weight) else None  # all rows of a batch may be incomplete
+
+
+def _merge_filled(merge: Callable[[R, R], R], a: R | None, b: R | None) -> R | None:
+    return merge(a, b) if a is not None and b is not None else b if a is None else a
 
 
 def _elsewhere() -> None:
