@@ -48,11 +48,11 @@ class Ranges:
         """Look at a block whose features are the columns."""
         columns, w = np.ascontiguousarray(np.asarray(block.Z).T), block.weight  # what is asked runs along memory
         return cls(
-            columns.min(axis=1, initial=np.inf),
-            columns.max(axis=1, initial=-np.inf),
+            columns.min(axis=1),
+            columns.max(axis=1),
             columns.sum(axis=1),
             (np.floor(columns) == columns).all(axis=1),
-            float(w.max(initial=0.0)),
+            float(w.max()),
             float(w @ w),
             Moments.of(np.asarray(block.Z), w),
         )
@@ -256,7 +256,7 @@ def _leverage(basis: Basis, block: Block) -> Array:
 
 
 def _largest_leverage(basis: Basis, block: Block) -> float:
-    return float(_leverage(basis, block).max(initial=0.0))
+    return float(_leverage(basis, block).max())
 
 
 def note_constant(learned: Design, varies: bool = True) -> tuple[str, ...]:

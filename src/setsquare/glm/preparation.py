@@ -311,7 +311,7 @@ def _ends(columns: NDArray[np.intp], block: Block) -> tuple[Array, Array]:
     """Smallest and largest value of some features, which are counted from the last."""
     Z = block.Z[:, block.Z.shape[1] + columns]
     Z = Z.toarray() if is_sparse(Z) else Z
-    return Z.min(axis=0, initial=np.inf), Z.max(axis=0, initial=-np.inf)
+    return Z.min(axis=0), Z.max(axis=0)
 
 
 def _wider(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -326,7 +326,7 @@ def largest_score(y: Predictions, protected: Protected) -> float:
 def _score_squares(basis: Basis, mean: Array, block: Block) -> tuple[Array, Array]:
     """Sums of the squared scores, (k, r, r), and the largest weighted distance from the mean, (k,)."""
     Q, size = basis.apply(np.asarray(block.Z)), block.weight[:, None] * (block.y - mean)
-    return np.stack([weighted_gram(Q, one * one) for one in size.T]), np.abs(size).max(axis=0, initial=0.0)
+    return np.stack([weighted_gram(Q, one * one) for one in size.T]), np.abs(size).max(axis=0)
 
 
 def _merge_squares(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -336,4 +336,4 @@ def _merge_squares(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Arra
 def _largest_share(basis: Basis, mean: Array, roots: Array, block: Block) -> float:
     Q, size = basis.apply(np.asarray(block.Z)), block.weight[:, None] * (block.y - mean)
     shares = (np.square((Q @ root) * one[:, None]).sum(axis=1) for root, one in zip(roots, size.T, strict=True))
-    return max(float(share.max(initial=0.0)) for share in shares)
+    return max(float(share.max()) for share in shares)
