@@ -23,7 +23,8 @@ from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.solver import Status
 from setsquare.glm.sqp import SINGULAR, Settings, kkt_residual, solve_sqp
-from setsquare.rows.blocks import single_threaded_blas, weighted_product
+from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.products import weighted_product
 from studies.comparators.base import Fit, LinearComparator, max_correlation
 
 #: Relative KKT residual of a solution, and the promised reduction of the loss (a share of it) that rounding hides.

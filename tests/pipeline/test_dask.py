@@ -17,7 +17,7 @@ import pytest
 
 from setsquare import LinearOrthogonalizer, OrthogonalGLMClassifier, OrthogonalGLMRegressor, Stream
 from setsquare.errors import InputError
-from setsquare.glm.streamed_preparation import StreamedRows
+from setsquare.rows import RowsInParts
 
 dask = pytest.importorskip("dask", reason="dask is not installed: pip install 'setsquare[dask]'")
 distributed = pytest.importorskip("distributed", reason="dask is not installed: pip install 'setsquare[dask]'")
@@ -100,14 +100,14 @@ def test_a_cluster_gives_the_model_of_the_table_in_memory(client, files: Path, e
 def test_only_sums_travel_to_the_caller(client, files: Path) -> None:
     from setsquare.estimators.stream import assign, learn_stream, stream_problem
     from setsquare.estimators.stream_outcome import Classes
-    from setsquare.glm.streamed_preparation import prepare_streamed
+    from setsquare.glm.preparation import prepare
     from setsquare.tables.roles import Columns
 
     stream, columns = Stream(dd.read_parquet(files)), Columns(PROTECTED)
     roles = assign(stream, "income", None, None, None, columns)
     learned = learn_stream(stream, roles, columns, Classes())
     family, outcomes, outcome, _ = Classes().settle(learned.outcome)
-    prepared = prepare_streamed(stream_problem(stream, roles, learned, outcome, outcomes, family, 0.0))
+    prepared = prepare(stream_problem(stream, roles, learned, outcome, outcomes, family, 0.0))
     # A kernel that goes to its block takes the objective along, but none of the rows.
     assert len(pickle.dumps(prepared.objective)) < 20_000 < 8 * 4000 * 8
     prepared.objective.values(prepared.objective.start.theta)
@@ -117,23 +117,23 @@ def test_only_sums_travel_to_the_caller(client, files: Path) -> None:
 
 @pytest.mark.parametrize("when", ["between passes", "in a pass"])
 def test_a_worker_that_is_killed_in_mid_fit_is_survived(when: str, client, files: Path, expected, monkeypatch) -> None:
-    n_passes, killed, reduce = 0, [], StreamedRows.reduce
+    n_passes, killed, reduce = 0, [], RowsInParts.reduce
 
     def kill() -> None:
         killed.extend(list(client.run(os.getpid).values())[:1])
         os.kill(killed[0], signal.SIGKILL)
 
-    def reduce_and_kill(self, kernel):
+    def reduce_and_kill(self, kernel, *merge):
         nonlocal n_passes
         n_passes += 1
         if n_passes == 3 and when == "between passes":
             kill()
         if n_passes == 3 and when == "in a pass":
             threading.Timer(0.1, kill).start()
-            return reduce(self, lambda block: (time.sleep(0.1), kernel(block))[1])
-        return reduce(self, kernel)
+            return reduce(self, lambda block: (time.sleep(0.1), kernel(block))[1], *merge)
+        return reduce(self, kernel, *merge)
 
-    monkeypatch.setattr(StreamedRows, "reduce", reduce_and_kill)
+    monkeypatch.setattr(RowsInParts, "reduce", reduce_and_kill)
     model = OrthogonalGLMClassifier(protected=PROTECTED).fit(dd.read_parquet(files), y="income")
     check(model, expected)
     assert n_passes > 4 and len(killed) == 1

@@ -9,7 +9,10 @@ import pandas as pd
 import pytest
 
 import setsquare as sq
+from setsquare.auditing.open_stream import open_stream
+from setsquare.auditing.protected import Protected
 from setsquare.errors import InputError, MissingValuesError
+from setsquare.rows.blocks import all_rows
 
 
 def draw_table(n: int = 4000, seed: int = 0) -> pd.DataFrame:
@@ -138,3 +141,41 @@ def test_what_cannot_be_streamed_is_refused_in_one_sentence(stream: sq.Stream) -
     lone = sq.Stream([table.assign(sex=np.where(np.arange(4000) == 3, "x", table.sex))])
     with pytest.raises(InputError, match="decides an effect alone"):
         sq.audit(lone["clean"], lone["sex"])
+
+
+def test_rows_without_weight_are_left_out_as_in_memory() -> None:
+    """Also where a whole batch has none, and where a group is coded 1 and 2."""
+    table = draw_table()
+    table["code"] = 1.0 + (table.sex == "f")
+    table["weight"] = np.where(np.arange(4000) < 1000, 0.0, np.where(np.arange(4000) % 7 == 0, 0.0, table.weight))
+    parts = sq.Stream([table.iloc[i : i + 500] for i in range(0, 4000, 500)])
+    expected = sq.audit(table.leaking, table[["code", "age"]], sample_weight=table.weight)
+    found = sq.audit(parts["leaking"], parts[["code", "age"]], sample_weight="weight")
+    assert found.n == expected.n and found.notes == expected.notes and found.is_weighted
+    assert [bound.n_group for bound in found.certificate.columns] == [
+        bound.n_group for bound in expected.certificate.columns
+    ]
+    np.testing.assert_allclose(found.table().std_error, expected.table().std_error, rtol=1e-7)
+
+
+def test_what_needs_all_rows_at_once_says_so() -> None:
+    table = draw_table()
+    stream = sq.Stream([table])
+    columns = open_stream(stream["clean"], stream[["sex"]], None, None, "dummy", None, "error")[1]
+    assert columns.n_rows == 4000 and columns.rows.in_memory() is None
+    with pytest.raises(InputError, match="all rows of the stream at once: read the columns into memory"):
+        _ = columns.values
+    with pytest.raises(InputError, match="all rows at once, and they are read in parts"):
+        all_rows(columns.rows)
+
+
+def test_nearly_collinear_columns_of_a_stream_are_those_of_memory() -> None:
+    """A column of which 1e-7 lies outside the span of the others has a direction of its own, in files as in memory."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(3000, 2)), columns=["a", "b"])
+    table["near"], table["score"] = table.a + 1e-7 * rng.normal(size=3000), rng.normal(size=3000)
+    stream = sq.Stream([table.iloc[:1700], table.iloc[1700:]])
+    columns = open_stream(stream["score"], stream[["a", "b", "near"]], None, None, "dummy", None, "error")[1]
+    inside = Protected(table[["a", "b", "near"]].to_numpy(), ("a", "b", "near"), ("a", "b", "near"))
+    assert columns.basis.rank == inside.basis.rank == 3
+    assert columns.group_sizes == inside.group_sizes and columns.max_leverage == pytest.approx(inside.max_leverage)

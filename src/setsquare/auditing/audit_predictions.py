@@ -19,14 +19,15 @@ from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.score import sample_of
 from setsquare.auditing.evaluations.shape import evaluate_shape
 from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
+from setsquare.auditing.open_stream import open_stream, refuse_in_memory
 from setsquare.auditing.predictions import Raw, Subject, check_mean, open_predictions, read_predictions
 from setsquare.auditing.protected import Protected, note_constant
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.streams import audit_stream, refuse_in_memory
 from setsquare.auditing.verdict import Limits
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family
 from setsquare.families import family as make_family
+from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.rows import Stream
 from setsquare.tables.dataframes import backend_of
 from setsquare.tables.frame import dense
@@ -147,9 +148,9 @@ def audit(
     _check(settings, names, cluster)
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
         asked = None if family is None else make_family(family)
-        given = sample_weight, asked, coding, reference, missing
         refuse_in_memory(predictions, protected, names, cluster, classes)
-        return replace(audit_stream(predictions, protected, names, settings, given), setting=setting)
+        given = open_stream(predictions, protected, sample_weight, asked, coding, reference, missing)
+        return replace(_audit(*given, names, settings), setting=setting, is_weighted=sample_weight is not None)
     raw = open_predictions(predictions, classes)
     check_same_rows("The predictions have", raw.n_rows, "the protected columns have", tables.n_rows(protected))
     for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
@@ -157,12 +158,9 @@ def audit(
     rows = Rows(read_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
     raw, columns, notes = _complete(raw, protected, rows, coding, reference, missing)
     subject = read_predictions(raw, family, positive)
-    names = _check_subject(subject, names)
-    result = _audit(subject, columns, names, settings)
     return replace(
-        result,
+        _audit(subject, columns, notes, names, settings),
         setting=setting,
-        notes=(*notes, *subject.notes, *result.notes),
         backend=backend_of(protected, predictions),
         positive=subject.positive,
         is_clustered=cluster is not None,
@@ -179,7 +177,7 @@ def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
     if subject.classes and "linear" in names:
         raise InputError("The linear evaluation model takes one column of predictions: use 'glm' for classes.")
     if not subject.classes and not subject.is_constant:
-        check_mean(float(subject.values.mean()), subject.family)
+        check_mean(subject.mean, subject.family)
     return names
 
 
@@ -242,25 +240,26 @@ def _complete(
     encoded = learned.apply(protected)
     columns = Protected(dense(encoded.values), encoded.names, encoded.sources, rows.weight, rows.cluster)
     notes += note_constant(learned, bool(columns.varies.any()))
-    if raw.n_rows < columns.values.shape[1] + 3:
-        raise InputError(
-            f"Too few rows ({raw.n_rows}) for {columns.values.shape[1]} protected column(s): give at least three "
-            "more rows than columns."
-        )
     return raw, columns, notes
 
 
-def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings) -> AuditResult:
-    n, p = protected.values.shape
+def _audit(
+    subject: Subject, protected: Protected, notes: tuple[str, ...], names: tuple[str, ...], settings: Settings
+) -> AuditResult:
+    n, p = protected.n_rows, len(protected.names)
+    if n < p + 3:
+        raise InputError(f"Too few rows ({n}) for {p} protected column(s): give at least three more rows than columns.")
+    names = _check_subject(subject, names)
     blank = nothing_to_leak(n, p, settings.confidence, str(subject.family))
+    blank = replace(blank, notes=(*notes, *subject.notes))
     if subject.is_constant:
         return blank
     evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
     if not subject.shape and (fit is None or settings.vcov == "model"):
         # Bounds rest on robust errors, whatever the table shows.
         robust = "HC3" if protected.cluster is None else "cluster"
-        fit = evaluate_glm(subject.values, protected, subject.family, vcov=robust)[1]
-    bounds = certify(subject.values, protected, subject.family, fit, settings.confidence)
+        fit = evaluate_glm(subject.predictions, protected, subject.family, vcov=robust)[1]
+    bounds = certify(subject.predictions, protected, subject.family, fit, settings.confidence)
     return conclude_audit(blank, evaluations, bounds, settings, protected, effect_map=effect_map)
 
 
@@ -268,7 +267,7 @@ def _evaluate(
     subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings
 ) -> tuple[tuple[Evaluation, ...], Fit | None, EffectMap | None]:
     """Run the evaluation models in order; random numbers of each start from the same seed."""
-    y, confidence = subject.values, settings.confidence
+    y, confidence = subject.predictions, settings.confidence
     fit: Fit | None = None
     effect_map: EffectMap | None = None
     evaluations: list[Evaluation] = []
@@ -276,15 +275,15 @@ def _evaluate(
         rng = np.random.default_rng(settings.seed)
         if name == "shape":
             tested = protected.without_lone_rows()
-            sample = sample_of(tested.part(y), tested)
+            sample = sample_of(y if isinstance(y, OutcomeSummary) else tested.part(y), tested)
             found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, confidence)
         elif name in PERMUTATION_BASED:
             found = PERMUTATION_BASED[name](
-                y, protected, rng=rng, n_permutations=settings.n_permutations, max_rows=settings.max_rows
+                subject.values, protected, rng=rng, n_permutations=settings.n_permutations, max_rows=settings.max_rows
             )
         elif subject.shape:
             found, effect_map = evaluate_tensor(
-                y,
+                subject.values,
                 protected,
                 subject.shape,
                 n_permutations=settings.n_permutations,

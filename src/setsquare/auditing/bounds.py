@@ -24,11 +24,12 @@ from setsquare.rows.blocks import (
     Rows,
     Sums,
     add_up,
+    all_rows,
     mean_weight,
     row_slices,
     single_threaded_blas,
-    weighted_gram,
 )
+from setsquare.rows.products import weighted_gram
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,35 +103,23 @@ def association(
     True
     """
     w = mean_weight(len(y), weight)
-    basis = basis or protected_basis(X, w)
     rows = ArrayRows(X, y[:, None], np.zeros((len(y), 0)), w)
-    if cluster is None:
-        return associate(rows, float(w @ y), basis, float(w @ w), confidence)
-    noise = shared_noise(basis.apply(X), (y - w @ y)[:, None], w, cluster)
-    sample = _Sample(int(cluster.max()) + 1, float(np.trace(noise)) / basis.rank)
-    return _associate(rows, float(w @ y), basis, sample, confidence, Block(X, y[:, None], X[:, :0], w), cluster)
+    return associate(rows, float(w @ y), basis or protected_basis(X, w), float(w @ w), confidence, cluster)
 
 
 def associate(
-    rows: Rows, mean: float, basis: Basis, concentration: float, confidence: float
+    rows: Rows,
+    mean: float,
+    basis: Basis,
+    concentration: float,
+    confidence: float,
+    cluster: IntArray | None = None,
 ) -> tuple[Association, tuple[Association, ...]]:
     """Bound correlations as :func:`association` does, of rows anywhere whose features are the protected columns.
 
     ``mean`` is that of the predictions, ``concentration`` the sum of the squared weights.
     """
-    return _associate(rows, mean, basis, _Sample(rows.n_rows, concentration), confidence)
-
-
-def _associate(
-    rows: Rows,
-    mean: float,
-    basis: Basis,
-    sample: _Sample,
-    confidence: float,
-    whole: Block | None = None,
-    cluster: IntArray | None = None,
-) -> tuple[Association, tuple[Association, ...]]:
-    p = len(basis.names)
+    p, sample = len(basis.names), _Sample(rows.n_rows, concentration)
     with single_threaded_blas():
         spread, cov, variance = rows.reduce(partial(_moments, mean, basis.mean))
     if float(spread) <= (1e-14 * max(abs(mean), 1e-300)) ** 2:
@@ -140,10 +129,13 @@ def _associate(
     inverse = np.where(varies, 1.0 / np.where(varies, scale, 1.0), 0.0)
     c, own = basis.transform.T @ cov / size, cov * inverse / size
     parts = _Parts(basis, inverse, c, own, mean, size)
-    if whole is None:
+    if cluster is None:
         with single_threaded_blas():
             near, pull, near_own, pull_own = rows.reduce(parts.block_sums)
     else:
+        whole = all_rows(rows)
+        noise = shared_noise(basis.apply(np.asarray(whole.Z)), whole.y - mean, whole.weight, cluster)
+        sample = _Sample(int(cluster.max()) + 1, float(np.trace(noise)) / basis.rank)
         near, pull, near_own, pull_own = parts.sums(whole, cluster)
     single = [
         _bound(float(own[j] ** 2), near_own[j, None, None], pull_own[j], sample, confidence) if varies[j] else UNKNOWN

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from setsquare._typing import Array
-from setsquare.auditing.bounds import Association, association
+from setsquare.auditing.bounds import Association, associate
 from setsquare.auditing.evaluations.glm import Fit
 from setsquare.auditing.evaluations.tensor import unit_correlations
-from setsquare.auditing.protected import Protected
+from setsquare.auditing.protected import Predictions, Protected
 from setsquare.families import Family
-from setsquare.rows.blocks import mean_weight
+from setsquare.glm.outcome_summary import OutcomeSummary
+from setsquare.projection import Basis, basis_of_moments
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import Block, all_rows
 
 #: More units than this are not bounded one by one.
 MANY = 20
@@ -128,33 +132,38 @@ class Certificate:
         return "\n".join([head, *lines])
 
 
-def certify(
-    y: Array,
-    protected: Protected,
-    glm: Family,
-    fit: Fit | None,
-    confidence: float,
-) -> Certificate:
-    """Bound every association of predictions ``y``, (n,) or (n, k)."""
-    whole, single = _largest(y.reshape(len(y), -1), protected, confidence)
-    scale = _spread(y, protected.weight) if glm.activation.name == "identity" and y.ndim == 1 else 1.0
-    spreads = [_spread(x, protected.weight) for x in protected.columns]
-    terms = tuple(zip(protected.names, protected.sources, protected.group_sizes, spreads, strict=True))
-    found = bound_effects(whole, single, terms, glm, fit, confidence, scale, len(y))
+def certify(y: Predictions, protected: Protected, glm: Family, fit: Fit | None, confidence: float) -> Certificate:
+    """Bound every association of predictions."""
+    whole, single = _largest(y, protected, protected.basis, confidence)
+    summary = protected.summary(y)
+    scale = summary.spread if glm.activation.name == "identity" and len(summary.mean) == 1 else 1.0
+    found = _bound_effects(whole, single, protected, glm, fit, confidence, scale)
     return replace(found, references=_bound_references(y, protected, confidence))
 
 
-def _bound_references(y: Array, protected: Protected, confidence: float) -> tuple[ColumnBound, ...]:
+def _bound_references(y: Predictions, protected: Protected, confidence: float) -> tuple[ColumnBound, ...]:
     """Bounds for the groups that others are compared with, which have no column of their own."""
-    w = mean_weight(len(y), protected.weight)
-    found = find_references(w @ protected.values, protected.sources, protected.is_group)
+    moments = protected.found.moments
+    found = _find_references(moments.mean, protected.sources, protected.is_group)
     if not found.sources:
         return ()
-    rest = 1.0 - protected.values @ found.members
-    names = tuple(f"{source} (reference group)" for source in found.sources)
-    references = replace(protected, values=rest, names=names, sources=found.sources)
-    single = _largest(y.reshape(len(y), -1), references, confidence)[1]
-    return bound_references(found, single, rest.sum(axis=0))
+    scatter = found.members.T @ moments.scatter @ found.members
+    basis = basis_of_moments(Moments(moments.weight, found.share, scatter), found.sources)
+    single = _largest(y, protected, basis, confidence, partial(_rest, found.members))[1]
+    total = np.asarray([0 if size is None else size for size in protected.group_sizes])
+    sizes, bounds = protected.n_rows - total @ found.members, []
+    for source, one, share, size in zip(found.sources, single, found.share, sizes, strict=True):
+        spread = math.sqrt(float(share * (1.0 - share)))
+        name, numbers = f"{source} (reference group)", (one.estimate / spread, one.upper / spread)
+        effects = (math.inf, math.inf)  # they are those of the other groups
+        bounds.append(
+            ColumnBound(name, source, one.estimate, one.upper, "group", *effects, int(size), one.error, *numbers)
+        )
+    return tuple(bounds)
+
+
+def _rest(members: Array, block: Block) -> Block:
+    return replace(block, Z=1.0 - np.asarray(block.Z) @ members)
 
 
 class References(NamedTuple):
@@ -165,7 +174,7 @@ class References(NamedTuple):
     share: Array
 
 
-def find_references(mean: Array, sources: Sequence[str], is_group: Sequence[bool]) -> References:
+def _find_references(mean: Array, sources: Sequence[str], is_group: Sequence[bool]) -> References:
     """Reference groups of columns with these (weighted) means; a source of one column has two groups that mirror."""
     found, members = [], []
     for source in dict.fromkeys(sources):
@@ -181,35 +190,18 @@ def find_references(mean: Array, sources: Sequence[str], is_group: Sequence[bool
     return References(tuple(found), A, 1.0 - mean @ A)
 
 
-def bound_references(references: References, single: Sequence[Association], sizes: Array) -> tuple[ColumnBound, ...]:
-    """Bounds for reference groups of these ``sizes`` (m,), from those of their correlations."""
-    bounds = []
-    for source, found, share, size in zip(references.sources, single, references.share, sizes, strict=True):
-        spread = math.sqrt(float(share * (1.0 - share)))
-        name, numbers = f"{source} (reference group)", (found.estimate / spread, found.upper / spread)
-        effects = (math.inf, math.inf)  # they are those of the other groups
-        bounds.append(
-            ColumnBound(name, source, found.estimate, found.upper, "group", *effects, int(size), found.error, *numbers)
-        )
-    return tuple(bounds)
-
-
-def bound_effects(
+def _bound_effects(
     whole: Association,
     single: Sequence[Association],
-    terms: Sequence[tuple[str, str, int | None, float]],
+    protected: Protected,
     glm: Family,
     fit: Fit | None,
     confidence: float,
     scale: float,
-    n: int,
 ) -> Certificate:
-    """Put bounds on correlations beside those on effects.
-
-    ``terms`` has name, source, size of the group and standard deviation of each column; ``scale`` is what effects that
-    are differences are measured in.
-    """
+    """Put bounds on correlations beside those on effects, of which differences are measured in ``scale``."""
     bounds = []
+    terms = zip(protected.names, protected.sources, protected.group_sizes, protected.spreads.tolist(), strict=True)
     for j, (name, source, n_group, spread) in enumerate(terms):
         unit = "group" if n_group is not None else f"sd ({spread:.3g})" if spread > 0.0 else "-"
         found = single[j]
@@ -222,23 +214,41 @@ def bound_effects(
                 name, source, found.estimate, found.upper, unit, effect, upper, n_group, found.error, *distances
             )
         )
-    kind = "" if fit is None else _kind(glm)
-    return Certificate(n, len(terms), confidence, whole.estimate, whole.upper, kind, tuple(bounds), whole.sample)
+    kind, n = "" if fit is None else _kind(glm), protected.n_rows
+    return Certificate(n, len(bounds), confidence, whole.estimate, whole.upper, kind, tuple(bounds), whole.sample)
 
 
-def _largest(Y: Array, protected: Protected, confidence: float) -> tuple[Association, tuple[Association, ...]]:
-    """Largest associations over the columns of ``Y``, at a level that holds for all of them together."""
-    k, X, weight, cluster = Y.shape[1], protected.values, protected.weight, protected.cluster
-    if k == 2 and np.ptp(Y.sum(axis=1)) < 1e-6:
-        Y, k = Y[:, 1:], 1  # two shares are one number
-    share = 1.0 - (1.0 - confidence) / k
-    if k > MANY:  # of many units, those that follow the columns most closely
-        tops = [unit_correlations(Y, part, weight).argmax() for part in (X, *(x[:, None] for x in X.T))]
-        Y = Y[:, sorted(set(map(int, tops)))]
-    basis = protected.basis
-    found = [association(y, X, weight=weight, cluster=cluster, confidence=share, basis=basis) for y in Y.T]
+def _largest(
+    y: Predictions,
+    protected: Protected,
+    basis: Basis,
+    confidence: float,
+    change: Callable[[Block], Block] | None = None,
+) -> tuple[Association, tuple[Association, ...]]:
+    """Largest associations over the columns of ``y``, at a level that holds for all of them together.
+
+    They are those with the protected columns, or with what ``change`` makes of them, of which ``basis`` is.
+    """
+    given: list[Predictions] = [y]
+    k = 1
+    if not isinstance(y, OutcomeSummary):
+        Y = y.reshape(len(y), -1)
+        if Y.shape[1] == 2 and np.ptp(Y.sum(axis=1)) < 1e-6:
+            Y = Y[:, 1:]  # two shares are one number
+        k = Y.shape[1]
+        if k > MANY:  # of many units, those that follow the columns most closely
+            X = protected.values if change is None else change(all_rows(protected.rows)).Z
+            weight = protected.weight
+            tops = [unit_correlations(Y, part, weight).argmax() for part in (X, *(x[:, None] for x in X.T))]
+            Y = Y[:, sorted(set(map(int, tops)))]
+        given = list(Y.T)
+    found = []
+    for one in given:
+        rows = protected.beside(one) if change is None else protected.beside(one).map(change)
+        mean, share = float(protected.summary(one).mean[0]), 1.0 - (1.0 - confidence) / k
+        found.append(associate(rows, mean, basis, protected.found.concentration, share, protected.cluster))
     whole = max((total for total, _ in found), key=lambda a: a.upper)
-    single = [max((own[j] for _, own in found), key=lambda a: a.upper) for j in range(X.shape[1])]
+    single = [max((own[j] for _, own in found), key=lambda a: a.upper) for j in range(len(basis.names))]
     return whole, tuple(single)
 
 
@@ -250,11 +260,6 @@ def _kind(glm: Family) -> str:
     if glm.is_vector or glm.activation.name == "sigmoid":
         return "odds ratio"
     return "rate ratio" if _is_ratio(glm) else "difference (sd of predictions)"
-
-
-def _spread(x: Array, weight: Array | None) -> float:
-    w = mean_weight(len(x), weight)
-    return math.sqrt(float(w @ (x - w @ x) ** 2))
 
 
 def _effect(

@@ -45,11 +45,10 @@ def conclude_audit(
     evaluations: tuple[Evaluation, ...],
     bounds: Certificate,
     settings: Settings,
-    protected: Protected | None = None,
-    notes: tuple[str, ...] = (),
+    protected: Protected,
     effect_map: EffectMap | None = None,
 ) -> AuditResult:
-    """Judge, and say what to beware of; ``protected`` are the columns where they are in memory."""
+    """Judge, and say what to beware of."""
     decision = judge(evaluations, bounds, confidence=settings.confidence, limits=settings.limits)
     return replace(
         blank,
@@ -60,13 +59,13 @@ def conclude_audit(
         limits=settings.limits,
         evaluations=evaluations,
         certificate=bounds,
-        notes=(*notes, *_cautions(evaluations, protected, bounds, settings)),
+        notes=(*blank.notes, *_cautions(evaluations, protected, bounds, settings)),
         effect_map=effect_map,
     )
 
 
 def _cautions(
-    evaluations: tuple[Evaluation, ...], protected: Protected | None, bounds: Certificate, settings: Settings
+    evaluations: tuple[Evaluation, ...], protected: Protected, bounds: Certificate, settings: Settings
 ) -> tuple[str, ...]:
     notes = []
     factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
@@ -78,9 +77,9 @@ def _cautions(
     if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
         notes.append(f"Units have HC3 standard errors in the effect map, not {settings.vcov}.")
     blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
-    if blind and protected is not None and protected.cluster is not None:
+    if blind and protected.cluster is not None:
         notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the clusters.")
-    if any(name != "tensor" for name in blind) and protected is not None and protected.weight is not None:
+    if any(name != "tensor" for name in blind) and protected.weight is not None:
         notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the weights.")
     if is_tautology(bounds):
         notes.append(

@@ -11,8 +11,10 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from setsquare._typing import Array, BoolArray
+from setsquare.auditing.protected import Predictions
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, family
+from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.tables.outcome import MANY_CLASSES, Values
 from setsquare.tables.outcome import guess_family as guess
 from setsquare.tables.positive import class_name, positive_class, refuse_positive
@@ -43,6 +45,8 @@ class Subject:
     notes : tuple of str
     positive : str
         The class, of two, whose probability the values are; empty where nothing names it.
+    summary : OutcomeSummary or None
+        What is known of means that are read in parts; ``values`` are then none.
     """
 
     values: Array
@@ -52,6 +56,17 @@ class Subject:
     n_outside: int = 0
     notes: tuple[str, ...] = ()
     positive: str = ""
+    summary: OutcomeSummary | None = None
+
+    @property
+    def predictions(self) -> Predictions:
+        """The values, or what is known of them."""
+        return self.values if self.summary is None else self.summary
+
+    @property
+    def mean(self) -> float:
+        """Mean prediction."""
+        return float(self.values.mean() if self.summary is None else self.summary.mean[0])
 
     @property
     def n_rows(self) -> int:
@@ -61,6 +76,9 @@ class Subject:
     @property
     def is_constant(self) -> bool:
         """Whether every row has the same prediction, up to rounding."""
+        if self.summary is not None:
+            low, high = self.summary.low, self.summary.high
+            return high - low <= 1e-10 * max(abs(low), abs(high), 1e-300)
         flat = self.values.reshape(len(self.values), -1)
         size = np.maximum(np.abs(flat).max(axis=0), 1e-300)
         return bool((np.ptp(flat, axis=0) <= 1e-10 * size).all())

@@ -1,18 +1,74 @@
-"""The protected columns as an evaluation model sees them."""
+"""The protected columns as an evaluation model sees them, wherever their rows are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.auditing.evaluations.covariance import ALONE
-from setsquare.projection import Basis, protected_basis
-from setsquare.rows.blocks import mean_weight, row_slices
+from setsquare.errors import InputError
+from setsquare.glm.outcome_summary import OutcomeSummary
+from setsquare.projection import Basis
+from setsquare.projection.basis import basis_of_rows
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight
 from setsquare.tables import Design
 from setsquare.tables.validation import refuse_constant_protected
+
+#: Predictions (n,) or (n, k), or what is known of those that the rows of the protected columns bring along.
+Predictions = Array | OutcomeSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges, sums, weights and moments of columns, of some rows; of all rows, once merged.
+
+    Attributes
+    ----------
+    low, high, total : ndarray of shape (p,)
+    is_whole : boolean ndarray of shape (p,)
+        Which columns hold whole numbers only.
+    heaviest, concentration : float
+        Largest weight, and the sum of their squares.
+    moments : Moments
+    """
+
+    low: Array
+    high: Array
+    total: Array
+    is_whole: BoolArray
+    heaviest: float
+    concentration: float
+    moments: Moments
+
+    @classmethod
+    def of(cls, block: Block) -> Ranges:
+        """Look at a block whose features are the columns."""
+        columns, w = np.ascontiguousarray(np.asarray(block.Z).T), block.weight  # what is asked runs along memory
+        return cls(
+            columns.min(axis=1),
+            columns.max(axis=1),
+            columns.sum(axis=1),
+            (np.floor(columns) == columns).all(axis=1),
+            float(w.max()),
+            float(w @ w),
+            Moments.of(np.asarray(block.Z), w),
+        )
+
+    def merge(self, other: Ranges) -> Ranges:
+        """What the rows of both say."""
+        return Ranges(
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+            self.total + other.total,
+            self.is_whole & other.is_whole,
+            max(self.heaviest, other.heaviest),
+            self.concentration + other.concentration,
+            self.moments.merge(other.moments),
+        )
 
 
 @dataclass(frozen=True)  # without slots: what is worked out of the columns is kept
@@ -21,7 +77,8 @@ class Protected:
 
     Attributes
     ----------
-    values : ndarray of shape (n, p)
+    array : ndarray of shape (n, p) or None
+        None where the rows are read in parts.
     names : tuple of str
         ``race[Black]``.
     sources : tuple of str
@@ -30,47 +87,98 @@ class Protected:
         Weights of the rows.
     cluster : integer ndarray of shape (n,) or None
         Rows with the same code 0, 1, ... are not independent.
-    rows : integer ndarray or None
+    taken : integer ndarray or None
         Which rows of the audit these are; None: all of them.
     notes : tuple of str
+    elsewhere : Rows or None
+        Rows that are read in parts: the columns as features behind ones, and the predictions as the outcome.
     """
 
-    values: Array
+    array: Array | None
     names: tuple[str, ...]
     sources: tuple[str, ...]
     weight: Array | None = None
     cluster: IntArray | None = None
-    rows: IntArray | None = None
+    taken: IntArray | None = None
     notes: tuple[str, ...] = ()
+    elsewhere: Rows | None = None
+
+    @property
+    def values(self) -> Array:
+        """The columns of all rows together, (n, p)."""
+        if self.array is None:
+            raise InputError("This needs all rows of the stream at once: read the columns into memory.")
+        return self.array
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.values) if self.elsewhere is None else self.elsewhere.n_rows
+
+    @cached_property
+    def shares(self) -> Array:
+        """Weights of the rows in memory that sum to one."""
+        return mean_weight(len(self.values), self.weight)
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Rows whose features are the columns."""
+        if self.elsewhere is not None:
+            return self.elsewhere.map(partial(_without_ones, len(self.names)))
+        nothing = np.zeros((self.n_rows, 0))
+        return ArrayRows(self.values, nothing, nothing, self.shares)
+
+    def beside(self, y: Predictions) -> Rows:
+        """Rows with the predictions as the outcome."""
+        if isinstance(y, OutcomeSummary):
+            return self.rows
+        return ArrayRows(self.values, y.reshape(len(y), -1), np.zeros((len(y), 0)), self.shares)
+
+    def summary(self, y: Predictions) -> OutcomeSummary:
+        """What is known of the predictions."""
+        return y if isinstance(y, OutcomeSummary) else OutcomeSummary.of(y, self.shares)
+
+    @cached_property
+    def found(self) -> Ranges:
+        """Ranges and moments of the columns: one reading of the rows."""
+        return self.rows.reduce(Ranges.of, Ranges.merge)
+
+    @property
+    def equal_weights(self) -> bool:
+        """Whether all rows have the same weight."""
+        if self.elsewhere is None:
+            return self.weight is None
+        return self.found.concentration * self.n_rows < 1.0 + 1e-12
 
     @cached_property
     def basis(self) -> Basis:
         """Orthonormal basis of the columns."""
-        return protected_basis(self.values, mean_weight(len(self.values), self.weight), self.names)
+        return basis_of_rows(self.found.moments, self.names, self.rows.map(_as_protected))
 
-    @cached_property
-    def columns(self) -> Array:
-        """The columns one after the other in memory, (p, n): what is asked of one column then runs along it."""
-        return np.ascontiguousarray(self.values.T)
-
-    @cached_property
+    @property
     def ends(self) -> tuple[Array, Array]:
         """Smallest and largest value of each column."""
-        return self.columns.min(axis=1), self.columns.max(axis=1)
+        return self.found.low, self.found.high
 
     @property
     def varies(self) -> BoolArray:
         """Which columns have more than one value."""
-        return np.asarray(self.ends[0] < self.ends[1])
+        return np.asarray(self.found.low < self.found.high)
+
+    @property
+    def spreads(self) -> Array:
+        """Standard deviation of each column."""
+        moments = self.found.moments
+        variance = np.maximum(np.diag(moments.scatter) / moments.weight, 0.0)
+        return np.where(self.varies, np.sqrt(variance), 0.0)
 
     @cached_property
     def max_leverage(self) -> float:
         """Largest leverage of a row in a linear model with an intercept, or a bound on it below 0.05."""
         if not self.varies.any():
             return 0.0
-        w = mean_weight(len(self.values), self.weight)
-        bound = float(w.max()) * (1.0 + self.reach**2)
-        return bound if bound < 0.05 else float(self.leverage.max())
+        bound = self.found.heaviest * (1.0 + self.reach**2)
+        return bound if bound < 0.05 else self.rows.reduce(partial(_largest_leverage, self.basis), max)
 
     @cached_property
     def reach(self) -> float:
@@ -78,24 +186,13 @@ class Protected:
         return self.basis.reach(*self.ends)
 
     @cached_property
-    def leverage(self) -> Array:
-        """Leverage of each row in a linear model with an intercept."""
-        w = mean_weight(len(self.values), self.weight)
-        leverage = np.empty(len(w))
-        for rows in row_slices(*self.values.shape):
-            Q = self.basis.apply(self.values[rows])
-            leverage[rows] = w[rows] * (1.0 + np.einsum("nr,nr->n", Q, Q))
-        return leverage
-
-    @cached_property
     def group_sizes(self) -> tuple[int | None, ...]:
         """Rows in the group that a column indicates (0 and 1, or 1 and 2); None for a column that is no indicator."""
-        low, high = self.ends
-        columns = zip(self.columns, low, high, strict=True)
-        return tuple(
-            int(x.sum() - len(x) * a) if b - a == 1.0 and bool((x == np.floor(x)).all()) else None
-            for x, a, b in columns
+        found = self.found
+        sizes = zip(
+            found.total - self.n_rows * found.low, found.is_whole & (found.high - found.low == 1.0), strict=True
         )
+        return tuple(int(size) if indicator else None for size, indicator in sizes)
 
     @property
     def is_group(self) -> tuple[bool, ...]:
@@ -104,7 +201,7 @@ class Protected:
 
     def part(self, values: Array) -> Array:
         """Return of the audit's values those that belong to these rows."""
-        return values if self.rows is None else values[self.rows]
+        return values if self.taken is None else values[self.taken]
 
     def without_lone_rows(self) -> Protected:
         """Leave out rows that decide an effect alone, such as the only row of a level: they cannot be tested.
@@ -113,27 +210,54 @@ class Protected:
         """
         left, names = self, dict[str, None]()
         while left.varies.any() and left.max_leverage > ALONE:
-            after = left._take(np.flatnonzero(left.leverage <= ALONE))
+            after = left._take(np.flatnonzero(left._leverage() <= ALONE))
             names |= dict.fromkeys(np.asarray(self.names, dtype=object)[left.varies & ~after.varies])
             left = after
         if left is self:
             return self
         about = f" ({', '.join(names)})" if names else ""
         note = (
-            f"{len(self.values) - len(left.values)} row(s) are the only ones to decide an effect{about}, such as a "
+            f"{self.n_rows - left.n_rows} row(s) are the only ones to decide an effect{about}, such as a "
             "level with a single row: they cannot be tested and were left out (with a reference level, the effects "
             "that are against it)."
         )
         return replace(left, notes=(*self.notes, note))
 
+    def _leverage(self) -> Array:
+        """Leverage of each row in a linear model with an intercept."""
+        blocks = self.rows.in_memory()
+        if blocks is None:
+            raise InputError(
+                "A row decides an effect alone, such as the only one of a level: leave that level out, or audit the "
+                "columns in memory."
+            )
+        return np.concatenate([_leverage(self.basis, block) for block in blocks])
+
     def _take(self, rows: IntArray) -> Protected:
         return replace(
             self,
-            values=self.values[rows],
+            array=self.values[rows],
             weight=None if self.weight is None else self.weight[rows],
             cluster=None if self.cluster is None else np.unique(self.cluster[rows], return_inverse=True)[1],
-            rows=rows if self.rows is None else self.rows[rows],
+            taken=rows if self.taken is None else self.taken[rows],
         )
+
+
+def _without_ones(p: int, block: Block) -> Block:
+    return replace(block, Z=block.Z[:, -p:])
+
+
+def _as_protected(block: Block) -> Block:
+    return replace(block, X=block.Z)
+
+
+def _leverage(basis: Basis, block: Block) -> Array:
+    Q = basis.apply(block.Z)
+    return np.asarray(block.weight * (1.0 + np.einsum("nr,nr->n", Q, Q)))
+
+
+def _largest_leverage(basis: Basis, block: Block) -> float:
+    return float(_leverage(basis, block).max())
 
 
 def note_constant(learned: Design, varies: bool = True) -> tuple[str, ...]:

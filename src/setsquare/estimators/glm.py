@@ -31,7 +31,6 @@ from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn
 from setsquare.families import Family
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Solution, solve
-from setsquare.glm.streamed_problem import StreamedProblem
 from setsquare.rows import Stream, as_stream, is_dask_array
 from setsquare.rows.blocks import is_sparse, row_slices
 from setsquare.tables.outcome import read_outcome
@@ -115,7 +114,8 @@ class OrthogonalGLM(BaseEstimator, ABC):
             feature_names=reader.feature_names,
             protected_names=reader.protected.names,
         )
-        self._solve(problem, reader, n - problem.n_rows, offset is not None)
+        n_dropped = 0 if encoded.keep is None else int(np.count_nonzero(~encoded.keep))
+        self._solve(problem, reader, n_dropped, offset is not None)
         return classes
 
     def _fit_stream(self, stream: Stream, y: Any, protected: Any, weight: Any, offset: Any) -> Any:
@@ -128,11 +128,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
         assert learned.outcome is not None
         family, outcomes, outcome, classes = self._stream_outcome().settle(learned.outcome)
         problem = stream_problem(used, roles, learned, outcome, outcomes, family, self.l2)
-        self._solve(problem, learned.reader, learned.table.n_rows - problem.n_rows, offset is not None)
+        self._solve(problem, learned.reader, learned.table.n_rows - learned.table.n_kept, offset is not None)
         note_columns(self, stream, roles)
         return classes
 
-    def _solve(self, problem: Problem | StreamedProblem, reader: Reader, n_dropped: int, has_offset: bool) -> None:
+    def _solve(self, problem: Problem, reader: Reader, n_dropped: int, has_offset: bool) -> None:
         solution = solve(
             problem,
             self.solver,
@@ -150,7 +150,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.protected_names_ = np.asarray(reader.protected.names, dtype=object)
         self.coefficient_names_ = np.asarray(reader.feature_names, dtype=object)
 
-    def _start(self, problem: Problem | StreamedProblem) -> tuple[Array, Array] | None:
+    def _start(self, problem: Problem) -> tuple[Array, Array] | None:
         before: Solution | None = getattr(self, "solution_", None)
         n_outputs = problem.n_predictors + 1 if problem.family.is_vector else 1
         if before is None or before.coef.shape != (n_outputs, len(problem.feature_names)):

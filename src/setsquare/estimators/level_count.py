@@ -7,7 +7,7 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.glm.freedom import is_early, mixing, refuse_bound
-from setsquare.rows.blocks import mean_weight, row_slices
+from setsquare.rows.blocks import ArrayRows, mean_weight, row_slices
 from setsquare.tables import Design
 from setsquare.tables.frame import dense
 
@@ -29,4 +29,5 @@ def refuse_levels(weight: Array | None, Z: Matrix, protected: Design, source: Ta
         inside[rows] = True
         mixed[rows] = dense(protected.apply(tables.filter_rows(source, inside)).values) @ mix
     counted = weight if weight is None or keep is None else weight[keep]
-    refuse_bound(Z, mixed, mean_weight(n, counted), p)
+    nothing = np.zeros((n, 0))
+    refuse_bound(ArrayRows(Z, nothing, nothing, mean_weight(n, counted), X=mixed), q, p)

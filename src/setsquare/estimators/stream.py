@@ -14,8 +14,9 @@ from setsquare._typing import Array, Table
 from setsquare.errors import InputError
 from setsquare.estimators.stream_outcome import Outcome, Seen
 from setsquare.families import Family
-from setsquare.glm.streamed_problem import Outcomes, StreamedProblem
-from setsquare.rows import Stream, is_dask_array
+from setsquare.glm.outcome_summary import OutcomeSummary
+from setsquare.glm.problem import Problem
+from setsquare.rows import RowsInParts, Stream, is_dask_array
 from setsquare.rows.blocks import Block
 from setsquare.rows.dask import join_arrays
 from setsquare.tables import TableSeen
@@ -224,12 +225,18 @@ class Encoder:
 
 
 def stream_problem(
-    stream: Stream, roles: Roles, learned: Learned, outcome: Outcome, outcomes: Outcomes, family: Family, l2: float
-) -> StreamedProblem:
+    stream: Stream,
+    roles: Roles,
+    learned: Learned,
+    outcome: Outcome,
+    outcomes: OutcomeSummary,
+    family: Family,
+    l2: float,
+) -> Problem:
     """Problem of a stream of the columns that have a role, which was learned."""
     reader = learned.reader
     assert reader.features is not None
     encoder = Encoder(reader, roles, outcome, outcomes.weight)
     names, protected = reader.features.names, reader.protected.names
     blocks = stream.hold(stream.parts(1 + len(names) + len(protected)).map(encoder))
-    return StreamedProblem(blocks, outcomes, family, names, protected, l2)
+    return Problem.of_rows(RowsInParts(blocks, outcomes.n_rows), outcomes, family, names, protected, l2=l2)

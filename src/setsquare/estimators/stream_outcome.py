@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from setsquare import families
 from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.families import Family, contrasts
-from setsquare.glm.streamed_problem import Outcomes
+from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.tables import Level
 from setsquare.tables.column import Column, Levels
 from setsquare.tables.validation import check_classes, refuse_missing_outcome
@@ -28,7 +28,7 @@ class Outcome(Protocol):
         """Look at the column of a batch."""
         ...
 
-    def settle(self, seen: Seen) -> tuple[Family, Outcomes, Outcome, Any]:
+    def settle(self, seen: Seen) -> tuple[Family, OutcomeSummary, Outcome, Any]:
         """Family, summary, the way to code batches, and the classes if there are any, once all batches were seen."""
         ...
 
@@ -41,7 +41,7 @@ class Outcome(Protocol):
 class Seen:
     """A summary of the outcomes, and for classes the weight of each level."""
 
-    outcomes: Outcomes
+    outcomes: OutcomeSummary
     weights: Mapping[Level, float]
 
     def merge(self, other: Seen) -> Seen:
@@ -65,9 +65,9 @@ class Numbers:
         """Look at the column of a batch; refuse values that the family cannot produce."""
         y = self.code(column)[:, 0]
         self.family.check_outcome(y if weight is None else y[weight > 0.0])
-        return Seen(Outcomes.of(y, weight, offset), {})
+        return Seen(OutcomeSummary.of(y, weight, offset), {})
 
-    def settle(self, seen: Seen) -> tuple[Family, Outcomes, Outcome, Any]:
+    def settle(self, seen: Seen) -> tuple[Family, OutcomeSummary, Outcome, Any]:
         """Family, summary, the way to code batches, and no classes."""
         return self.family, seen.outcomes, self, None
 
@@ -96,9 +96,11 @@ class Classes:
         if len(found) > MANY_CLASSES:
             raise InputError("The outcome has too many values to be classes: use OrthogonalGLMRegressor.")
         weights = np.bincount(codes, weight, minlength=len(found))
-        return Seen(Outcomes.of(np.zeros(len(codes)), weight, offset), dict(zip(found, weights.tolist(), strict=True)))
+        return Seen(
+            OutcomeSummary.of(np.zeros(len(codes)), weight, offset), dict(zip(found, weights.tolist(), strict=True))
+        )
 
-    def settle(self, seen: Seen) -> tuple[Family, Outcomes, Outcome, Any]:
+    def settle(self, seen: Seen) -> tuple[Family, OutcomeSummary, Outcome, Any]:
         """Family, summary, the way to code batches, and the classes."""
         names = tuple(sorted(seen.weights))  # type: ignore[type-var]
         weights = np.array([seen.weights[name] for name in names])
@@ -109,7 +111,7 @@ class Classes:
         sums = weights if family.is_vector else weights[1:]
         whole = all(isinstance(name, float) and name == int(name) for name in names)
         classes = np.array([int(name) for name in names] if whole else names)  # type: ignore[arg-type]
-        return family, replace(seen.outcomes, first=sums, second=sums, low=0.0, high=1.0), Classes(names), classes
+        return family, seen.outcomes.of_classes(sums), Classes(names), classes
 
     def code(self, column: Column) -> Array:
         """Outcome (b, k) of a batch: 0 or 1, or contrasts of the class."""

@@ -9,7 +9,8 @@ of the feature itself, and has all its digits.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -60,11 +61,14 @@ class Copies(NamedTuple):
         Features that can safely be told apart, and those whose residuals on these decide.
     B : ndarray of shape (free, suspect)
         Coefficients of that regression.
+    mean : ndarray of shape (suspect,)
+        Mean of the residuals, once it is known.
     """
 
     free: NDArray[np.intp]
     suspect: NDArray[np.intp]
     B: Array
+    mean: Array = np.zeros(0)
 
 
 def correlations(second: Array, mean: Array) -> tuple[Array, Array]:
@@ -104,7 +108,7 @@ def separate(
     mean: Array,
     noise: Array,
     rows: Rows,
-    replace: Callable[[Copies, Array], tuple[Rows, Array]],
+    replace: Callable[[Copies], tuple[Rows, Array]],
 ) -> tuple[Separated, Rows]:
     """Find the features that are combinations of others, and replace near copies by their residuals.
 
@@ -116,8 +120,7 @@ def separate(
         What rounding does to a value of each feature.
     rows : Rows
     replace : callable
-        Takes copies and the matrix that makes the rows' features from ``Z - mean``; returns rows with residuals in
-        place of the suspects, and their second moments.
+        Takes copies; returns rows with residuals less their mean in place of the suspects, and their second moments.
     """
     gram, scale = correlations(second, mean)
     total, unmix, lost = scale, np.eye(len(mean)), np.diag(gram) == 0.0
@@ -128,15 +131,16 @@ def separate(
         noise = noise.copy()
         noise[copies.suspect] += np.abs(copies.B).T @ noise[copies.free]
         limit = np.maximum(ALIASED * total[copies.suspect], ROUNDINGS * noise[copies.suspect])
-        more = _residual_spread(rows, copies, limit) > limit
+        shift, spread = _residuals_of(rows, copies, limit)
+        more = spread > limit
         lost[copies.suspect[~more]] = True
         if not more.any():
             break
-        copies = Copies(copies.free, copies.suspect[more], copies.B[:, more])
+        copies = Copies(copies.free, copies.suspect[more], copies.B[:, more], shift[more])
         step = np.eye(len(mean))
         step[np.ix_(copies.free, copies.suspect)] = -copies.B
         unmix = unmix @ step
-        rows, second = replace(copies, unmix)
+        rows, second = replace(copies)
         gram, scale = correlations(second, mean)
     same = bool((unmix == np.eye(len(mean))).all())
     return Separated(second, np.flatnonzero(~lost), None if same else unmix), rows
@@ -161,34 +165,29 @@ def residuals(Z: Matrix, copies: Copies) -> Array:
     return np.asarray(Z @ C)
 
 
-def _residual_spread(rows: Rows, copies: Copies, limit: Array) -> Array:
-    """Standard deviation of the residuals, from the rows themselves; exact where it may exceed ``limit``."""
+def _residuals_of(rows: Rows, copies: Copies, limit: Array) -> tuple[Array, Array]:
+    """Mean and standard deviation of the residuals, from the rows themselves; exact where it may exceed ``limit``."""
     shift = np.zeros(len(copies.suspect))
-
-    def kernel(block: Block) -> Sums:
-        R = residuals(block.Z, copies) - shift
-        return block.weight @ R, block.weight @ np.square(R)
-
-    mean, square = rows.reduce(kernel)
+    mean, square = rows.reduce(partial(_residual_sums, copies, shift))
     if ((mean**2 > 1e-2 * square) & (square > limit**2)).any():
         shift = mean  # sparse features are not centred: once more, with all digits
-        mean, square = rows.reduce(kernel)
-    return np.sqrt(np.maximum(square - mean**2, 0.0))
+        mean, square = rows.reduce(partial(_residual_sums, copies, shift))
+    return shift + mean, np.sqrt(np.maximum(square - mean**2, 0.0))
 
 
-def centre_filled(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
-    """Take the mean off sparse columns that have hardly a zero, (n, q): far from zero, squares lose their spread.
+def _residual_sums(copies: Copies, shift: Array, block: Block) -> Sums:
+    R = residuals(block.Z, copies) - shift
+    return block.weight @ R, block.weight @ np.square(R)
 
-    A column with more zeros than that has a standard deviation of at least a fifth of its mean.
+
+def centre_filled(Z: Matrix, mean: Array) -> Matrix:
+    """Take the means off sparse columns, (n, q), where they are not 0: those that have hardly a zero (``FILLED``).
+
+    Far from zero, squares lose the spread. A column with more zeros has a standard deviation of at least a fifth of its
+    mean.
     """
-    mean = np.zeros(Z.shape[1])
-    filled = np.bincount(Z.indices, minlength=Z.shape[1]) >= FILLED * Z.shape[0]
-    if filled.any():
-        columns = np.flatnonzero(filled)
-        dense = as_double(Z[:, columns]).toarray()
-        mean[columns] = w @ dense
-        Z = _put_columns(Z, columns, dense - mean[columns])
-    return Z, mean
+    columns = np.flatnonzero(mean)
+    return _put_columns(Z, columns, as_double(Z[:, columns]).toarray() - mean[columns]) if len(columns) else Z
 
 
 def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
@@ -201,19 +200,21 @@ def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
     return sparse.csr_array(rest + sparse.csr_array(values) @ place)
 
 
-def put_residuals(Z: Matrix, w: Array, copies: Copies) -> tuple[Matrix, Array]:
-    """Features (n, 1 + q) with residuals, less their mean, in place of the suspects; and that mean."""
-    R = residuals(Z, copies)
-    shift = w @ R
-    R -= shift
-    if is_sparse(Z):
-        return _put_columns(Z, 1 + copies.suspect, R), shift
-    Z[:, 1 + copies.suspect] = R
-    return Z, shift
+def put_residuals(copies: Copies, block: Block) -> Block:
+    """Put residuals, less their mean, in place of the suspects; dense features are changed in place."""
+    R = residuals(block.Z, copies) - copies.mean
+    if is_sparse(block.Z):
+        return replace(block, Z=_put_columns(block.Z, 1 + copies.suspect, R))
+    block.Z[:, 1 + copies.suspect] = R
+    return block
 
 
-def rounding(Z: Matrix, mean: Array, second: Array) -> Array:
-    """Size of the rounding of a value of each feature; what is stored in few digits may still be whole numbers."""
-    size = np.sqrt(mean**2 + 2.0 * mean * second[0, 1:] + np.diag(second)[1:])
+def rounding(eps: float, mean: Array, second: Array) -> Array:
+    """Size of the rounding of a value of each feature, for values that are rounded to ``eps``."""
+    return np.asarray(eps * np.sqrt(mean**2 + 2.0 * mean * second[0, 1:] + np.diag(second)[1:]))
+
+
+def precision(Z: Matrix) -> float:
+    """Relative rounding of the features; what is stored in few digits may still be whole numbers."""
     narrow = Z.dtype.kind == "f" and Z.dtype != np.float64
-    return np.asarray(size * (np.finfo(Z.dtype).eps / 8.0 if narrow else np.finfo(float).eps))
+    return float(np.finfo(Z.dtype).eps) / 8.0 if narrow else float(np.finfo(float).eps)

@@ -19,7 +19,6 @@ from setsquare.glm.preparation import Prepared
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
 from setsquare.glm.sqp import reduced_hessian, solve_reduced, solve_sqp
-from setsquare.glm.streamed_problem import StreamedProblem
 from setsquare.rows.blocks import Block, Sums
 
 #: Curvature, relative to that of the intercept-only model, at which the data do not determine a direction at all.
@@ -96,7 +95,7 @@ def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | 
     return Solution(intercept, coef, multipliers, status, end.trace[-1].iteration, end.trace, certificate, solver)
 
 
-def class_coefficients(problem: Problem | StreamedProblem, intercept: Array, coef: Array) -> tuple[Array, Array]:
+def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple[Array, Array]:
     """Coefficients as a user has them, in the contrasts that the objective works in."""
     intercept, coef = np.atleast_1d(intercept), np.atleast_2d(coef)
     n_outputs = problem.n_predictors + 1 if problem.family.is_vector else 1
@@ -165,7 +164,7 @@ def associate(prepared: Prepared, end: Iterate) -> Association:
     with np.errstate(divide="ignore", invalid="ignore"):  # predictions beyond float64 have no correlation
         found = _tally(prepared, end, level < AT_THE_EDGE)
         # The correlation of what varies by less is rounding. At the edge one class takes all, with few digits left.
-        floor = Floor(1e-8 * level * prepared.problem.outcome_spread(), 0.0 if level < AT_THE_EDGE else 1e-6)
+        floor = Floor(1e-8 * level * prepared.problem.outcomes.spread, 0.0 if level < AT_THE_EDGE else 1e-6)
         left = found.correlations(prepared.basis.mean, floor)
     without = found.without_few(left, prepared.problem.n_rows)
     return Association(float(left[0]), *without, found.prediction / found.outcome if found.outcome > 0.0 else 0.0)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from setsquare._typing import Array, Matrix
+from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.glm.problem import Problem
 from setsquare.projection import Basis
-from setsquare.rows.blocks import as_double, is_sparse
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import Block, Rows, is_sparse
 
 #: Canonical correlation with the protected columns that is rounding: the features know nothing of them there.
 UNREACHABLE = 1e-10
@@ -33,9 +34,9 @@ def check_freedom(basis: Basis, zq: Array, whitening: Array) -> None:
         refuse_no_freedom(f"{basis.rank} independent", whitening.shape[1])
 
 
-def check_varies(basis: Basis | None, n_free: int, spread: float, outcome_spread: Callable[[], float]) -> None:
+def check_varies(basis: Basis | None, n_free: int, spread: float, outcome_spread: float) -> None:
     """Refuse a constant fit where features are few: uncorrelated with the protected columns, but not independent."""
-    if basis is not None and basis.rank >= n_free and spread <= CONSTANT_FIT * outcome_spread():
+    if basis is not None and basis.rank >= n_free and spread <= CONSTANT_FIT * outcome_spread:
         refuse_no_freedom(f"{basis.rank} independent", n_free)
 
 
@@ -45,14 +46,6 @@ def refuse_no_freedom(protected: str, n_free: int) -> None:
         f"{protected} protected column(s) leave no freedom to the features (n_features = {n_free}): only a constant "
         "prediction is orthogonal to them; give more features than protected columns, or fewer protected levels."
     )
-
-
-def refuse_early(problem: Problem) -> None:
-    """Refuse more protected columns than features have room for, before anything of their number squared is formed."""
-    X = problem.protected
-    if X is not None and is_early(problem.n_rows, problem.features.shape[1], X.shape[1]):
-        mixed = X @ mixing(X.shape[1], problem.features.shape[1])
-        refuse_bound(problem.features, mixed, problem.mean_weight(), X.shape[1])
 
 
 def is_early(n: int, q: int, p: int) -> bool:
@@ -65,31 +58,43 @@ def mixing(p: int, q: int) -> Array:
     return np.random.default_rng(0).choice([-1.0, 1.0], size=(p, q + 5))
 
 
-def refuse_bound(Z: Matrix, mixed: Array, w: Array, p: int) -> None:
-    """Refuse features (n, q) of which every combination is correlated with random combinations (n, q + 5) of p columns.
+def refuse_early(problem: Problem) -> None:
+    """Refuse more protected columns than features have room for, before anything of their number squared is formed."""
+    q, p = len(problem.feature_names), len(problem.protected_names)
+    if is_early(problem.n_rows, q, p):
+        refuse_bound(problem.rows, q, p, mixing(p, q))
 
-    Then it is correlated with the columns themselves. Where that is not clear, nothing is refused here.
+
+def refuse_bound(rows: Rows, q: int, p: int, mix: Array | None = None) -> None:
+    """Refuse q features of which every combination is correlated with random combinations of p protected columns.
+
+    Then it is correlated with the columns themselves. Where that is not clear, nothing is refused here. ``mix`` makes
+    the combinations, (p, q + 5); without it they stand in place of the protected columns.
     """
-    features = as_double(Z).toarray() if is_sparse(Z) else np.asarray(Z, dtype=np.float64)
-    if not (np.isfinite(features).all() and np.isfinite(mixed).all()):
+    moments = rows.reduce(partial(_mixed_moments, q, mix), Moments.merge)
+    S = moments.scatter / moments.weight
+    if not np.isfinite(S).all():
+        return  # squares beyond float64 are refused later, by name
+    T, U = (_orthonormal(S[part, part], moments.mean[part]) for part in (slice(0, q), slice(q, None)))
+    if T is None or U is None or not T.shape[1] or U.shape[1] < T.shape[1]:
         return
-    with np.errstate(over="ignore", invalid="ignore"):  # squares beyond float64 are refused later, by name
-        U, Q = _orthonormal(features, w), _orthonormal(mixed, w)
-    if U is None or Q is None or not U.shape[1] or Q.shape[1] < U.shape[1]:
-        return
-    if np.linalg.svd(Q.T @ U, compute_uv=False).min() > CLEAR:
-        refuse_no_freedom(f"{p}", U.shape[1])
+    if np.linalg.svd(U.T @ S[q:, :q] @ T, compute_uv=False).min() > CLEAR:
+        refuse_no_freedom(f"{p}", T.shape[1])
 
 
-def _orthonormal(A: Array, w: Array) -> Array | None:
-    """Orthonormal basis (n, f) of centred columns times the root of the weights; None where the rank is in doubt."""
-    centred = np.sqrt(w)[:, None] * (A - w @ A)
-    spread = np.linalg.norm(centred, axis=0)
-    if not np.isfinite(spread).all():
-        return None
-    varies = spread > 1e-10 * np.abs(w @ A)
+def _mixed_moments(q: int, mix: Array | None, block: Block) -> Moments:
+    Z = block.Z.toarray() if is_sparse(block.Z) else block.Z[:, -q:]
+    X = np.asarray(block.X)
+    return Moments.of([Z, X if mix is None else X @ mix], block.weight)
+
+
+def _orthonormal(S: Array, mean: Array) -> Array | None:
+    """Map to an orthonormal basis of columns with these second moments; None where the rank is in doubt."""
+    spread = np.sqrt(np.maximum(np.diag(S), 0.0))
+    varies = spread > 1e-10 * np.abs(mean)
+    inverse = np.divide(1.0, spread, out=np.zeros_like(spread), where=varies)
     if not varies.any():
-        return centred[:, :0]
-    U, s, _ = np.linalg.svd(centred[:, varies] / spread[varies], full_matrices=False)
-    clear, lost = s > 1e-4 * s[0], s < 1e-10 * s[0]
-    return U[:, clear] if (clear | lost).all() else None
+        return S[:, :0]
+    values, vectors = np.linalg.eigh(inverse[:, None] * S * inverse)
+    clear, lost = values > 1e-8 * values[-1], values < 1e-13 * values[-1]
+    return inverse[:, None] * vectors[:, clear] / np.sqrt(values[clear]) if (clear | lost).all() else None

@@ -43,17 +43,22 @@ class Point(NamedTuple):
 
 
 def intercept_sums(family: Family, intercept: Array, block: Block) -> Sums:
-    """Sums of :class:`Point` over a block; without an offset and with few outcomes, a row may stand for all."""
-    eta = intercept + (np.zeros((len(block.weight), len(intercept))) if block.offset is None else block.offset)
-    terms = family.terms(block.y, eta, np.zeros_like(eta))
-    w = block.weight
+    """Sums of :class:`Point` over a block; without an offset a row stands for all."""
+    eta = intercept[None] if block.offset is None else intercept + block.offset
+    terms, w = family.terms(block.y, eta, np.zeros_like(eta)), block.weight
+    size = np.sqrt(np.einsum("nk,nk->n", terms.slope, terms.slope))
     return (
         np.asarray(w @ terms.loss),
-        w @ terms.mean,
+        _total(w, terms.mean),
         w @ terms.slope,
-        np.tensordot(w, terms.curvature, axes=1),
-        np.asarray(w @ np.sqrt(np.einsum("nk,nk->n", terms.slope, terms.slope))),
+        _total(w, terms.curvature),
+        np.asarray(w @ size),
     )
+
+
+def _total(w: Array, values: Array) -> Array:
+    """Weighted sum over the rows, of which one may stand for all."""
+    return np.asarray(np.tensordot(w, values, axes=1) if len(values) == len(w) else w.sum() * values[0])
 
 
 def point_of(sums: Sums) -> Point:

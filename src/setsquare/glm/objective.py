@@ -21,7 +21,8 @@ import numpy as np
 from setsquare._typing import Array, Matrix
 from setsquare.families import Family, RowTerms
 from setsquare.families.barrier import add_barrier, barrier_loss
-from setsquare.rows.blocks import Block, Rows, Sums, gram_and_product, weighted_gram
+from setsquare.rows.blocks import Block, Summable, Sums
+from setsquare.rows.products import gram_and_product, weighted_gram
 
 
 class Values(NamedTuple):
@@ -94,7 +95,7 @@ class Objective:
 
     Attributes
     ----------
-    rows : Rows
+    rows : Summable
     family : Family
     to_raw : ndarray of shape (1 + q, m), or an operator of that shape
         Takes whitened coordinates to intercept and coefficients of the features in ``rows``.
@@ -109,7 +110,7 @@ class Objective:
         Strength of a logarithmic barrier at the edge of the link's domain (``solvers.edge``); none by default.
     """
 
-    rows: Rows
+    rows: Summable
     family: Family
     to_raw: Matrix
     penalty: Array

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import lapack
 
-from setsquare._typing import Array, Matrix
+from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
-from setsquare.families import RowTerms, contrasts
+from setsquare.families import Family, RowTerms
 from setsquare.glm.aliasing import (
+    FILLED,
     Copies,
-    Separated,
     centre_filled,
     correlations,
     independent,
+    precision,
     put_residuals,
     rounding,
     separate,
@@ -37,19 +36,11 @@ from setsquare.glm.intercept import (
 )
 from setsquare.glm.objective import Objective, Start
 from setsquare.glm.problem import Problem
-from setsquare.glm.streamed_problem import StreamedProblem
-from setsquare.projection import Basis, protected_basis
-from setsquare.rows.blocks import (
-    ArrayRows,
-    Block,
-    Rows,
-    Sums,
-    as_double,
-    gram_and_product,
-    is_sparse,
-    quietly,
-    row_slices,
-)
+from setsquare.projection import Basis
+from setsquare.projection.basis import basis_of_rows
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import Block, Rows, Sums, add_sums, as_double, is_sparse
+from setsquare.rows.products import gram_and_product
 
 #: Mean square under which float64 has lost digits of it.
 SMALLEST = 1e-290
@@ -63,7 +54,7 @@ class Prepared:
 
     Attributes
     ----------
-    problem : Problem or StreamedProblem
+    problem : Problem
     objective : Objective
     basis : Basis or None
         Of the protected columns.
@@ -82,7 +73,7 @@ class Prepared:
         ``aliasing``.
     """
 
-    problem: Problem | StreamedProblem
+    problem: Problem
     objective: Objective
     basis: Basis | None
     mean: Array
@@ -122,49 +113,165 @@ class Prepared:
         return np.column_stack([centred, whitened.T]).ravel()
 
 
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the first reading of the rows tells.
+
+    Attributes
+    ----------
+    mean : ndarray of shape (q,)
+        Of the features.
+    filled : ndarray of shape (q,) or None
+        How many values of sparse features are stored.
+    moments : Moments
+        Of the protected columns and the outcome, side by side.
+    null : tuple of arrays
+        Sums of the intercept-only model; empty with an offset.
+    eps : float
+        Relative rounding of the features.
+    """
+
+    mean: Array
+    filled: IntArray | None
+    moments: Moments
+    null: Sums
+    eps: float
+
+    def merge(self, other: Survey) -> Survey:
+        """What the rows of both tell."""
+        mean, *null = add_sums((self.mean, *self.null), (other.mean, *other.null))
+        filled = None if self.filled is None or other.filled is None else self.filled + other.filled
+        return Survey(mean, filled, self.moments.merge(other.moments), tuple(null), max(self.eps, other.eps))
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """What a problem's first reading is good for.
+
+    Attributes
+    ----------
+    found : Survey
+    basis : Basis or None
+        Of the protected columns.
+    mean : ndarray of shape (q,)
+        What is to be taken off the features: their mean, but 0 for sparse ones, unless they have hardly a zero.
+    label_share : float
+    intercept : ndarray of shape (k,)
+        Of the intercept-only model, which is ``null``.
+    """
+
+    found: Survey
+    basis: Basis | None
+    mean: Array
+    label_share: float
+    intercept: Array
+    null: Point
+
+    def start(self, problem: Problem, m: int, moments: Sums | None = None) -> Start:
+        """The intercept-only model for ``m`` coordinates a predictor; moments of the features spare a reading there."""
+        k, null, sums, mean = problem.n_predictors, self.null, None, self.null.mean
+        if not problem.has_offset:
+            average = self.found.moments.mean[None, -k:]
+            terms = problem.family.terms(average, self.intercept[None], np.zeros((1, k)))
+            mean = terms.mean[0]  # to the last digit that of every row, so that none differs from it
+            if moments is not None and problem.family.link == "canonical":
+                sums = null_sums(null.loss, terms, *moments)
+        theta = np.zeros((k, m))
+        theta[:, 0] = self.intercept
+        curvature, steepness = float(np.trace(null.hessian)) / k, steepness_at(problem.family, problem.outcomes.mean)
+        return Start(theta.ravel(), null.loss, mean, null.slope, curvature, steepness, sums)
+
+
+def survey(problem: Problem) -> Surveyed:
+    """Read the rows for means, a basis of the protected columns and the intercept-only model; refuse what is hopeless.
+
+    It takes one reading; further ones with an offset, or where protected columns are nearly combinations of others.
+    """
+    refuse_early(problem)
+    q, p = len(problem.feature_names), len(problem.protected_names)
+    given = fit_null(problem) if problem.has_offset else None
+    intercept = link_of(problem.family, problem.outcomes.mean) if given is None else given[0]
+    kernel = partial(_survey, q, problem.family, intercept if given is None else None)
+    found = problem.rows.reduce(kernel, Survey.merge)
+    moments, share, basis = found.moments, 0.0, None
+    if p:
+        own = Moments(moments.weight, moments.mean[:p], moments.scatter[:p, :p])
+        basis = basis_of_rows(own, tuple(problem.protected_names), problem.rows)
+        total = float(np.trace(moments.scatter[p:, p:]))
+        cross = basis.transform.T @ moments.scatter[:p, p:]
+        share = float(np.sum(cross**2)) / total if total > 0.0 else 0.0
+    mean = found.mean if found.filled is None else np.where(found.filled >= FILLED * problem.n_rows, found.mean, 0.0)
+    return Surveyed(found, basis, mean, share, intercept, point_of(found.null) if given is None else given[1])
+
+
+def _survey(q: int, family: Family, intercept: Array | None, block: Block) -> Survey:
+    thin, w = is_sparse(block.Z), block.weight
+    Z = block.Z if thin else block.Z[:, -q:]
+    parts = [block.y] if block.X is None else [block.X, block.y]
+    null = () if intercept is None else intercept_sums(family, intercept, block)
+    filled = np.bincount(Z.indices, minlength=q) if thin else None
+    return Survey(np.asarray(w @ Z), filled, Moments.of(parts, w), null, precision(Z))
+
+
+def fit_null(problem: Problem) -> tuple[Array, Point]:
+    """Intercept of the intercept-only model beside an offset, and the model there: some readings of the rows."""
+    outcomes, family = problem.outcomes, problem.family
+    assert outcomes.offset is not None
+
+    def at(intercept: Array) -> Point:
+        return point_of(problem.rows.reduce(partial(intercept_sums, family, intercept)))
+
+    first = first_intercept(family, outcomes.mean, outcomes.offset / outcomes.weight, outcomes.top)
+    return fit_intercept(at, family, outcomes.mean, first, outcomes.top)
+
+
+@dataclass(frozen=True, slots=True)
+class Centre:
+    """Makes a block what an objective reads: ones, features less ``mean``, and the basis of the protected columns."""
+
+    mean: Array
+    basis: Basis | None
+
+    def __call__(self, block: Block) -> Block:
+        """Return a new block; one that has its ones already was made for this reading, and is changed in place."""
+        Q = block.Q if self.basis is None else self.basis.apply(np.asarray(block.X))
+        return replace(block, Z=self._features(block.Z), Q=Q)
+
+    def _features(self, Z: Matrix) -> Matrix:
+        if is_sparse(Z):
+            ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
+            return sparse.hstack([ones, centre_filled(sparse.csr_array(as_double(Z)), self.mean)], format="csr")
+        if Z.shape[1] > len(self.mean):
+            Z[:, 1:] -= self.mean
+            return Z
+        # Column by column in memory: weights then run along the rows, not along a few features.
+        centred = np.empty((Z.shape[0], 1 + Z.shape[1]), order="F")
+        centred[:, 0] = 1.0
+        np.subtract(Z, self.mean, out=centred[:, 1:])
+        return centred
+
+
 def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten the features (or only standardise them), take a basis of the protected columns, set the objective up."""
-    refuse_early(problem)
-    parts = read_rows(problem)
-    y, Q, w, offset, basis = parts
-    Z, mean = _centre(problem.features, w)
-    rows: Rows = ArrayRows(Z, y, Q, w, offset, problem.protected)
+    surveyed = survey(problem)
+    basis, mean = surveyed.basis, surveyed.mean.copy()
+    rows: Rows = problem.rows.map(Centre(surveyed.mean, basis)).keep()
     moments = rows.reduce(feature_moments)
     check_squares(problem, np.diag(moments[0])[1:])
 
-    def exchange(copies: Copies, unmix: Array) -> tuple[ArrayRows, Array]:
-        nonlocal Z, moments
-        Z, shift = put_residuals(Z, w, copies)
-        mean[copies.suspect] += shift
-        changed = ArrayRows(Z, y, Q, w, offset, problem.protected)
-        moments = changed.reduce(feature_moments)
-        return changed, moments[0]
+    def exchange(copies: Copies) -> tuple[Rows, Array]:
+        nonlocal rows, moments
+        mean[copies.suspect] += copies.mean
+        rows = rows.map(partial(put_residuals, copies)).keep()
+        moments = rows.reduce(feature_moments)
+        return rows, moments[0]
 
-    separated, rows = separate(moments[0], mean, rounding(problem.features, mean, moments[0]), rows, exchange)
-
-    def start(m: int) -> Start:
-        return null_model(problem, parts, m, moments)
-
-    return set_up(problem, rows, basis, mean, separated, moments[2], start, label_share(y, Q, w), whiten=whiten)
-
-
-def set_up(
-    problem: Problem | StreamedProblem,
-    rows: Rows,
-    basis: Basis | None,
-    mean: Array,
-    separated: Separated,
-    zq: Array,
-    start: Callable[[int], Start],
-    share: float,
-    *,
-    whiten: bool = True,
-) -> Prepared:
-    """Set the objective up, given rows with separated features, their moments with the basis, and the start."""
+    noise = rounding(surveyed.found.eps, mean, moments[0])
+    separated, rows = separate(moments[0], mean, noise, rows, exchange)
     second, kept, unmix = separated.second, separated.kept, separated.unmix
     gram, scale = correlations(second, mean)
     if basis is not None and basis.rank >= len(kept):
-        check_freedom(basis, zq[1:] / scale[:, None], _whitening(gram, kept))
+        check_freedom(basis, moments[2][1:] / scale[:, None], _whitening(gram, kept))
     M = np.diag(1.0 / scale) if unmix is None else unmix / scale
     ridge = problem.l2 * (M.T @ M)
     columns = independent(gram + ridge, DETERMINED) if problem.l2 > 0.0 else kept
@@ -174,14 +281,13 @@ def set_up(
     penalty = np.zeros((to_raw.shape[1],) * 2)
     coefficients = T if unmix is None else unmix @ T
     penalty[1:, 1:] = problem.l2 * coefficients.T @ coefficients
-    rank = 0 if basis is None else basis.rank
-    objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start(to_raw.shape[1]))
-    names = np.asarray(problem.feature_names, dtype=object)
-    aliased = tuple(np.delete(names, kept))
-    return Prepared(problem, objective, basis, mean, scale, gram, aliased, share, unmix)
+    rank, start = 0 if basis is None else basis.rank, surveyed.start(problem, to_raw.shape[1], moments)
+    objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start)
+    aliased = tuple(np.delete(np.asarray(problem.feature_names, dtype=object), kept))
+    return Prepared(problem, objective, basis, mean, scale, gram, aliased, surveyed.label_share, unmix)
 
 
-def check_squares(problem: Problem | StreamedProblem, squares: Array) -> None:
+def check_squares(problem: Problem, squares: Array) -> None:
     """Refuse features whose mean squares (q,) leave float64, at either end, and name them."""
     names = np.asarray(problem.feature_names, dtype=object)
     large = ~np.isfinite(squares)
@@ -191,10 +297,9 @@ def check_squares(problem: Problem | StreamedProblem, squares: Array) -> None:
             "or repair them."
         )
     small = np.flatnonzero(squares < SMALLEST)
-    if isinstance(problem, Problem) and len(small):
-        columns = problem.features[:, small]
-        span = columns.max(axis=0) - columns.min(axis=0)
-        tiny = np.asarray(span.todense() if is_sparse(span) else span).ravel() > 0.0
+    if len(small):
+        low, high = problem.rows.reduce(partial(_ends, small - len(squares)), _wider)
+        tiny = low < high
         if tiny.any():
             raise InputError(
                 f"Feature(s) {', '.join(names[small[tiny]][:5])} have values so small that their squares vanish in "
@@ -202,37 +307,15 @@ def check_squares(problem: Problem | StreamedProblem, squares: Array) -> None:
             )
 
 
-class RowParts(NamedTuple):
-    """All of a problem's rows but the features: outcome (n, k), basis (n, r), weights, offset, and the basis' maker."""
-
-    y: Array
-    Q: Array
-    w: Array
-    offset: Array | None
-    basis: Basis | None
+def _ends(columns: NDArray[np.intp], block: Block) -> tuple[Array, Array]:
+    """Smallest and largest value of some features, which are counted from the last."""
+    Z = block.Z[:, block.Z.shape[1] + columns]
+    Z = Z.toarray() if is_sparse(Z) else Z
+    return Z.min(axis=0), Z.max(axis=0)
 
 
-def read_rows(problem: Problem) -> RowParts:
-    """Code the outcome and the offset, and take a basis of the protected columns."""
-    w = problem.mean_weight()
-    basis = None if problem.protected is None else protected_basis(problem.protected, w, tuple(problem.protected_names))
-    Q = np.zeros((problem.n_rows, 0)) if basis is None else basis.apply(np.asarray(problem.protected))
-    return RowParts(problem.coded_outcome(), Q, w, _coded_offset(problem), basis)
-
-
-def _centre(Z: Matrix, w: Array) -> tuple[Matrix, Array]:
-    """A column of ones and the features less their mean; sparse features are left where they are, to stay sparse."""
-    if is_sparse(Z):
-        ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
-        Z, mean = centre_filled(sparse.csr_array(as_double(Z)), w)
-        return sparse.hstack([ones, Z], format="csr"), mean
-    mean = np.asarray(w @ Z, dtype=np.float64)
-    # Column by column in memory: weights then run along the rows, not along a few features.
-    centred = np.empty((Z.shape[0], 1 + Z.shape[1]), order="F")
-    centred[:, 0] = 1.0
-    for rows in row_slices(*Z.shape):
-        np.subtract(Z[rows], mean, out=centred[rows, 1:])
-    return centred, mean
+def _wider(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+    return np.minimum(a[0], b[0]), np.maximum(a[1], b[1])
 
 
 def feature_moments(block: Block) -> Sums:
@@ -252,49 +335,6 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
     return T
 
 
-def null_model(problem: Problem, rows: RowParts, m: int, moments: Sums | None = None) -> Start:
-    """The intercept-only model, for ``m`` coordinates a predictor; moments of the features spare a reading there."""
-    if rows.offset is not None:
-        return _null_with_offset(problem, rows, rows.offset, m)
-    w, y = rows.w, rows.y
-    intercept = link_of(problem.family, problem.mean_outcome())
-    terms = problem.family.terms(y, intercept[None], np.zeros_like(intercept)[None])  # a row stands for all
-    loss, slope = float(w @ terms.loss), float(w @ np.sqrt(np.einsum("nk,nk->n", terms.slope, terms.slope)))
-    alike = moments is not None and problem.family.link == "canonical"
-    sums = null_sums(loss, terms, *moments) if moments is not None and alike else None
-    curvatures = np.trace(terms.curvature, axis1=1, axis2=2) / problem.n_predictors
-    curvature, steepness = float(w @ np.broadcast_to(curvatures, w.shape)), float(np.trace(terms.mean_slope[0]))
-    return Start(null_theta(intercept, m), loss, terms.mean[0], slope, curvature, steepness, sums)
-
-
-def _null_with_offset(problem: Problem, rows: RowParts, offset: Array, m: int) -> Start:
-    average, top = problem.mean_outcome(), float(offset.max())
-    nothing = np.zeros((problem.n_rows, 0))
-    block = Block(nothing, rows.y, nothing, rows.w, offset)
-
-    def at(intercept: Array) -> Point:
-        return point_of(quietly(partial(intercept_sums, problem.family, intercept), block))
-
-    first = first_intercept(problem.family, average, rows.w @ offset, top)
-    return start_of(problem, *fit_intercept(at, problem.family, average, first, top), m)
-
-
-def start_of(
-    problem: Problem | StreamedProblem, intercept: Array, point: Point, m: int, sums: Sums | None = None
-) -> Start:
-    """The intercept-only model as a start, for ``m`` coordinates a predictor."""
-    curvature = float(np.trace(point.hessian)) / len(intercept)
-    steepness = steepness_at(problem.family, problem.mean_outcome())
-    return Start(null_theta(intercept, m), point.loss, point.mean, point.slope, curvature, steepness, sums)
-
-
-def null_theta(intercept: Array, m: int) -> Array:
-    """Coordinates of the model with these intercepts (k,) and nothing else, ``m`` for each of them."""
-    theta = np.zeros((len(intercept), m))
-    theta[:, 0] = intercept
-    return theta.ravel()
-
-
 def null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
     """The sums of :meth:`Objective.model` where all rows have the same mean and curvature."""
     mean, mean_slope, curvature = terms.mean[0], terms.mean_slope[0], terms.curvature[0]
@@ -302,18 +342,3 @@ def null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array)
     J, H = mean_slope[:, :, None, None] * zq.T, curvature[:, :, None, None] * second
     g = np.outer(second[0], mean) - zy
     return np.asarray(loss), np.outer(zq[0], zero), zero, zero, np.trace(mean_slope), g, J, H
-
-
-def _coded_offset(problem: Problem) -> Array | None:
-    if problem.offset is None:
-        return None
-    if not problem.family.is_vector:
-        return problem.offset.reshape(problem.n_rows, 1)
-    return problem.offset @ contrasts(problem.n_predictors + 1)
-
-
-def label_share(y: Array, Q: Array, w: Array) -> float:
-    """R² of the least-squares fit of the outcome on the protected columns."""
-    centred = y - w @ y
-    total = float(np.sum(w @ centred**2))
-    return float(np.sum((Q.T @ (w[:, None] * centred)) ** 2)) / total if total > 0.0 else 0.0

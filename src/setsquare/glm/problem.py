@@ -1,17 +1,19 @@
-"""What is to be solved: features, outcome, protected columns and a family, checked once."""
+"""What is to be solved: rows of features, outcome and protected columns, and a family, checked once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
 from setsquare._typing import Array, Matrix
 from setsquare.errors import InputError
 from setsquare.families import Family, contrasts, family
+from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.projection import check_rows
-from setsquare.rows.blocks import is_sparse, mean_weight
+from setsquare.rows.blocks import ArrayRows, Rows, is_sparse, mean_weight
 from setsquare.tables.validation import (
     check_finite,
     check_l2,
@@ -19,6 +21,7 @@ from setsquare.tables.validation import (
     check_one_column,
     check_same_rows,
     check_weight,
+    refuse_zero_weight,
 )
 
 #: Share of the weight that leaves no other row a say; and the largest number whose square, summed, stays in float64.
@@ -50,6 +53,13 @@ class Problem:
         Take the outcome as it is, even where the family cannot produce it (a probability of 1.02): the estimating
         equations need only means that are in range.
 
+    Attributes
+    ----------
+    rows : Rows
+        The rows that count: features, coded outcome and offset, protected columns, weights that sum to one; no basis.
+    outcomes : OutcomeSummary
+        Of these rows.
+
     Examples
     --------
     >>> import numpy as np
@@ -71,6 +81,8 @@ class Problem:
     feature_names: Sequence[str] = ()
     protected_names: Sequence[str] = ()
     quasi: bool = False
+    rows: Rows = field(init=False, repr=False)
+    outcomes: OutcomeSummary = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         Z = self.features.tocsr() if is_sparse(self.features) else _array(self.features, "feature", np.float16)
@@ -85,63 +97,99 @@ class Problem:
         for key in ("weight", "offset"):
             given = getattr(self, key)
             values[key] = None if given is None else _array(given, key)
-        for key, value in values.items():
-            object.__setattr__(self, key, value)
+        _set(self, values)
         _check(self)
+        rows = _counted_rows(self)
+        _set(self, {"rows": rows, "outcomes": _summarise(self, rows)})
+
+    @classmethod
+    def of_rows(
+        cls,
+        rows: Rows,
+        outcomes: OutcomeSummary,
+        family: Family,
+        feature_names: Sequence[str],
+        protected_names: Sequence[str] = (),
+        *,
+        l2: float = 0.0,
+        quasi: bool = False,
+    ) -> Problem:
+        """Problem whose rows live elsewhere; ``features``, ``outcome`` and the other arrays are then None.
+
+        Parameters
+        ----------
+        rows : Rows
+            Features behind a column of ones, coded outcome (b, k), protected columns, weights that sum to one over all
+            blocks, offset; without a basis. Each reading must make them anew, because they are changed in place.
+        outcomes : OutcomeSummary
+            Of all rows.
+        """
+        problem = object.__new__(cls)
+        _set(problem, dict.fromkeys(each.name for each in fields(cls)))
+        names = {"feature_names": tuple(feature_names), "protected_names": tuple(protected_names)}
+        _set(problem, names | {"rows": rows, "outcomes": outcomes, "family": family, "l2": l2, "quasi": quasi})
+        _check_summary(problem)
+        return problem
 
     @property
     def n_rows(self) -> int:
-        """Number of rows."""
-        return int(self.outcome.shape[0])
+        """Number of rows that count."""
+        return self.outcomes.n_rows
 
     @property
     def n_predictors(self) -> int:
         """Linear predictors a row: 1, or classes minus one."""
-        if not self.family.is_vector:
-            return 1
-        return int(self.outcome.max()) if self.outcome.ndim == 1 else self.outcome.shape[1] - 1
+        return len(self.outcomes.mean) - 1 if self.family.is_vector else 1
 
     @property
     def has_offset(self) -> bool:
         """Whether the linear predictor has an offset."""
-        return self.offset is not None
+        return self.outcomes.offset is not None
 
     def mean_weight(self) -> Array:
         """Weights that sum to one."""
-        return mean_weight(self.n_rows, self.weight)
-
-    def counted(self) -> Problem:
-        """Return the problem without its rows of weight 0: whatever stands in them, it would enter as 0 times that."""
-        if self.weight is None or self.weight.all():
-            return self
-        rows = np.flatnonzero(self.weight)
-        return replace(
-            self,
-            features=self.features[rows],
-            outcome=self.outcome[rows],
-            protected=None if self.protected is None else self.protected[rows],
-            weight=self.weight[rows],
-            offset=None if self.offset is None else self.offset[rows],
-        )
+        return mean_weight(len(self.outcome), self.weight)
 
     def coded_outcome(self) -> Array:
         """Outcome of shape (n, k): as it is, or the class in contrasts."""
         if not self.family.is_vector:
             return self.outcome[:, None]
-        C = contrasts(self.n_predictors + 1)
+        C = contrasts(_n_classes(self.outcome))
         return np.asarray(C[self.outcome.astype(int)] if self.outcome.ndim == 1 else self.outcome @ C)
 
-    def outcome_spread(self) -> float:
-        """Standard deviation of the outcome, over all its columns."""
-        y, w = self.coded_outcome(), self.mean_weight()
-        return float(np.sqrt(np.sum(w @ (y - w @ y) ** 2)))
 
-    def mean_outcome(self) -> Array:
-        """Weighted mean of the outcome, (1,), or share of each class, (K,)."""
-        w = self.mean_weight()
-        if not self.family.is_vector or self.outcome.ndim == 2:
-            return np.atleast_1d(w @ self.outcome)
-        return np.asarray(np.bincount(self.outcome.astype(int), weights=w), dtype=np.float64)
+def _set(problem: Problem, values: Mapping[str, object]) -> None:
+    for key, value in values.items():
+        object.__setattr__(problem, key, value)
+
+
+def _n_classes(outcome: Array) -> int:
+    return int(outcome.max()) + 1 if outcome.ndim == 1 else outcome.shape[1]
+
+
+def _counted_rows(problem: Problem) -> ArrayRows:
+    """All rows but those of weight 0: whatever stands in them, it would enter as 0 times that."""
+    n, y, offset = len(problem.outcome), problem.coded_outcome(), problem.offset
+    if offset is not None:
+        C = contrasts(_n_classes(problem.outcome)) if problem.family.is_vector else None
+        offset = offset.reshape(n, 1) if C is None else offset @ C
+    parts: tuple[Any, ...] = (problem.features, y, np.zeros((n, 0)), problem.mean_weight(), offset, problem.protected)
+    if problem.weight is None or problem.weight.all():
+        return ArrayRows(*parts)
+    counted = np.flatnonzero(problem.weight)
+    parts = tuple(None if part is None else part[counted] for part in parts)
+    return ArrayRows(*parts)
+
+
+def _summarise(problem: Problem, rows: ArrayRows) -> OutcomeSummary:
+    if not problem.family.is_vector:
+        return OutcomeSummary.of(rows.y[:, 0], rows.weight, rows.offset)
+    y, w = problem.outcome, problem.mean_weight()
+    if y.ndim == 2:
+        y = y if problem.weight is None else y[problem.weight > 0.0]
+        return OutcomeSummary.of(y, rows.weight, rows.offset)
+    shares = np.asarray(np.bincount(y.astype(int), weights=w), dtype=np.float64)
+    return OutcomeSummary.of(rows.y[:, 0], rows.weight, rows.offset).of_classes(shares)
 
 
 def _array(values: object, what: str, *stored: type[np.floating]) -> Array:
@@ -187,6 +235,33 @@ def _check(problem: Problem) -> None:
     _check_outcome(problem)
 
 
+def _check_summary(problem: Problem) -> None:
+    """Refuse what the summary of rows that live elsewhere shows."""
+    outcomes, p = problem.outcomes, len(problem.protected_names)
+    if not outcomes.weight > 0.0:
+        refuse_zero_weight()
+    if not np.isfinite(outcomes.weight):
+        raise InputError("The sample weights add up to more than float64 holds: divide them by the largest.")
+    check_l2(problem.l2)
+    if p:
+        check_rows(outcomes.n_rows, p)
+    if problem.family.is_vector:
+        if not (outcomes.mean > 0.0).all():
+            raise InputError("Each class needs a row of positive weight: give it rows or leave it out.")
+        return
+    _check_range(outcomes.low, outcomes.high, problem.family)
+
+
+def _check_range(low: float, high: float, family: Family) -> None:
+    if (largest := max(-low, high)) > LARGEST:
+        raise InputError(f"The outcome has values as large as {largest:g}, whose squares exceed float64: rescale it.")
+    if low >= high:
+        raise InputError(
+            f"Every outcome is {low:g}, so there is nothing to predict: the {family.name} family needs an outcome that "
+            "varies."
+        )
+
+
 def _check_outcome(problem: Problem) -> None:
     y = problem.outcome if problem.weight is None else problem.outcome[problem.weight > 0.0]
     if problem.family.is_vector:
@@ -194,20 +269,9 @@ def _check_outcome(problem: Problem) -> None:
         return
     if not problem.quasi:
         problem.family.check_outcome(y)
-    if problem.offset is not None and problem.offset.size != problem.n_rows:
+    if problem.offset is not None and problem.offset.size != len(problem.outcome):
         raise InputError(f"The offset must be one column, not the shape {problem.offset.shape}.")
-    if (largest := float(np.abs(y).max())) > LARGEST:
-        raise InputError(f"The outcome has values as large as {largest:g}, whose squares exceed float64: rescale it.")
-    if np.ptp(y) == 0.0:
-        refuse_constant(float(y[0]), problem.family)
-
-
-def refuse_constant(value: float, family: Family) -> None:
-    """Raise one sentence about an outcome that does not vary."""
-    raise InputError(
-        f"Every outcome is {value:g}, so there is nothing to predict: the {family.name} family needs an outcome that "
-        "varies."
-    )
+    _check_range(float(y.min()), float(y.max()), problem.family)
 
 
 def _check_classes(problem: Problem, y: Array) -> None:
@@ -220,7 +284,7 @@ def _check_classes(problem: Problem, y: Array) -> None:
                 "Number the classes 0, 1, ... without a gap: at least two, and each class with a row of positive "
                 "weight."
             )
-    shape = (problem.n_rows, problem.n_predictors + 1)
+    shape = (len(problem.outcome), _n_classes(problem.outcome))
     if problem.offset is not None and problem.offset.shape != shape:
         raise InputError(f"The offset of {shape[1]} classes must have the shape {shape}, not {problem.offset.shape}.")
 
@@ -228,7 +292,7 @@ def _check_classes(problem: Problem, y: Array) -> None:
 def _check_shares(problem: Problem, y: Array) -> None:
     if y.shape[1] < 2 or np.abs(y.sum(axis=1) - 1.0).max() > 1e-6 or (not problem.quasi and y.min() < 0.0):
         raise InputError("Shares of classes need at least two columns, values of 0 or more, and rows that sum to 1.")
-    if problem.mean_outcome().min() <= 0.0:
+    if (problem.mean_weight() @ problem.outcome).min() <= 0.0:
         raise InputError("A class has no share in any row: leave its column out.")
     if (np.ptp(y, axis=0) == 0.0).all():
         raise InputError("Every row has the same shares, so there is nothing to predict: give an outcome that varies.")

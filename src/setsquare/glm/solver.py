@@ -32,8 +32,6 @@ from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Certificate, Solution, Status, Step, rests_on_few
 from setsquare.glm.solver_choice import choose
 from setsquare.glm.sqp import solve_sqp
-from setsquare.glm.streamed_preparation import prepare_streamed
-from setsquare.glm.streamed_problem import StreamedProblem
 from setsquare.glm.wide import WideObjective, prepare_wide
 from setsquare.rows.blocks import single_threaded_blas
 
@@ -42,7 +40,7 @@ _ITERATIONS = {"sqp": 100, "large": 100, "mdmm": 10_000}
 
 
 def solve(
-    problem: Problem | StreamedProblem,
+    problem: Problem,
     solver: str = "auto",
     *,
     max_iter: int | None = None,
@@ -55,7 +53,7 @@ def solve(
 
     Parameters
     ----------
-    problem : Problem or StreamedProblem
+    problem : Problem
     solver : {"auto", "sqp", "large", "mdmm"}
         "sqp" takes the whole Hessian; "large" takes products with it, for thousands of features, sparse ones, and
         ones stored in single or half precision; both reach the optimum, and "auto" chooses by cost. "large" does not
@@ -88,12 +86,10 @@ def solve(
     >>> solution.certificate.is_orthogonal, solution.certificate.is_optimal
     (True, True)
     """
-    name = solver
-    if solver == "auto":
-        name = "sqp" if isinstance(problem, StreamedProblem) else choose(problem)
+    name = choose(problem) if solver == "auto" else solver
     if name not in _ITERATIONS:
         raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(_ITERATIONS)}.")
-    if isinstance(problem, StreamedProblem) and name != "sqp":
+    if problem.rows.in_memory() is None and name != "sqp":
         raise InputError(f'solver={solver!r} needs the rows in memory: use "sqp" for rows that are read in parts.')
     if max_iter is not None and (not isinstance(max_iter, int | np.integer) or max_iter < 0):
         raise InputError(f"max_iter must be a whole number of 0 or more, not {max_iter!r}.")
@@ -111,18 +107,14 @@ def solve(
 
 
 def _solve(
-    problem: Problem | StreamedProblem,
+    problem: Problem,
     name: str,
     settings: Settings,
     start: tuple[Array, Array] | None,
     n_restarts: int,
     rng: np.random.Generator | None,
 ) -> Solution:
-    if isinstance(problem, StreamedProblem):
-        prepared = prepare_streamed(problem)
-    else:
-        problem = problem.counted()
-        prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
+    prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
     run, measured = _runner(objective, name, settings)
     attempt = partial(reach if name != "mdmm" else run_once, objective, run, settings=settings)
@@ -138,7 +130,7 @@ def _solve(
         ends += _search(prepared, ends, attempt, settings)
     best = ends[0] if len(ends) == 1 else min(ends, key=lambda found: _rank(prepared, found.end))
     n_free = len(prepared.mean) - len(prepared.aliased)
-    check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcome_spread)
+    check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcomes.spread)
     prepared = replace(prepared, objective=best.objective)
     return certify(prepared, best.end, name, measured(prepared, best.end))
 

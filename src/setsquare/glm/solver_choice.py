@@ -29,6 +29,8 @@ def choose(problem: Problem) -> str:
     >>> choose(Problem(np.eye(1000, 20), y)), choose(Problem(np.eye(1000, 900), y))
     ('sqp', 'large')
     """
+    if problem.rows.in_memory() is None:
+        return "sqp"
     (n, q), k = problem.features.shape, problem.n_predictors
     pairs = k * (k + 1) / 2
     if is_sparse(problem.features):

@@ -8,11 +8,11 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.glm.aliasing import CONSTANT, CONSTANT_SPARSE, centre_filled
-from setsquare.glm.freedom import check_freedom, refuse_early
+from setsquare.glm.freedom import check_freedom
 from setsquare.glm.objective import Model, Objective, spread_of
-from setsquare.glm.preparation import Prepared, check_squares, label_share, null_model, read_rows
+from setsquare.glm.preparation import Prepared, check_squares, survey
 from setsquare.glm.problem import Problem
-from setsquare.rows.blocks import Block, Sums, is_sparse
+from setsquare.rows.blocks import ArrayRows, Block, Sums, is_sparse
 from setsquare.rows.wide import Standardised, WideRows
 
 
@@ -145,19 +145,18 @@ class WidePrepared(Prepared):
 
 def prepare_wide(problem: Problem) -> WidePrepared:
     """Standardise the features implicitly, take a basis of the protected columns, set the objective up."""
-    refuse_early(problem)
-    parts = read_rows(problem)
-    y, Q, w, offset, basis = parts
-    q = problem.features.shape[1]
-    Z, shift = centre_filled(problem.features, w) if is_sparse(problem.features) else (problem.features, np.zeros(q))
-    rows = WideRows(Z, y, Q, w, offset, problem.protected)
-    mean, scale = _spread(rows, shift)
+    surveyed, given, q = survey(problem), problem.rows, len(problem.feature_names)
+    assert isinstance(given, ArrayRows)
+    basis, shift = surveyed.basis, surveyed.mean if is_sparse(given.Z) else np.zeros(q)
+    Q = given.Q if basis is None else basis.apply(np.asarray(given.X))
+    rows = WideRows(centre_filled(given.Z, shift), given.y, Q, given.weight, given.offset, given.X)
+    mean, scale = _spread(rows, surveyed.found.mean - shift, shift)
     check_squares(problem, scale**2)
     varies = scale > 0.0
     if basis is not None and basis.rank >= np.count_nonzero(varies):
         (zq,) = rows.reduce(lambda block: (block.Z.T @ (block.weight[:, None] * block.Q),))
         check_freedom(basis, zq[1:] / np.where(varies, scale, np.inf)[:, None], np.eye(q)[:, varies])
-    start = null_model(problem, parts, 1 + q)
+    start = surveyed.start(problem, 1 + q)
     # With a ridge, coordinates in which loss and ridge together have about the same curvature in every direction.
     divisor = np.where(varies, np.sqrt(scale**2 + problem.l2 / start.curvature), np.inf)
     nothing = np.zeros((0, 0))
@@ -165,12 +164,11 @@ def prepare_wide(problem: Problem) -> WidePrepared:
     objective = WideObjective(rows, problem.family, to_raw, nothing, k, Q.shape[1], start, problem.l2)
     constant = tuple(name for name, moves in zip(problem.feature_names, varies, strict=True) if not moves)
     scale = np.where(varies, scale, 1.0)
-    return WidePrepared(problem, objective, basis, shift, scale, None, constant, label_share(y, Q, w))
+    return WidePrepared(problem, objective, basis, shift, scale, None, constant, surveyed.label_share)
 
 
-def _spread(rows: WideRows, shift: Array) -> tuple[Array, Array]:
+def _spread(rows: WideRows, mean: Array, shift: Array) -> tuple[Array, Array]:
     """Means of the features less ``shift``, and their standard deviations, 0 for a constant."""
-    (mean,) = rows.reduce(lambda block: (np.asarray(block.Z.Z.T @ block.weight),))
 
     def centred(block: Block) -> Sums:
         return (block.weight @ np.square(block.Z.Z - mean),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from scipy.linalg import LinAlgError, lapack
 from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import mean_weight, row_slices
+from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight, row_slices
 from setsquare.tables.validation import refuse_constant_protected
 
 #: A column is collinear if a smaller share of it than this lies outside the span of the earlier columns.
@@ -83,12 +84,20 @@ def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...
     """
     n, p = X.shape
     check_rows(n, p)
-    names = names or tuple(f"x{j}" for j in range(p))
-    moments = Moments.of(X, weight)
-    mean, gram = moments.mean, moments.scatter / moments.weight
+    nothing = np.zeros((n, 0))
+    rows = ArrayRows(nothing, nothing, nothing, mean_weight(n, weight), X=X)
+    return basis_of_rows(Moments.of(X, weight), names or tuple(f"x{j}" for j in range(p)), rows)
+
+
+def basis_of_rows(moments: Moments, names: tuple[str, ...], rows: Rows) -> Basis:
+    """Fit a :class:`Basis` to protected columns with these moments; the rows are read where squares are not enough."""
+    gram = moments.scatter / moments.weight
     _check_finite(gram, names)
     R = cholesky_factor(gram)
-    return settle_basis(mean, _triangular_factor(X, mean, mean_weight(n, weight)) if R is None else R, names)
+    if R is None:
+        first = np.zeros_like(gram)
+        R = stack_factors(first, rows.reduce(partial(_factor, moments.mean), stack_factors))
+    return settle_basis(moments.mean, R, names)
 
 
 def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:
@@ -161,11 +170,12 @@ def cholesky_factor(gram: Array) -> Array | None:
     return np.asarray(R * spread) if np.min(np.diag(R)) > WELL_CONDITIONED else None
 
 
-def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
-    """R with ``R'R = (X - mean)' diag(w) (X - mean)``."""
-    R = np.zeros((X.shape[1],) * 2)
+def _factor(mean: Array, block: Block) -> Array:
+    """R with ``R'R = (X - mean)' diag(w) (X - mean)``, or as many rows as there are where these are fewer."""
+    R = np.zeros((0, len(mean)))
+    X = np.asarray(block.X)
     for rows in row_slices(*X.shape):
-        R = stack_factors(R, (np.asarray(X[rows], dtype=np.float64) - mean) * np.sqrt(w[rows])[:, None])
+        R = stack_factors(R, (np.asarray(X[rows], dtype=np.float64) - mean) * np.sqrt(block.weight[rows])[:, None])
     return R
 
 

@@ -6,7 +6,7 @@ sum over rows is ``parts.reduce(kernel)``, wherever the parts live.
 
 from __future__ import annotations
 
-from setsquare.rows.passes import LocalParts, Parts
+from setsquare.rows.passes import LocalParts, Parts, RowsInParts
 from setsquare.rows.stream import Stream, as_stream, is_dask_array, is_lazy
 
-__all__ = ["LocalParts", "Parts", "Stream", "as_stream", "is_dask_array", "is_lazy"]
+__all__ = ["LocalParts", "Parts", "RowsInParts", "Stream", "as_stream", "is_dask_array", "is_lazy"]

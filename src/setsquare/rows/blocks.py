@@ -12,25 +12,25 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property, partial, reduce
 from itertools import pairwise
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
 from setsquare._typing import Array, Matrix
+from setsquare.errors import InputError
 
 Sums = tuple[Array, ...]
 T = TypeVar("T")
+R = TypeVar("R")
 #: A block is read from memory once and from the cache after that; smaller ones cost more calls than they save.
 BLOCK_BYTES = 2**22
 #: What stays, with what is made of it, in the cache that a core has for itself, or nearly so.
 OWN_CACHE = 2**21
-#: Weight in place of none, where its root is to be divided by; what it adds is lost in rounding.
-NO_WEIGHT = 1e-200
 #: Less than this a core, and handing the work to another thread costs more than it gains.
 SHARE_BYTES = 2**21
 
@@ -67,7 +67,18 @@ class Block:
         return sum(part.nbytes for part in parts if part is not None)
 
 
-class Rows(Protocol):
+def add_sums(a: Sums, b: Sums) -> Sums:
+    """Add two tuples of arrays entry by entry; a sum that has become infinite or NaN stays so without a warning."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+def add_up(parts: Iterable[Sums]) -> Sums:
+    """Add tuples of arrays entry by entry."""
+    return reduce(add_sums, parts)
+
+
+class Summable(Protocol):
     """What an objective needs to know of its rows."""
 
     @property
@@ -75,13 +86,60 @@ class Rows(Protocol):
         """Number of rows."""
         ...
 
-    def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
+    def reduce(self, kernel: Callable[[Block], Any]) -> Any:
         """Add up what ``kernel`` returns for each block."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayRows:
+class Rows(Protocol):
+    """Rows in memory, in files or on a cluster: what a fit or an audit asks of them."""
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    def reduce(self, kernel: Callable[[Block], R], merge: Callable[[R, R], R] = ...) -> R:
+        """Merge what ``kernel`` returns for each block, by default sums: one reading, always in the same order."""
+        ...
+
+    def map(self, change: Callable[[Block], Block]) -> Rows:
+        """Return rows with something else made of each block, anew in each reading."""
+        ...
+
+    def keep(self) -> Rows:
+        """Hold the blocks where there is memory for it: here, if the rows are, or on the workers of a cluster."""
+        ...
+
+    def in_memory(self) -> Iterable[Block] | None:
+        """Return all blocks in their order, for what needs the rows together; None where they are read in parts."""
+        ...
+
+
+class _Held:
+    """What rows in memory have in common."""
+
+    blocks: Sequence[Block]
+
+    def reduce(self, kernel: Callable[[Block], R], merge: Callable[[Any, Any], Any] = add_sums) -> R:
+        """Merge what ``kernel`` returns for each block; always in the same order, so always the same digits."""
+
+        def work(blocks: Sequence[Block]) -> R:
+            return reduce(merge, (quietly(kernel, block) for block in blocks))
+
+        return share_out(work, self.blocks, merge)
+
+    def map(self, change: Callable[[Block], Block]) -> MappedRows:
+        """Return rows with something else made of each block."""
+        return MappedRows(self, change)
+
+    def in_memory(self) -> Iterable[Block]:
+        """Return all blocks in their order."""
+        return self.blocks
+
+
+@dataclass(frozen=True)  # without slots: the blocks are cut when they are asked for
+class ArrayRows(_Held):
     """Rows that are arrays in memory.
 
     Examples
@@ -98,38 +156,104 @@ class ArrayRows:
     weight: Array
     offset: Array | None = None
     X: Array | None = None
-    blocks: tuple[Block, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "blocks", tuple(self._cut()))
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
         return int(self.y.shape[0])
 
-    def _cut(self) -> Iterator[Block]:
-        """Blocks of equal size, one a core at least where that pays."""
-        k, r = self.y.shape[1], self.Q.shape[1]
-        row = self.Z.shape[1] + (
-            4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0
-        )  # classes bring matrices of their own
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:  # type: ignore[override]
+        """Blocks of equal size, one a core at least where that pays; they are views of the arrays."""
+        k = self.y.shape[1]
+        r = self.Q.shape[1] or (0 if self.X is None else self.X.shape[1])
+        # Classes bring matrices of their own.
+        row = self.Z.shape[1] + (4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0)
         n_bytes = 8 * self.n_rows * row
         cores = max(1, min(n_cores(), n_bytes // SHARE_BYTES))
         count = cores * -(-n_bytes // (cores * BLOCK_BYTES))  # as many for each core, or all wait for one
         step = max(100, -(-self.n_rows // max(count, 1)))
-        for start in range(0, self.n_rows, step):
-            rows = slice(start, start + step)
-            offset, X = (None if part is None else part[rows] for part in (self.offset, self.X))
-            Z = as_double(self.Z if step >= self.n_rows else self.Z[rows])  # a slice of a sparse matrix is a copy
-            yield Block(Z, self.y[rows], self.Q[rows], self.weight[rows], offset, X)
+        return tuple(self._block(slice(start, min(start + step, self.n_rows))) for start in range(0, self.n_rows, step))
 
-    def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
-        """Add up what ``kernel`` returns for each block; always in the same order, so always the same digits."""
-        return share_out(lambda blocks: add_up(quietly(kernel, block) for block in blocks), self.blocks)
+    def _block(self, rows: slice) -> Block:
+        offset, X = (None if part is None else part[rows] for part in (self.offset, self.X))
+        return Block(view_rows(self.Z, rows), self.y[rows], self.Q[rows], self.weight[rows], offset, X)
+
+    def keep(self) -> ArrayRows:
+        """Return the same: they are in memory."""
+        return self
 
 
-def quietly(kernel: Callable[[Block], Sums], block: Block) -> Sums:
+@dataclass(frozen=True, slots=True)
+class BlockRows(_Held):
+    """Rows in memory that were made block by block."""
+
+    blocks: Sequence[Block]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return sum(len(block.weight) for block in self.blocks)
+
+    def keep(self) -> BlockRows:
+        """Return the same: they are in memory."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class MappedRows:
+    """Rows in memory with something else made of each block in each reading."""
+
+    rows: Any
+    change: Callable[[Block], Block]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.rows.n_rows)
+
+    def reduce(self, kernel: Callable[[Block], R], merge: Callable[[Any, Any], Any] = add_sums) -> R:
+        """Merge what ``kernel`` returns for each changed block."""
+        found: R = self.rows.reduce(lambda block: kernel(self.change(block)), merge)
+        return found
+
+    def map(self, change: Callable[[Block], Block]) -> MappedRows:
+        """Return rows with something else made of each changed block."""
+        return MappedRows(self, change)
+
+    def keep(self) -> BlockRows:
+        """Hold the changed blocks."""
+        return BlockRows(tuple(self.in_memory()))
+
+    def in_memory(self) -> Iterable[Block]:
+        """Return all changed blocks in their order."""
+        return map(partial(quietly, self.change), self.rows.in_memory())
+
+
+def all_rows(rows: Rows) -> Block:
+    """Features, outcome and weights of all rows together, for what cannot be summed over blocks."""
+    blocks = rows.in_memory()
+    if blocks is None:
+        raise InputError("This needs all rows at once, and they are read in parts: read the columns into memory.")
+    first, *rest = blocks
+    if not rest:
+        return first
+    parts = [(np.asarray(block.Z), block.y, block.Q, block.weight) for block in (first, *rest)]
+    return Block(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def view_rows(Z: Matrix, rows: slice) -> Matrix:
+    """Rows of ``Z`` without a copy, which a slice of a CSR matrix would be."""
+    if not is_sparse(Z):
+        return Z[rows]
+    first, last = Z.indptr[rows.start], Z.indptr[rows.stop]
+    part = sparse.csr_array((rows.stop - rows.start, Z.shape[1]))
+    part.data, part.indices = Z.data[first:last], Z.indices[first:last]
+    part.indptr = Z.indptr[rows.start : rows.stop + 1] - first
+    return part
+
+
+def quietly(kernel: Callable[[Block], R], block: Block) -> R:
     """Call a kernel; where it overflows or leaves the domain of a link, its infinite sums say so and nothing warns."""
     with np.errstate(over="ignore", invalid="ignore"):
         return kernel(block)
@@ -175,10 +299,10 @@ def single_threaded_blas() -> Iterator[None]:
         _blas_limit.release()
 
 
-def share_out(work: Callable[[Sequence[T]], Sums], items: Sequence[T]) -> Sums:
-    """Add up what ``work`` returns for shares of the items, which the cores take one after the other.
+def share_out(work: Callable[[Sequence[T]], R], items: Sequence[T], merge: Callable[[Any, Any], Any] = add_sums) -> R:
+    """Merge what ``work`` returns for shares of the items, which the cores take one after the other.
 
-    The shares are added in their order, so the digits do not depend on which thread is faster. The caller's thread
+    The shares are merged in their order, so the digits do not depend on which thread is faster. The caller's thread
     takes shares like any other, and does not wait for help that has not begun: it may be one of the workers itself.
 
     Examples
@@ -191,7 +315,7 @@ def share_out(work: Callable[[Sequence[T]], Sums], items: Sequence[T]) -> Sums:
         return work(items)
     bounds = np.linspace(0, len(items), min(len(items), 4 * n_cores()) + 1).astype(int)
     shares = iter(enumerate(pairwise(bounds)))
-    sums: dict[int, Sums] = {}
+    sums: dict[int, R] = {}
     draw = threading.Lock()
 
     def run() -> None:
@@ -209,7 +333,7 @@ def share_out(work: Callable[[Sequence[T]], Sums], items: Sequence[T]) -> Sums:
         for helper in helpers:
             if not helper.cancel():
                 helper.result()
-    return add_up(sums[position] for position in sorted(sums))
+    return reduce(merge, (sums[position] for position in sorted(sums)))
 
 
 def sum_over_rows(
@@ -255,16 +379,6 @@ def row_slices(n_rows: int, n_columns: int, block_bytes: int = BLOCK_BYTES) -> I
         yield slice(start, min(start + step, n_rows))
 
 
-def add_up(parts: Iterable[Sums]) -> Sums:
-    """Add tuples of arrays entry by entry; a sum that has become infinite or NaN stays so without a warning."""
-    parts = iter(parts)
-    total = next(parts)
-    with np.errstate(invalid="ignore", over="ignore"):
-        for part in parts:
-            total = tuple(a + b for a, b in zip(total, part, strict=True))
-    return total
-
-
 def is_sparse(A: Matrix) -> bool:
     """Whether ``A`` is a scipy sparse matrix or array."""
     return bool(sparse.issparse(A))
@@ -284,82 +398,3 @@ def mean_weight(n_rows: int, weight: Array | None) -> Array:
 def as_double(A: Matrix) -> Matrix:
     """Return ``A`` as float64, dense or CSR, without a copy where it is so already."""
     return A.astype(np.float64, copy=False) if is_sparse(A) else np.asarray(A, dtype=np.float64)
-
-
-def weighted_gram(A: Matrix, weight: Array) -> Array:
-    """Return ``A' diag(weight) A``; a weight may be negative.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weighted_gram(np.eye(2), np.array([1.0, -3.0]))
-    array([[ 1.,  0.],
-           [ 0., -3.]])
-    """
-    if is_sparse(A):
-        return weighted_product(A, weight, A)
-    scaled = np.multiply(A, np.sqrt(np.abs(weight))[:, None], out=_scratch(A.shape))
-    gram = scaled.T @ scaled  # numpy sees the symmetry and does half the work
-    return _turn_negative(gram, scaled, weight)
-
-
-def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Array]:
-    """Return ``A' diag(weight) A`` and ``A' thin`` for a few columns ``thin``; a weight may be negative.
-
-    The columns are part of one symmetric product: a thin one of their own takes as long as half of the square one.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> gram, product = gram_and_product(np.eye(2), np.array([1.0, -3.0]), np.array([[5.0], [7.0]]))
-    >>> product
-    array([[5.],
-           [7.]])
-    """
-    if is_sparse(A):
-        return weighted_product(A, weight, A), np.asarray(A.T @ thin)
-    q = A.shape[1]
-    both = _scratch((len(thin), q + thin.shape[1]))
-    root = np.sqrt(np.maximum(np.abs(weight), NO_WEIGHT))
-    np.multiply(A, root[:, None], out=both[:, :q])
-    np.divide(thin, root[:, None], out=both[:, q:])
-    gram = both.T @ both
-    return _turn_negative(gram[:q, :q], both[:, :q], weight), gram[:q, q:]
-
-
-def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:
-    """Count rows of negative weight, which are in the sum with its size, as what they are."""
-    negative = weight < 0.0
-    if negative.any():
-        rest = scaled[negative]
-        gram = gram - 2.0 * (rest.T @ rest)
-    return np.asarray(gram)
-
-
-_kept = threading.local()
-
-
-def _scratch(shape: tuple[int, int]) -> Array:
-    """Uninitialised matrix, the same memory each time in a thread: fresh pages cost more than the work on them."""
-    size = shape[0] * shape[1]
-    if len(getattr(_kept, "memory", ())) < max(size, 1):  # a block can be without rows
-        _kept.memory = np.empty(max(size, 1))
-    matrix: Array = _kept.memory[:size].reshape(shape, order="F")
-    return matrix
-
-
-def weighted_product(A: Matrix, weight: Array, B: Matrix) -> Array:
-    """Return ``A' diag(weight) B`` as a dense array; either factor may be sparse.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weighted_product(np.eye(2), np.array([1.0, 3.0]), np.ones((2, 1)))
-    array([[1.],
-           [3.]])
-    """
-    if is_sparse(B):
-        scaled = B.multiply(weight[:, None]).tocsr()
-        product = A.T @ scaled if is_sparse(A) else (scaled.T @ A).T
-        return np.asarray(product.toarray() if is_sparse(product) else product)
-    return np.asarray(A.T @ (B * weight[:, None]))

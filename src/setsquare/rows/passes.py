@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from setsquare.errors import InputError
-from setsquare.rows.blocks import n_cores, workers
+from setsquare.rows.blocks import Block, add_sums, n_cores, quietly, workers
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -113,3 +113,53 @@ def apply(functions: tuple[Callable[[Any], Any], ...], piece: Piece) -> Any:
 
 def _silent() -> AbstractContextManager[Callable[[int], None]]:
     return nullcontext(lambda n_rows: None)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsInParts:
+    """Rows that are read, or kept by a cluster, in parts.
+
+    Attributes
+    ----------
+    parts : Parts of Block
+        Each reading makes them anew: what is done to a block may change it in place.
+    n_rows : int
+    kept : Parts of Block or None
+        The same, as they are to be read again and again.
+    """
+
+    parts: Parts[Block]
+    n_rows: int
+    kept: Parts[Block] | None = None
+
+    def reduce(self, kernel: Callable[[Block], R], merge: Callable[[Any, Any], Any] = add_sums) -> R:
+        """Merge what ``kernel`` returns for each block that has rows: one pass."""
+        found: R = (self.kept or self.parts).reduce(partial(_apply_filled, kernel), partial(_merge_filled, merge))
+        return found
+
+    def map(self, change: Callable[[Block], Block]) -> RowsInParts:
+        """Return rows with something else made of each block in each pass."""
+        return RowsInParts(self.parts.map(change), self.n_rows)
+
+    def keep(self) -> RowsInParts:
+        """Hold the blocks where there is memory for it: on the workers of a cluster."""
+        return replace(self, kept=self.parts.keep())
+
+    def in_memory(self) -> None:
+        """Return nothing: the rows are never all here."""
+        return
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_elsewhere, ())  # a kernel that travels to its block refers to the rows but has no use for them
+
+
+def _apply_filled(kernel: Callable[[Block], R], block: Block) -> R | None:
+    return quietly(kernel, block) if len(block.weight) else None  # all rows of a batch may be incomplete
+
+
+def _merge_filled(merge: Callable[[R, R], R], a: R | None, b: R | None) -> R | None:
+    return merge(a, b) if a is not None and b is not None else b if a is None else a
+
+
+def _elsewhere() -> None:
+    return None

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import sparse
 
 from setsquare._typing import Array, Matrix
-from setsquare.rows.blocks import Block, Sums, add_up, is_sparse, row_slices, share_out
+from setsquare.rows.blocks import Block, Sums, add_up, is_sparse, row_slices, share_out, view_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class WideRows:
         k, r, n = self.y.shape[1], self.Q.shape[1], self.n_rows
         filled = 2 * self.Z.nnz // n if is_sparse(self.Z) else self.Z.shape[1]
         slices = row_slices(n, filled + k * (4 * k + r * (k + 1) // 2))
-        object.__setattr__(self, "_parts", tuple((rows, _view(self.Z, rows)) for rows in slices))
+        object.__setattr__(self, "_parts", tuple((rows, view_rows(self.Z, rows)) for rows in slices))
 
     @property
     def n_rows(self) -> int:
@@ -111,17 +110,6 @@ class WideRows:
         offset, X = (None if part is None else part[rows][::every] for part in (self.offset, self.X))
         y, Q, weight = (part[rows][::every] for part in (self.y, self.Q, self.weight))
         return Block(Slab(Z), y, Q, weight, offset, X)
-
-
-def _view(Z: Matrix, rows: slice) -> Matrix:
-    """Rows of ``Z`` without a copy, which a slice of a CSR matrix would be."""
-    if not is_sparse(Z):
-        return Z[rows]
-    first, last = Z.indptr[rows.start], Z.indptr[rows.stop]
-    part = sparse.csr_array((rows.stop - rows.start, Z.shape[1]))
-    part.data, part.indices = Z.data[first:last], Z.indices[first:last]
-    part.indptr = Z.indptr[rows.start : rows.stop + 1] - first
-    return part
 
 
 @dataclass(frozen=True, slots=True)

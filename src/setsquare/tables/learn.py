@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 from setsquare._typing import Table
 from setsquare.errors import InputError
-from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen, locate_levels
-from setsquare.tables.column import Level, Missing, TableRows, open_rows, refuse_missing
+from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
+from setsquare.tables.column import Level, Missing, open_rows, refuse_missing
 from setsquare.tables.design import Design, read_matrix
 from setsquare.tables.formula import learn_formula, parse
 from setsquare.tables.frame import ColumnSelection, Frame, is_sparse, open_table, require_filled, resolve
-from setsquare.tables.summary import Seen, TableSeen, code_column, looks_like_codes, observed, see
+from setsquare.tables.summary import TableSeen, code_column, looks_like_codes, observe, see
 from setsquare.tables.validation import check_choice, refuse_no_rows
 
 Coding: TypeAlias = Literal["dummy", "cells"]
@@ -77,12 +77,22 @@ def learn(
     if formula is not None:
         if coding == "cells":
             raise InputError("A formula codes its own cells: write sex * race instead of coding='cells'.")
-        coders = _learn_formula(frame, formula, reference or {}, missing)
-    else:
-        names = tuple(frame.names[j] for j in resolve(frame, columns))
-        coders = _learn_columns(frame, names, coding, reference or {}, missing)
+        return _design((_learn_formula(frame, formula, reference or {}, missing),), missing, unseen)
+    names = tuple(frame.names[j] for j in resolve(frame, columns))
+    if not names:
+        raise InputError("No column is named: name at least one.")
+    plain = coding == "dummy" and not reference and (missing != "level" or is_sparse(frame.source))
+    if plain and read_matrix(frame, names) is not None:
+        return _design(tuple(Numeric(name) for name in names), missing, unseen)
+    seen = observe(frame, names, missing=missing, cells=names if coding == "cells" else ())
+    return settle(seen, names, coding=coding, reference=reference, missing=missing, unseen=unseen)
+
+
+def _design(coders: tuple[Coder, ...], missing: Missing, unseen: Unseen) -> Design:
     design = Design(coders, missing, unseen)
-    _refuse_collisions(design.names)
+    twice = [name for name, count in Counter(design.names).items() if count > 1]
+    if twice:
+        raise InputError(f"Two output columns would be called {twice[0]!r}; rename an input column.")
     return design
 
 
@@ -92,63 +102,18 @@ def check_options(coding: str, missing: str, unseen: str) -> None:
         check_choice(option, value, get_args(kind))
 
 
-def _learn_columns(
-    frame: Frame, names: tuple[str, ...], coding: Coding, reference: Mapping[str, Level], missing: Missing
-) -> tuple[Coder, ...]:
-    if not names:
-        raise InputError("No column is named: name at least one.")
-    plain = coding == "dummy" and not reference and (missing != "level" or is_sparse(frame.source))
-    if plain and read_matrix(frame, names) is not None:
-        return tuple(Numeric(name) for name in names)
-    rows = open_rows(frame, names, missing)
-    coders = tuple(_learn_variables(rows, reference))
-    return _join(coders, rows) if coding == "cells" else coders
-
-
-def _learn_formula(frame: Frame, text: str, reference: Mapping[str, Level], missing: Missing) -> tuple[Coder, ...]:
+def _learn_formula(frame: Frame, text: str, reference: Mapping[str, Level], missing: Missing) -> Coder:
     parsed, names = parse(text, frame)
     rows = open_rows(frame, names, missing)
-    variables = tuple(_learn_variables(rows, reference))
-    return (learn_formula(text, parsed, variables, rows),)
-
-
-def _learn_variables(rows: TableRows, reference: Mapping[str, Level]) -> Iterator[Numeric | Categorical]:
     _check_reference(reference, rows.columns)
-    for name in rows.columns:
-        yield code_column(name, see(rows.column(name)), reference, rows.missing)
+    variables = tuple(code_column(name, see(rows.column(name)), reference, missing) for name in rows.columns)
+    return learn_formula(text, parsed, variables, rows)
 
 
 def _check_reference(reference: Mapping[str, Level], columns: Sequence[str]) -> None:
     for name in reference:
         if name not in columns:
             raise InputError(f"The reference names the column {name!r}, which is not among {list(columns)}.")
-
-
-def _join(coders: Sequence[Numeric | Categorical], rows: TableRows) -> tuple[Coder, ...]:
-    """Replace the first categorical by one saturated coder, and drop the others."""
-    for coder in coders:
-        if isinstance(coder, Numeric):
-            _refuse_codes(coder.name, see(rows.column(coder.name), distinct=True))
-    parts = [coder for coder in coders if isinstance(coder, Categorical)]
-    if len(parts) < 2:
-        return tuple(coders)
-    codes = [locate_levels(part.levels, rows.levels(part.name)) for part in parts]
-    return _with_cells(coders, observed(codes))
-
-
-def _refuse_codes(name: str, seen: Seen) -> None:
-    if looks_like_codes(seen):
-        raise InputError(
-            f"Column {name!r} is numeric with few values, so it would not be part of the cells; "
-            "convert it to text or to a category."
-        )
-
-
-def _with_cells(coders: Sequence[Numeric | Categorical], cells: tuple[tuple[int, ...], ...]) -> tuple[Coder, ...]:
-    parts = [coder for coder in coders if isinstance(coder, Categorical)]
-    joined = Cells(tuple(p.name for p in parts), tuple(p.levels for p in parts), cells)
-    rest = [coder for coder in coders if coder not in parts[1:]]
-    return tuple(joined if coder is parts[0] else coder for coder in rest)
 
 
 def settle(
@@ -181,24 +146,22 @@ def settle(
     coders: tuple[Coder, ...] = tuple(code_column(name, seen.columns[name], reference, missing) for name in columns)
     if coding == "cells":
         coders = _settle_cells(seen, columns, coders)
-    design = Design(coders, missing, unseen)
-    _refuse_collisions(design.names)
-    return design
+    return _design(coders, missing, unseen)
 
 
-def _settle_cells(seen: TableSeen, columns: Sequence[str], coders: Any) -> tuple[Coder, ...]:
+def _settle_cells(seen: TableSeen, columns: Sequence[str], coders: Sequence[Any]) -> tuple[Coder, ...]:
+    """Put one saturated coder in the place of the first categorical."""
     for name in columns:
-        if seen.columns[name].counts is None:
-            _refuse_codes(name, seen.columns[name])
-    parts = [(j, coder) for j, coder in enumerate(coders) if isinstance(coder, Categorical)]
-    if len(parts) < 2:
+        if seen.columns[name].counts is None and looks_like_codes(seen.columns[name]):
+            raise InputError(
+                f"Column {name!r} is numeric and would take no part in the cells, although it has few values; "
+                "convert it to text or to a category."
+            )
+    where = [j for j, coder in enumerate(coders) if isinstance(coder, Categorical)]
+    if len(where) < 2:
         return tuple(coders)
-    place = [{level: i for i, level in enumerate(coder.levels)} for _, coder in parts]
-    cells = {tuple(of[cell[j]] for (j, _), of in zip(parts, place, strict=True)) for cell in seen.cells}
-    return _with_cells(coders, tuple(sorted(cells)))
-
-
-def _refuse_collisions(names: Sequence[Any]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InputError(f"Two output columns would be called {twice[0]!r}; rename an input column.")
+    parts = [coders[j] for j in where]
+    place = [{level: i for i, level in enumerate(part.levels)} for part in parts]
+    cells = {tuple(of[cell[j]] for j, of in zip(where, place, strict=True)) for cell in seen.cells}
+    joined = Cells(tuple(part.name for part in parts), tuple(part.levels for part in parts), tuple(sorted(cells)))
+    return tuple(joined if j == where[0] else coder for j, coder in enumerate(coders) if j not in where[1:])

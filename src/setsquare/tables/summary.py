@@ -21,9 +21,8 @@ from setsquare.tables.column import (
     complete_rows,
     plain_columns,
     read,
-    read_column,
 )
-from setsquare.tables.frame import filter_rows, n_rows, open_table
+from setsquare.tables.frame import open_table
 from setsquare.tables.stray_values import refuse_strays
 
 #: A text column with more levels than this, and than half the rows, is taken for an identifier.
@@ -157,17 +156,20 @@ class TableSeen:
 
 
 def observe(table: Table, columns: Sequence[str], *, missing: Missing, cells: Sequence[str] = ()) -> TableSeen:
-    """Summarise the columns of a batch; `cells` will be coded by their combinations."""
-    total = kept = n_rows(table)
-    if missing == "drop":
-        table = filter_rows(table, complete_rows(open_table(table), columns))
-        kept = n_rows(table)
-    seen = _sum_plain(table, [name for name in columns if name not in cells])
-    if len(seen) < len(columns):
-        frame = open_table(table)
-        seen |= {name: see(read(frame, name), distinct=name in cells) for name in columns if name not in seen}
-    found = _cells([read_column(table, name) for name in cells]) if cells and kept else frozenset()
-    return TableSeen(total, kept, seen, found)
+    """Look at the columns of a table or a batch, of which some will be coded by their cells."""
+    frame, keep = open_table(table), None
+    if missing == "drop" and (complete := complete_rows(frame, columns)).sum() < frame.n_rows:
+        keep = complete
+
+    def column(name: str) -> Column:
+        found = read(frame, name)
+        return found if keep is None else found.take(keep)
+
+    kept = frame.n_rows if keep is None else int(keep.sum())
+    seen = _sum_plain(table, [name for name in columns if name not in cells]) if keep is None else {}
+    seen |= {name: see(column(name), distinct=name in cells) for name in columns if name not in seen}
+    found = _cells([column(name) for name in cells]) if cells and kept else frozenset()
+    return TableSeen(frame.n_rows, kept, seen, found)
 
 
 def _sum_plain(table: Table, names: Sequence[str]) -> dict[str, Seen]:

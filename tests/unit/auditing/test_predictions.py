@@ -546,6 +546,11 @@ SEPARATED = {
 }
 
 
+def test_groups_that_are_the_predictions_are_certain_and_not_judged_by_rounding() -> None:
+    found = sq.audit(GROUP, GROUP)
+    assert all(effect.p_value < 1e-8 for effect in found.evaluations[0].effects)
+
+
 @pytest.mark.parametrize("kind", SEPARATED)
 def test_a_separated_level_is_an_infinite_effect_and_a_leak(kind: str) -> None:
     given, family = SEPARATED[kind]

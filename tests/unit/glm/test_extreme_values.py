@@ -9,9 +9,9 @@ from scipy import sparse
 
 from setsquare import OrthogonalGLMClassifier, OrthogonalGLMRegressor, Stream
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
+from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import solve
-from setsquare.glm.streamed_problem import Outcomes
 from setsquare.projection import GeneralizedProjector
 from setsquare.rows.blocks import mean_weight
 
@@ -111,7 +111,7 @@ def test_streamed_weights_that_add_up_beyond_float64_are_refused() -> None:
     table = pd.DataFrame(Z, columns=list("abcd")).assign(g=X[:, 0], y=y, w=1e308)
     with pytest.raises(InputError, match="divide them by the largest"):
         OrthogonalGLMRegressor("poisson", protected="g").fit(Stream([table]), y="y", sample_weight="w")
-    assert Outcomes.of(y).weight == len(y)
+    assert OutcomeSummary.of(y).weight == len(y)
 
 
 def test_outcomes_and_protected_columns_whose_squares_overflow_are_refused() -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
+from setsquare import OrthogonalGLMClassifier, Stream
 from setsquare.errors import InputError, MissingValuesError, OutcomeRangeError
+from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.glm.preparation import prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import solve
+from setsquare.rows import LocalParts, RowsInParts
+from setsquare.rows.blocks import Block
+from setsquare.rows.passes import Piece
 
 NAMES = {"feature_names": ("age", "income", "debt", "rooms"), "protected_names": ("sex", "race")}
 
@@ -260,3 +268,39 @@ def test_the_input_is_not_changed() -> None:
     solve(Problem(**data, family="binomial"))
     for key, value in data.items():
         np.testing.assert_array_equal(value, copies[key])
+
+
+def test_rows_that_live_elsewhere_are_the_same_problem() -> None:
+    data, n = draw(), 50
+    Z, y, X = data["features"], data["outcome"], data["protected"]
+    known = Problem(Z, y, X, family="binomial", weight=np.arange(50.0))
+
+    def read() -> Iterator[Piece]:
+        for rows in (slice(0, 20), slice(20, 20), slice(20, n)):
+            w = known.mean_weight()[rows]
+            block = Block(
+                np.insert(Z[rows], 0, 1.0, axis=1), y[rows, None], np.zeros((len(w), 0)), w, None, X[rows].copy()
+            )
+            yield Piece(block, len(w), "")
+
+    parts, outcomes = RowsInParts(LocalParts(read), 49), OutcomeSummary.of(y, known.mean_weight())
+    other = Problem.of_rows(parts, outcomes, known.family, known.feature_names, known.protected_names)
+    assert known.n_rows == other.n_rows == 49 and parts.in_memory() is None  # a row of weight 0 does not count
+    assert known.outcomes.spread == pytest.approx(other.outcomes.spread, rel=1e-14)
+    np.testing.assert_allclose(solve(other).coef, solve(known).coef, rtol=1e-9)
+    with pytest.raises(InputError, match="needs the rows in memory"):
+        solve(other, "large")
+
+
+def test_a_summary_of_outcomes_far_from_zero_keeps_their_spread() -> None:
+    y = 1e9 + np.random.default_rng(0).normal(size=3000)
+    parts = [OutcomeSummary.of(part) for part in np.split(y, 3)]
+    assert parts[0].merge(parts[1]).merge(parts[2]).spread == pytest.approx(y.std(), rel=1e-6)
+
+
+def test_features_of_a_stream_whose_squares_vanish_are_refused() -> None:
+    data = draw()
+    table = pd.DataFrame(data["features"], columns=list("abcd")).assign(y=data["outcome"], g=data["protected"][:, 0])
+    table["b"] *= 1e-170
+    with pytest.raises(InputError, match=r"b have values so small"):
+        OrthogonalGLMClassifier(protected="g").fit(Stream([table.iloc[:30], table.iloc[30:]]), "y")

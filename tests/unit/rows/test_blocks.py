@@ -14,7 +14,8 @@ from scipy import sparse
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import solve
 from setsquare.rows import blocks as rows_module
-from setsquare.rows.blocks import ArrayRows, add_up, as_double, is_sparse, row_slices, weighted_gram, weighted_product
+from setsquare.rows.blocks import ArrayRows, add_up, as_double, is_sparse, row_slices
+from setsquare.rows.products import weighted_gram, weighted_product
 
 
 def draw_rows(n: int = 1234, q: int = 5, seed: int = 0, *, make=np.asarray) -> ArrayRows:

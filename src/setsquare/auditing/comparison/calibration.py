@@ -21,7 +21,7 @@ from setsquare.families import Family
 from setsquare.families import family as look_up
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Status, solve
-from setsquare.rows.blocks import weighted_gram
+from setsquare.rows.products import weighted_gram
 from setsquare.tables.validation import read_cluster
 
 

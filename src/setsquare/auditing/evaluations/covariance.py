@@ -17,7 +17,8 @@ from setsquare.auditing.bounds import cluster_sums
 from setsquare.auditing.evaluations.irls import last_weights
 from setsquare.errors import InputError
 from setsquare.glm.objective import Objective, linear_predictor
-from setsquare.rows.blocks import ArrayRows, Block, Sums, weighted_gram
+from setsquare.rows.blocks import Block, BlockRows, Sums
+from setsquare.rows.products import weighted_gram
 
 KINDS = ("HC0", "HC1", "HC2", "HC3", "model", "cluster")
 #: A row with more leverage than this decides an effect alone, which leaves no residual to judge it by.
@@ -164,7 +165,7 @@ def _leverage(objective: Objective, block: Block, curvature: Array, inverse: Arr
 def _cluster_meat(objective: Objective, theta: Array, cluster: IntArray) -> Array:
     """Sum over clusters of the squared sums of their scores."""
     raw, T = objective.raw(theta), objective.to_raw
-    assert isinstance(objective.rows, ArrayRows)  # clusters are spread over the blocks, so the rows are in memory
+    assert isinstance(objective.rows, BlockRows)  # clusters are spread over the blocks, so the rows are in memory
     blocks = objective.rows.blocks
     scores = np.concatenate([_scores(objective, block, raw, T) for block in blocks], axis=1)
     sums = cluster_sums(scores, cluster)

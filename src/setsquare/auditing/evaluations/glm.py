@@ -7,21 +7,19 @@ family and with any link. Predictions are fractions, not outcomes, so the errors
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Protocol
 
 import numpy as np
 
-from setsquare._typing import Array, IntArray
+from setsquare._typing import Array
 from setsquare.auditing.evaluations.agreement import settle_disagreement
 from setsquare.auditing.evaluations.covariance import Covariance, covariance
 from setsquare.auditing.evaluations.records import ALL, Effect, Evaluation, Test, wald, z_effect
-from setsquare.auditing.evaluations.score import Sample, answer, larger, largest_score, questions_of, sample_of, signed
-from setsquare.auditing.protected import Protected
+from setsquare.auditing.evaluations.score import answer, larger, largest_score, questions_of, sample_of, signed
+from setsquare.auditing.protected import Predictions, Protected
 from setsquare.families import Family, contrasts
 from setsquare.glm.certificate import certify
+from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Status
@@ -34,30 +32,6 @@ FAR = 12.0
 FEW = 0.05
 #: Share of one row in the error of a test from which it decides the test.
 DOMINANT = 0.25
-
-
-class Terms(Protocol):
-    """What is asked of protected columns, wherever they are."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Where each comes from."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know."""
-
-    @property
-    def ends(self) -> tuple[Array, Array]:
-        """Smallest and largest value of each column."""
-
-    @property
-    def max_leverage(self) -> float:
-        """Largest leverage of a row, or a bound on it below 0.05."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +65,8 @@ class Fit:
     converged: bool
 
 
-def fit_glm(
-    y: Array,
-    protected: Protected,
-    glm: Family,
-    vcov: str = "HC3",
-) -> Fit:
-    """Fit the evaluation model of ``y``, (n,) or (n, K) shares of classes.
+def fit_glm(y: Predictions, protected: Protected, glm: Family, vcov: str = "HC3") -> Fit:
+    """Fit the evaluation model of ``y``, means or shares of classes.
 
     Examples
     --------
@@ -109,27 +78,31 @@ def fit_glm(
     >>> round(float(fit.coef[0, 0]), 4)  # log(.5/.5) - log(.25/.75)
     1.0986
     """
-    X, names, weight = protected.values, protected.names, protected.weight
-    total = float(len(X)) if weight is None else float(weight.sum())
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
-        prepared = prepare(Problem(X, y, family=glm, weight=weight, quasi=True, feature_names=names))
-        return fit_prepared(prepared, protected, vcov, total, protected.cluster)
+        return _fit_prepared(prepare(_problem(y, protected, glm)), protected, vcov, _total_weight(y, protected))
 
 
-def fit_prepared(
-    prepared: Prepared,
-    protected: Terms,
-    vcov: str,
-    total_weight: float,
-    cluster: IntArray | None = None,
-) -> Fit:
-    """Fit the evaluation model, wherever its rows are."""
+def _problem(y: Predictions, protected: Protected, glm: Family) -> Problem:
+    if isinstance(y, OutcomeSummary):
+        assert protected.elsewhere is not None
+        return Problem.of_rows(protected.elsewhere, y, glm, protected.names, quasi=True)
+    weight, names = protected.weight, protected.names
+    return Problem(protected.values, y, family=glm, weight=weight, quasi=True, feature_names=names)
+
+
+def _total_weight(y: Predictions, protected: Protected) -> float:
+    if isinstance(y, OutcomeSummary):
+        return y.weight
+    return float(protected.n_rows if protected.weight is None else protected.weight.sum())
+
+
+def _fit_prepared(prepared: Prepared, protected: Protected, vcov: str, total_weight: float) -> Fit:
     glm = prepared.problem.family
     end = solve_sqp(prepared.objective, None, Settings(kkt=1e-7))
     solution = certify(prepared, end, "sqp")
     rough = solution.status is Status.CONVERGED and end.trace[-1].kkt > 1e-11
     theta = _polish(prepared, end.theta) if rough else end.theta
-    V = covariance(prepared.objective, theta, vcov, total_weight=total_weight, cluster=cluster)
+    V = covariance(prepared.objective, theta, vcov, total_weight=total_weight, cluster=protected.cluster)
     linear = glm.name == "gaussian" and glm.link == "canonical"
     separated = () if linear or solution.status is Status.CONVERGED else _separated(prepared, theta, protected.ends)
     fit = _summarise(prepared, theta, V, protected, separated)
@@ -152,7 +125,9 @@ def _separated(prepared: Prepared, theta: Array, ends: tuple[Array, Array]) -> t
     return tuple(np.asarray(prepared.problem.feature_names, dtype=object)[reach > FAR])
 
 
-def _summarise(prepared: Prepared, theta: Array, V: Covariance, protected: Terms, separated: tuple[str, ...]) -> Fit:
+def _summarise(
+    prepared: Prepared, theta: Array, V: Covariance, protected: Protected, separated: tuple[str, ...]
+) -> Fit:
     k, T = prepared.objective.n_predictors, prepared.to_coef
     m, names = T.shape[1], protected.names
     point = theta.reshape(k, m)
@@ -177,7 +152,7 @@ def _summarise(prepared: Prepared, theta: Array, V: Covariance, protected: Terms
 
 
 def evaluate_glm(
-    y: Array,
+    y: Predictions,
     protected: Protected,
     glm: Family,
     *,
@@ -187,46 +162,31 @@ def evaluate_glm(
     seed: int = 0,
 ) -> tuple[Evaluation, Fit | None]:
     """Evaluate predictions ``y`` by a generalised linear model of the protected columns."""
-    if np.ndim(y) == 2 and len(classes) != y.shape[1]:
-        classes = tuple(str(c) for c in range(y.shape[1]))
     tested = protected.without_lone_rows()
-    title = f"evaluation model: {glm}"
-    if not tested.varies.any() or np.ptp(tested.part(y), axis=0).max() == 0.0:
-        return _nothing(tested, title), None
-    y = tested.part(y)
-    if y.ndim == 2:
-        there = np.abs(y).sum(axis=0) > 0.0  # a class may have been in the rows that were left out
-        y, classes = y[:, there], tuple(name for name, here in zip(classes, there, strict=True) if here)
+    nothing = _nothing(tested, f"evaluation model: {glm}"), None
+    if not tested.varies.any():
+        return nothing
+    if not isinstance(y, OutcomeSummary):
+        y = tested.part(y)
+        if np.ptp(y, axis=0).max() == 0.0:
+            return nothing
+        if y.ndim == 2:
+            classes = classes if len(classes) == y.shape[1] else tuple(str(c) for c in range(y.shape[1]))
+            there = np.abs(y).sum(axis=0) > 0.0  # a class may have been in the rows that were left out
+            y, classes = y[:, there], tuple(name for name, here in zip(classes, there, strict=True) if here)
     fit = _without_lost_reference(fit_glm(y, tested, glm, vcov), protected, tested)
-    evidence = Evidence(
-        partial(largest_score, y, tested),
-        partial(sample_of, y, tested),
-        lambda robust, pooled: settle_disagreement(y, tested, robust, pooled, np.random.default_rng(seed)),
-    )
-    return conclude(fit, tested, glm, vcov, confidence, classes, evidence), fit
+    return _conclude(y, fit, tested, glm, vcov, confidence, classes, seed), fit
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What is asked of predictions and protected columns beside the fit; nothing is computed before.
-
-    Attributes
-    ----------
-    largest : callable
-        Largest share of a row in the error of the joint score test.
-    sample : callable
-        Sample of columns and predictions.
-    settle : callable
-        Which test counts of a robust one and one with a single spread for all rows.
-    """
-
-    largest: Callable[[], float]
-    sample: Callable[[], Sample]
-    settle: Callable[[Test, Test], Test] = larger
-
-
-def conclude(
-    fit: Fit, tested: Terms, glm: Family, vcov: str, confidence: float, classes: tuple[str, ...], evidence: Evidence
+def _conclude(
+    y: Predictions,
+    fit: Fit,
+    tested: Protected,
+    glm: Family,
+    vcov: str,
+    confidence: float,
+    classes: tuple[str, ...],
+    seed: int,
 ) -> Evaluation:
     """Effects and tests of a fitted model; score tests where those of the fit do not hold what they promise.
 
@@ -234,18 +194,18 @@ def conclude(
     spread for all rows agree.
     """
     joint, by_source, single, notes = fit.all, fit.by_source, None, list(tested.notes)
-    reason = _why_not_wald(fit, tested, vcov, glm, evidence.largest)
+    reason = _why_not_wald(fit, tested, vcov, glm, y)
     if reason or vcov != "model":
         alone = bool(fit.separated) or not fit.converged
         questions = questions_of(tested.names, tested.sources, single=alone)
-        whole, *found = answer(evidence.sample(), questions, robust=bool(reason))
+        whole, *found = answer(sample_of(y, tested), questions, robust=bool(reason))
         sources = found[: len(by_source)]
         if reason:
             # The score equations are those of any family: their test asks the same question and always has an answer.
             joint, by_source = whole.robust, tuple(one.robust for one in sources)
             single = tuple(signed(one) for one in found[len(sources) :]) if alone else None
             notes.append(f"{reason}: joint tests are score tests, which ask the same question.")
-        joint = evidence.settle(joint, whole.pooled)
+        joint = settle_disagreement(y, tested, joint, whole.pooled, np.random.default_rng(seed))
         by_source = tuple(larger(own, one.pooled) for own, one in zip(by_source, sources, strict=True))
         if len(by_source) == 1:
             by_source = (replace(joint, name=by_source[0].name),)  # one source is all columns
@@ -280,7 +240,7 @@ def _nothing(protected: Protected, title: str) -> Evaluation:
     return Evaluation("glm", title, tuple(effects), joint, tuple(by_source), notes=protected.notes)
 
 
-def _why_not_wald(fit: Fit, protected: Terms, vcov: str, glm: Family, largest: Callable[[], float]) -> str:
+def _why_not_wald(fit: Fit, protected: Protected, vcov: str, glm: Family, y: Predictions) -> str:
     """Reason for which Wald tests do not hold what they promise; empty if they do."""
     if fit.separated:
         return (
@@ -297,13 +257,13 @@ def _why_not_wald(fit: Fit, protected: Terms, vcov: str, glm: Family, largest: C
         return ""
     if protected.max_leverage > FEW:
         return f"Some effects rest on fewer than {1 / FEW:.0f} rows, where Wald tests reject too often"
-    if largest() > DOMINANT:
+    if largest_score(y, protected) > DOMINANT:
         return "A few predictions are so extreme that they outweigh the others, where Wald tests reject too often"
     return ""
 
 
 def _effects(
-    fit: Fit, single: tuple[Test, ...] | None, protected: Terms, confidence: float, classes: tuple[str, ...]
+    fit: Fit, single: tuple[Test, ...] | None, protected: Protected, confidence: float, classes: tuple[str, ...]
 ) -> tuple[Effect, ...]:
     """One effect a column (and class); with the statistics of `single` tests where there are some."""
     errors = np.sqrt(np.maximum(np.diag(fit.cov), 0.0)).reshape(fit.coef.shape)

@@ -12,7 +12,8 @@ import numpy as np
 from setsquare._typing import Array
 from setsquare.families import Family
 from setsquare.glm.objective import Objective, linear_predictor
-from setsquare.rows.blocks import Block, Sums, weighted_gram
+from setsquare.rows.blocks import Block, Sums
+from setsquare.rows.products import weighted_gram
 
 EPSILON, MAX_ITER = 1e-8, 25
 

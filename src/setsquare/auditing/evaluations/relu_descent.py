@@ -8,7 +8,7 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray
 from setsquare.auditing.evaluations.relu_line import line_search, one_column
-from setsquare.rows.blocks import weighted_gram
+from setsquare.rows.products import weighted_gram
 
 MAX_STEPS = 200
 #: Curvature below this share of the largest is rounding: no step is taken along it.

@@ -10,7 +10,7 @@ it holds where either of them does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -21,16 +21,17 @@ from scipy import special
 from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.auditing.bounds import cluster_sums, shared_noise
 from setsquare.auditing.evaluations.records import ALL, Test, wald
-from setsquare.auditing.protected import Protected
+from setsquare.auditing.protected import Predictions, Protected
 from setsquare.projection import Basis
 from setsquare.projection.basis import CONSTANT
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import ArrayRows, Block, Rows, Sums, mean_weight, row_slices, weighted_gram
+from setsquare.rows.blocks import Block, Rows, Sums, all_rows
+from setsquare.rows.products import weighted_gram
 
-#: Rows that are looked at first.
-SCREENED = 20_000
 #: A column that the others leave less than this share of has no effect of its own.
 DETERMINED = 1e-6
+#: Share of the variance that rounding leaves of predictions that are a linear function of the columns.
+EXPLAINED = 1e-12
 
 
 class Question(NamedTuple):
@@ -152,21 +153,13 @@ def _unweighted(first: Array, second: Array, scatter: Array) -> Array:
     return np.where(scatter == 0.0, 0.0, second / first[-1] - np.outer(mean, mean))
 
 
-def blocks_of(rows: Rows) -> Iterable[Block]:
-    """Blocks of rows that are in memory, in their order."""
-    blocks: Iterable[Block] = rows.blocks  # type: ignore[attr-defined]
-    return blocks
-
-
 def _shared_noise(rows: Rows, moments: Moments, d: int, cluster: IntArray) -> Array:
     """Noise of rows that have a part in common with those of their cluster, as large as the residuals show."""
     mean, S = moments.mean, moments.scatter
-    blocks = list(blocks_of(rows))
-    w = np.concatenate([block.weight for block in blocks])
-    X = np.concatenate([np.asarray(block.Z) for block in blocks]) - mean[:d]
-    T = orthonormal(S[:d, :d])
-    residual = np.concatenate([block.y for block in blocks]) - mean[d:] - X @ (T @ (T.T @ S[:d, d:]))
-    return shared_noise(X, residual, w, cluster)
+    block, T = all_rows(rows), orthonormal(S[:d, :d])
+    X = np.asarray(block.Z) - mean[:d]
+    residual = block.y - mean[d:] - X @ (T @ (T.T @ S[:d, d:]))
+    return shared_noise(X, residual, block.weight, cluster)
 
 
 def orthonormal(S: Array) -> Array:
@@ -236,8 +229,8 @@ def _squares(sample: Sample, maps: Sequence[_Map]) -> list[Array]:
     mean = sample.moments.mean
     if sample.cluster is None:
         return list(sample.rows.reduce(lambda block: tuple(_square(s) for s in _scores(mean, maps, block))))
-    scores = [_scores(mean, maps, block) for block in blocks_of(sample.rows)]
-    return [_square(cluster_sums(np.concatenate(parts, axis=1), sample.cluster)) for parts in zip(*scores, strict=True)]
+    scores = _scores(mean, maps, all_rows(sample.rows))
+    return [_square(cluster_sums(part, sample.cluster)) for part in scores]
 
 
 def _square(scores: Array) -> Array:
@@ -262,27 +255,26 @@ def _pooled(name: str, sample: Sample, found: _Map, score: Array) -> Test:
     if r == 0:
         return Test(name, math.nan, 0.0, math.nan, "nothing to test")
     slopes = np.vstack([-(found.fit + T @ score), np.eye(k)])
-    residual = slopes.T @ sample.spread @ slopes
+    residual, total = slopes.T @ sample.spread @ slopes, np.diag(sample.spread)[-k:]
+    lost = np.diag(residual) <= EXPLAINED * total  # rounding is no spread to judge by
+    residual[lost] = residual[:, lost] = 0.0
     spent = r + found.n_given + k
     df = max(sample.n - spent, 1.0)
     U = orthonormal(T.T @ sample.noise @ T)
     V = orthonormal(np.maximum(residual, 0.0) if k == 1 else residual)
     tested = r * V.shape[1]
-    if not tested:  # no residual at all: the columns are the predictions
+    if not tested or (np.sum(score**2, axis=0) > EXPLAINED * total)[lost].any():  # the columns are the predictions
         return Test(name, math.inf, float(r), 0.0, f"F({r}, {df:g}), one spread")
     statistic = float(np.sum((U.T @ score @ V) ** 2)) * df / (df + spent)
     p = float(special.fdtrc(tested, df, statistic / tested))
     return Test(name, statistic, float(tested), p, f"F({tested}, {df:g}), one spread")
 
 
-def sample_of(y: Array, protected: Protected) -> Sample:
-    """Sample of the protected columns and predictions ``y`` (n,) or (n, k) in memory."""
-    Y = y.reshape(len(y), -1)
-    w = mean_weight(len(Y), protected.weight)
-    rows = ArrayRows(protected.values, Y, np.zeros((len(Y), 0)), w)
-    shift = np.concatenate([w @ protected.values, w @ Y])
-    p = protected.values.shape[1]
-    return Sample.of(rows, shift, p, equal_weights=protected.weight is None, cluster=protected.cluster)
+def sample_of(y: Predictions, protected: Protected) -> Sample:
+    """Sample of the protected columns and predictions ``y``."""
+    shift = np.concatenate([protected.found.moments.mean, protected.summary(y).mean])
+    equal, cluster = protected.equal_weights, protected.cluster
+    return Sample.of(protected.beside(y), shift, len(protected.names), equal_weights=equal, cluster=cluster)
 
 
 def questions_of(names: Sequence[str], sources: Sequence[str], *, single: bool = True) -> tuple[Question, ...]:
@@ -305,8 +297,11 @@ def signed(answer: Answer) -> Test:
     return replace(test, statistic=statistic, method="score, normal" if test is answer.robust else test.method)
 
 
-def largest_score(y: Array, protected: Protected) -> float:
+def largest_score(y: Predictions, protected: Protected) -> float:
     """Largest share that one row has in the error of a joint score test, or a bound on it below 0.2.
+
+    It is the largest ``s'V^-1 s`` of a score ``s``, a row's weighted distance from the mean prediction times its place
+    in the basis, with ``V`` the sum of their squares.
 
     Examples
     --------
@@ -317,33 +312,28 @@ def largest_score(y: Array, protected: Protected) -> float:
     >>> largest_score(y, Protected(x[:, None], ("x",), ("x",))).__round__(3)
     0.995
     """
-    Y = y.reshape(len(y), -1)
-    w = mean_weight(len(Y), protected.weight)
-    basis, gap = protected.basis, Y - w @ Y
-    return max(_largest_share(basis, protected.values, w * column, protected.reach) for column in gap.T)
-
-
-def _largest_share(basis: Basis, X: Array, size: Array, reach: float) -> float:
-    """Largest ``s'V^-1 s`` of a score ``s = size * q``, with ``V`` the sum of their squares."""
-    largest_size = float(np.abs(size).max() * reach) ** 2
-    step = len(X) // SCREENED
-    if step > 1:  # a part of many rows tells whether any can matter; half of what it says, to be safe
-        common = np.abs(size[::step])
-        common = np.minimum(common, 10.0 * np.median(common))  # an extreme row must not vouch for itself
-        part = step * weighted_gram(basis.apply(X[::step]), common**2)
-        bound = 2.0 * largest_size / max(float(np.linalg.eigvalsh(part)[0]), 1e-300)
-        if bound < 0.2:
-            return bound
-    V = np.zeros((basis.rank, basis.rank))
-    for rows in row_slices(*X.shape):
-        V += weighted_gram(basis.apply(X[rows]), size[rows] ** 2)
+    rows, mean, basis = protected.beside(y), protected.summary(y).mean, protected.basis
+    V, widest = rows.reduce(partial(_score_squares, basis, mean), _merge_squares)
     values, vectors = np.linalg.eigh(V)
-    if values[0] <= 1e-12 * values[-1]:
+    if (values[:, 0] <= 1e-12 * values[:, -1]).any():
         return 1.0
-    if (bound := largest_size / float(values[0])) < 0.2:
+    if (bound := float(((widest * protected.reach) ** 2 / values[:, 0]).max())) < 0.2:
         return bound
-    root, largest = vectors / np.sqrt(values), 0.0
-    for rows in row_slices(*X.shape):
-        S = (basis.apply(X[rows]) @ root) * size[rows, None]
-        largest = max(largest, float(np.einsum("nr,nr->n", S, S).max()))
-    return largest
+    roots = vectors / np.sqrt(values)[:, None, :]
+    return rows.reduce(partial(_largest_share, basis, mean, roots), max)
+
+
+def _score_squares(basis: Basis, mean: Array, block: Block) -> tuple[Array, Array]:
+    """Sums of the squared scores, (k, r, r), and the largest weighted distance from the mean, (k,)."""
+    Q, size = basis.apply(np.asarray(block.Z)), block.weight[:, None] * (block.y - mean)
+    return np.stack([weighted_gram(Q, one * one) for one in size.T]), np.abs(size).max(axis=0)
+
+
+def _merge_squares(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+    return a[0] + b[0], np.maximum(a[1], b[1])
+
+
+def _largest_share(basis: Basis, mean: Array, roots: Array, block: Block) -> float:
+    Q, size = basis.apply(np.asarray(block.Z)), block.weight[:, None] * (block.y - mean)
+    shares = (np.square((Q @ root) * one[:, None]).sum(axis=1) for root, one in zip(roots, size.T, strict=True))
+    return max(float(share.max()) for share in shares)

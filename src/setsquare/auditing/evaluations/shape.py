@@ -14,7 +14,6 @@ one group above a threshold. Three tests look for these, beside the one of linea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -24,15 +23,13 @@ import numpy as np
 from setsquare._typing import Array, BoolArray
 from setsquare.auditing.bounds import bound_length
 from setsquare.auditing.evaluations.records import ALL, Evaluation, Test, holm
-from setsquare.auditing.evaluations.score import Answer, Question, Sample, answer, blocks_of, orthonormal
-from setsquare.rows.blocks import Block, Rows, Sums
+from setsquare.auditing.evaluations.score import EXPLAINED, Answer, Question, Sample, answer, orthonormal
+from setsquare.rows.blocks import Block, Sums
 
 #: Knots of the splines, in standard deviations from the mean.
 KNOTS = (-1.6, -0.7, 0.0, 0.7, 1.6)
 #: Rows that a combination of groups must have to be tested, and the most combinations.
 FEW_ROWS, MOST_CELLS = 20, 60
-#: Share of the variance that rounding leaves of predictions that are a linear function of the columns.
-EXPLAINED = 1e-12
 TITLE = "curvature, combinations and spread"
 CURVATURE, COMBINATIONS, SPREAD = "curvature", "combinations", "spread"
 
@@ -107,28 +104,6 @@ def _smallest_cell(share: Array, S: Array) -> Array:
     both = S + np.outer(share, share)
     either = share[:, None] + share - both
     return np.minimum(np.minimum(both, 1.0 - either), np.minimum(share[:, None], share) - both)
-
-
-@dataclass(frozen=True, slots=True)
-class Mapped:
-    """Rows with something else made of each block."""
-
-    rows: Rows
-    change: Callable[[Block], Block]
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return self.rows.n_rows
-
-    @property
-    def blocks(self) -> Iterator[Block]:
-        """Blocks in their order, where the rows are in memory."""
-        return map(self.change, blocks_of(self.rows))
-
-    def reduce(self, kernel: Callable[[Block], Sums]) -> Sums:
-        """Add up what ``kernel`` returns for each block."""
-        return self.rows.reduce(lambda block: kernel(self.change(block)))
 
 
 def evaluate_shape(
@@ -225,7 +200,7 @@ def _is_explained(sample: Sample) -> bool:
 
 def _widen(sample: Sample, shape: Shape) -> Sample:
     """Sample of the protected columns and the further ones."""
-    rows = Mapped(sample.rows, partial(_change_columns, shape))
+    rows = sample.rows.map(partial(_change_columns, shape))
     p, mean = sample.n_columns, sample.moments.mean
     shift = np.concatenate([shape.apply(mean[None, :p])[0], mean[p:]])
     d = p + shape.n_curves + len(shape.products)
@@ -243,7 +218,7 @@ def _spread_sample(sample: Sample) -> Sample:
     slopes = T @ (T.T @ S[:p, p:])
     lean = sample.rows.reduce(partial(_lean, mean, slopes))[0]
     size = np.sqrt(np.maximum(np.diag(S)[p:] - np.sum(slopes * S[:p, p:], axis=0), 0.0))
-    rows = Mapped(sample.rows, partial(_change_response, mean, slopes, lean))
+    rows = sample.rows.map(partial(_change_response, mean, slopes, lean))
     shift = np.append(mean[:p], 0.8 * size.sum())
     return Sample.of(rows, shift, p, equal_weights=sample.equal_weights, cluster=sample.cluster)
 

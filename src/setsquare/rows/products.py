@@ -1,0 +1,92 @@
+"""Weighted products of blocks of rows, dense or sparse."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from setsquare._typing import Array, Matrix
+from setsquare.rows.blocks import is_sparse
+
+#: Weight in place of none, where its root is to be divided by; what it adds is lost in rounding.
+NO_WEIGHT = 1e-200
+
+
+def weighted_gram(A: Matrix, weight: Array) -> Array:
+    """Return ``A' diag(weight) A``; a weight may be negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weighted_gram(np.eye(2), np.array([1.0, -3.0]))
+    array([[ 1.,  0.],
+           [ 0., -3.]])
+    """
+    if is_sparse(A):
+        return weighted_product(A, weight, A)
+    scaled = np.multiply(A, np.sqrt(np.abs(weight))[:, None], out=_scratch(A.shape))
+    gram = scaled.T @ scaled  # numpy sees the symmetry and does half the work
+    return _turn_negative(gram, scaled, weight)
+
+
+def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Array]:
+    """Return ``A' diag(weight) A`` and ``A' thin`` for a few columns ``thin``; a weight may be negative.
+
+    The columns are part of one symmetric product: a thin one of their own takes as long as half of the square one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> gram, product = gram_and_product(np.eye(2), np.array([1.0, -3.0]), np.array([[5.0], [7.0]]))
+    >>> product
+    array([[5.],
+           [7.]])
+    """
+    if is_sparse(A):
+        return weighted_product(A, weight, A), np.asarray(A.T @ thin)
+    q = A.shape[1]
+    both = _scratch((len(thin), q + thin.shape[1]))
+    root = np.sqrt(np.maximum(np.abs(weight), NO_WEIGHT))
+    np.multiply(A, root[:, None], out=both[:, :q])
+    np.divide(thin, root[:, None], out=both[:, q:])
+    gram = both.T @ both
+    return _turn_negative(gram[:q, :q], both[:, :q], weight), gram[:q, q:]
+
+
+def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:
+    """Count rows of negative weight, which are in the sum with its size, as what they are."""
+    negative = weight < 0.0
+    if negative.any():
+        rest = scaled[negative]
+        gram = gram - 2.0 * (rest.T @ rest)
+    return np.asarray(gram)
+
+
+_kept = threading.local()
+
+
+def _scratch(shape: tuple[int, int]) -> Array:
+    """Uninitialised matrix, the same memory each time in a thread: fresh pages cost more than the work on them."""
+    size = shape[0] * shape[1]
+    if len(getattr(_kept, "memory", ())) < max(size, 1):  # a block can be without rows
+        _kept.memory = np.empty(max(size, 1))
+    matrix: Array = _kept.memory[:size].reshape(shape, order="F")
+    return matrix
+
+
+def weighted_product(A: Matrix, weight: Array, B: Matrix) -> Array:
+    """Return ``A' diag(weight) B`` as a dense array; either factor may be sparse.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weighted_product(np.eye(2), np.array([1.0, 3.0]), np.ones((2, 1)))
+    array([[1.],
+           [3.]])
+    """
+    if is_sparse(B):
+        scaled = B.multiply(weight[:, None]).tocsr()
+        product = A.T @ scaled if is_sparse(A) else (scaled.T @ A).T
+        return np.asarray(product.toarray() if is_sparse(product) else product)
+    return np.asarray(A.T @ (B * weight[:, None]))
