@@ -20,7 +20,7 @@ from setsquare.auditing.evaluations.score import sample_of
 from setsquare.auditing.evaluations.shape import evaluate_shape
 from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
 from setsquare.auditing.predictions import Raw, Subject, open_predictions, read_predictions
-from setsquare.auditing.protected import Protected, note_constant
+from setsquare.auditing.protected import Protected, note_constant, note_left_out, reference_groups
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.streams import audit_stream, refuse_in_memory
 from setsquare.auditing.verdict import Limits
@@ -28,7 +28,9 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.roles import check_alignment, dense, validate_weight
 from setsquare.families import Family
 from setsquare.families import family as make_family
+from setsquare.notes import Note
 from setsquare.rows import Stream
+from setsquare.tables import Design
 from setsquare.tables.dataframes import backend_of
 
 EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
@@ -161,7 +163,7 @@ def audit(
     for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
         check_alignment(protected, values, what)
     rows = Rows(validate_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
-    raw, columns, notes = _complete(raw, protected, rows, coding, reference, missing)
+    raw, columns, learned, notes = _complete(raw, protected, rows, coding, reference, missing)
     subject = read_predictions(raw, family, link, parameter, positive)
     names = _check_subject(subject, names)
     result = _audit(subject, columns, names, settings)
@@ -173,6 +175,7 @@ def audit(
         positive=subject.positive,
         is_clustered=cluster is not None,
         is_weighted=sample_weight is not None,
+        references=reference_groups(learned),
     )
 
 
@@ -242,7 +245,7 @@ def _complete(
     coding: Any,
     reference: Mapping[str, Any] | None,
     missing: Any,
-) -> tuple[Raw, Protected, tuple[str, ...]]:
+) -> tuple[Raw, Protected, Design, tuple[Note, ...]]:
     """Code the protected columns, and leave out incomplete rows where that was asked for."""
     n = raw.n_rows
     keep = np.ones(n, dtype=bool) if rows.weight is None else rows.weight > 0.0  # a row without weight is not there
@@ -252,10 +255,10 @@ def _complete(
             raise MissingValuesError("Every prediction is missing: there is nothing to audit.")
         known = tables.learn(protected, coding=coding, reference=reference, missing=missing).apply(protected).keep
         keep &= True if known is None else known
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     if not keep.all():
         raw, rows, protected = raw.take(keep), rows.take(keep), tables.filter_rows(protected, keep)
-        notes = (f"{n - raw.n_rows} of {n} rows are incomplete or have no weight, and were left out.",)
+        notes = note_left_out(n - raw.n_rows, n)
     raw.check_complete()
     learned = tables.learn(protected, coding=coding, reference=reference, missing=missing)
     encoded = learned.apply(protected)
@@ -266,12 +269,12 @@ def _complete(
             f"Too few rows ({raw.n_rows}) for {columns.values.shape[1]} protected column(s): give at least three "
             "more rows than columns."
         )
-    return raw, columns, notes
+    return raw, columns, learned, notes
 
 
 def _audit(subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings) -> AuditResult:
     n, p = protected.values.shape
-    blank = nothing_to_leak(n, p, settings.confidence, str(subject.family))
+    blank = nothing_to_leak(n, p, settings.confidence, subject.family)
     if subject.is_constant:
         return blank
     evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)

@@ -10,9 +10,11 @@ import numpy as np
 from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.auditing.evaluations.covariance import ALONE
 from setsquare.errors import InputError
+from setsquare.notes import Note
 from setsquare.projection import Basis, protected_basis
 from setsquare.rows.blocks import mean_weight, row_slices
-from setsquare.tables import Design
+from setsquare.tables import Categorical, Cells, Design
+from setsquare.tables.column import label
 
 
 @dataclass(frozen=True)  # without slots: what is worked out of the columns is kept
@@ -32,7 +34,7 @@ class Protected:
         Rows with the same code 0, 1, ... are not independent.
     rows : integer ndarray or None
         Which rows of the audit these are; None: all of them.
-    notes : tuple of str
+    notes : tuple of Note
     """
 
     values: Array
@@ -41,7 +43,7 @@ class Protected:
     weight: Array | None = None
     cluster: IntArray | None = None
     rows: IntArray | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @cached_property
     def basis(self) -> Basis:
@@ -119,11 +121,11 @@ class Protected:
         if left is self:
             return self
         about = f" ({', '.join(names)})" if names else ""
-        note = (
-            f"{len(self.values) - len(left.values)} row(s) are the only ones to decide an effect{about}, such as a "
-            "level with a single row: they cannot be tested and were left out (with a reference level, the effects "
-            "that are against it)."
+        text = (
+            "{count} row(s) are the only ones to decide an effect{about}, such as a level with a single row: they "
+            "cannot be tested and were left out (with a reference level, the effects that are against it)."
         )
+        note = Note("lone-rows", text, severity="caution", count=len(self.values) - len(left.values), about=about)
         return replace(left, notes=(*self.notes, note))
 
     def _take(self, rows: IntArray) -> Protected:
@@ -136,7 +138,25 @@ class Protected:
         )
 
 
-def note_constant(learned: Design, varies: bool = True) -> tuple[str, ...]:
+def note_left_out(count: int, n: int) -> tuple[Note, ...]:
+    """Count the rows that are not audited."""
+    text = "{count} of {n} rows are incomplete or have no weight, and were left out."
+    return (Note("rows-left-out", text, count=count, n=n),) if count else ()
+
+
+def reference_groups(learned: Design) -> tuple[tuple[str, str], ...]:
+    """Source columns of groups, each with the group that the others are compared with."""
+    found = []
+    for coder in learned.coders:
+        if isinstance(coder, Categorical) and len(coder.levels) > 1:
+            found.append((coder.name, label(coder.levels[0])))
+        elif isinstance(coder, Cells):
+            first = (label(levels[j]) for levels, j in zip(coder.levels, coder.cells[0], strict=True))
+            found.append((coder.source, ",".join(first)))
+    return tuple(found)
+
+
+def note_constant(learned: Design, varies: bool = True) -> tuple[Note, ...]:
     """Refuse protected columns of which none ``varies``, and note those that do not."""
     if not learned.names or not varies:
         raise InputError(
@@ -144,4 +164,5 @@ def note_constant(learned: Design, varies: bool = True) -> tuple[str, ...]:
             "column that varies."
         )
     listed = ", ".join(learned.constant)
-    return (f"Constant in these rows, so that nothing can be said of it: {listed}.",) if listed else ()
+    text = "Constant in these rows, so that it cannot be audited: {columns}."
+    return (Note("constant-columns", text, severity="caution", columns=listed),) if listed else ()

@@ -12,6 +12,7 @@ from setsquare._typing import Array, BoolArray
 from setsquare.auditing.evaluations.score import Sample
 from setsquare.glm.streamed_preparation import StreamedRows
 from setsquare.glm.streamed_problem import add_sums
+from setsquare.notes import Note
 from setsquare.projection import Basis, basis_of_moments
 from setsquare.projection.moments import Moments
 from setsquare.rows import Parts
@@ -48,7 +49,7 @@ class StreamedProtected:
     widest: float
     heaviest: float
     concentration: float
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @classmethod
     def of(

@@ -25,7 +25,7 @@ from setsquare.auditing.evaluations.glm import Evidence, conclude, fit_prepared
 from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.shape import Mapped, evaluate_shape
 from setsquare.auditing.predictions import guess_family, outside_note
-from setsquare.auditing.protected import note_constant
+from setsquare.auditing.protected import note_constant, note_left_out, reference_groups
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.streamed_columns import StreamedProtected, without_ones
 from setsquare.errors import InputError
@@ -35,6 +35,7 @@ from setsquare.estimators.stream_outcome import Numbers
 from setsquare.families import Family
 from setsquare.glm.streamed_preparation import StreamedRows, prepare_streamed
 from setsquare.glm.streamed_problem import Outcomes, StreamedProblem
+from setsquare.notes import Note
 from setsquare.projection import basis_of_moments
 from setsquare.projection.moments import Moments
 from setsquare.rows import Stream
@@ -68,9 +69,9 @@ def audit_stream(
     predictions: Stream, protected: Stream, names: tuple[str, ...], settings: Settings, given: tuple[Any, ...]
 ) -> AuditResult:
     """Audit a column of a stream by the evaluation models ``names``; what is ``given`` goes to :func:`look`."""
-    problem, columns, notes = look(predictions, protected, *given)
-    family = "" if problem is None else str(problem.family)
+    problem, columns, family, references, notes = look(predictions, protected, *given)
     blank = nothing_to_leak(columns.n_rows, len(columns.names), settings.confidence, family)
+    blank = replace(blank, references=references)
     if problem is None:
         return replace(blank, notes=notes)
     found, bounds = evaluate_stream(problem, columns, settings.vcov, settings.confidence)
@@ -86,7 +87,7 @@ def look(
     coding: Any,
     reference: Mapping[str, Any] | None,
     missing: Any,
-) -> tuple[StreamedProblem | None, StreamedProtected, tuple[str, ...]]:
+) -> tuple[StreamedProblem | None, StreamedProtected, Family, tuple[tuple[str, str], ...], tuple[Note, ...]]:
     """Read a stream twice: levels, then ranges and moments. The problem is None where all predictions are the same."""
     if predictions.data is not protected.data or len(predictions.names) != 1:
         raise InputError(
@@ -101,11 +102,7 @@ def look(
     seen = stream.parts().reduce(partial(_look, roles, missing, cells, glm), _merge)
     learned = tables.settle(seen.table, roles.features, coding=coding, reference=reference, missing=missing)
     notes = note_constant(learned)
-    if dropped := seen.table.n_rows - seen.table.n_kept:
-        notes = (
-            *notes,
-            f"{dropped} of {seen.table.n_rows} rows are incomplete or have no weight, and were left out.",
-        )
+    notes += note_left_out(seen.table.n_rows - seen.table.n_kept, seen.table.n_rows)
     outcomes = seen.outcomes
     family, guessed = guess_family(outcomes.low, outcomes.high, glm)
     notes = (*notes, *guessed, *outside_note(seen.n_outside, outcomes.n_rows, family.name))
@@ -123,7 +120,7 @@ def look(
                 "family."
             )
         problem = StreamedProblem(blocks, outcomes, family, learned.names, quasi=True)
-    return problem, columns, notes
+    return problem, columns, family, reference_groups(learned), notes
 
 
 def evaluate_stream(

@@ -17,22 +17,22 @@ from setsquare.auditing import Comparison, compare
 from setsquare.auditing.audit_models import predict_held_out
 from setsquare.auditing.cross_validated import audit_held_out
 from setsquare.auditing.held_out import HeldOut
-from setsquare.auditing.render import notes_of
 from setsquare.cli.apply import predict_table, render_table
 from setsquare.cli.files import Source, open_source
 from setsquare.cli.options import Options
 from setsquare.cli.output import check_outputs, render_results
 from setsquare.cli.roles import guess_outcome, read_roles, resolve, values
-from setsquare.cli.terminal import Screen, cleaned, collected_warnings, show_comparison, working
-from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.cli.terminal import Screen, collected_warnings, working
+from setsquare.document import Headline
+from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
 from setsquare.estimators import OrthogonalGLMClassifier, OrthogonalGLMRegressor, PredictionOrthogonalizer
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.glm.solution import MAX_CORRELATION
-from setsquare.glm.solver import Certificate
+from setsquare.notes import Note, message
 from setsquare.storage import write_files
 from setsquare.storage.models import dump
 from setsquare.tables.outcome import Guess
-from setsquare.tables.positive import class_name, positive_class
+from setsquare.tables.positive import class_name, positive_class, refuse_positive
 
 Method = Literal["constrained", "generalized", "linear"]
 METHODS = {
@@ -72,7 +72,7 @@ class Training:
     protected: list[str]
     cluster: Any
     guess: Guess
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def correct(
@@ -94,7 +94,8 @@ def correct(
             model.fit(rows.table.select(rows.features + rows.protected), rows.outcome)
         certificate = model.solution_.certificate if hasattr(model, "solution_") else None
         left = _largest_correlation(model, rows)
-        comparison, held_out = _audit(plain, model, rows, fitting, options, positive, [*rows.notes, *noted], say)
+        notes = (*rows.notes, *(message(warning) for warning in noted))
+        comparison = _audit(plain, model, rows, fitting, options, positive, notes, say)
         contents = {output: dump(model)}
         if apply is not None and predictions is not None:
             say(f"Predicting {apply}")
@@ -109,27 +110,17 @@ def correct(
             "largest_correlation_in_training": left,
             "certificate": None if certificate is None else certificate.to_dict(),
         }
-        contents |= render_results(
-            options,
-            source,
-            comparison,
-            more,
-            predictions=held_out,
-            protected=rows.table.select(rows.protected),
-            outcome=rows.outcome,
-            cluster=rows.cluster,
-            positive=positive,
-            certificate=certificate,
-            method=[METHODS[fitting.method]],
-        )
+        page = partial(comparison.document, certificate=certificate, method=[METHODS[fitting.method]])
+        contents |= render_results(options, source, comparison, page, more)
         write_files(contents)
     screen = Screen()
-    screen.verdict(audited, "Corrected model, on rows that it has not seen: ")
+    screen.verdict(Headline("Corrected model, on rows that it has not seen", str(audited.verdict), audited.reason))
     if not options.quiet:
         screen.say(METHODS[fitting.method])
-        show_comparison(screen, comparison, f"Held out ({fitting.folds} folds)")
-        _show_certificate(screen, certificate, left, rows.table.num_rows)
-        screen.notes(notes_of(audited))
+        screen.show(page().brief())
+        if certificate is None:
+            screen.title("Certificate, on the training rows")
+            screen.say(f"Largest |corr| with a protected column: {left:.1e} ({rows.table.num_rows} rows).")
         screen.written(list(contents))
     return int(options.fail_on_leak and audited.is_leak)
 
@@ -145,7 +136,7 @@ def _read(source: Source, fitting: Fitting, options: Options) -> Training:
         raise InputError(f"{source.name} has no columns but the target and the protected ones: features are needed.")
     outcome = values(table.column(roles["target"][0]))
     guess = guess_outcome(table, roles["target"][0], fitting.family)
-    if guess.reason:
+    if guess.reason is not None:
         notes = (guess.reason, *notes)
     cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
     return Training(table, outcome, roles["features"], roles["protected"], cluster, guess, notes)
@@ -181,7 +172,7 @@ def _largest_correlation(model: Any, rows: Training) -> float:
     if left > MAX_CORRELATION:
         raise NotOrthogonalError(
             f"The predictions are still correlated with the protected columns (largest |corr| {left:.1e}): add a small "
-            "ridge (l2=1e-4)."
+            "ridge (--l2 0.0001)."
         )
     return left
 
@@ -191,7 +182,7 @@ def _positive(rows: Training, asked: str | None) -> str | None:
     classes = [class_name(value) for value in np.unique(rows.outcome)] if rows.guess.is_classes else []
     if len(classes) != 2:
         if asked is not None:
-            raise InputError(f"positive={asked!r} belongs to two classes: leave it out for this target.")
+            refuse_positive(asked, "this target")
         return None
     return classes[1] if asked is None else positive_class(classes, asked)
 
@@ -203,10 +194,10 @@ def _audit(
     fitting: Fitting,
     options: Options,
     positive: str | None,
-    notes: Sequence[str],
+    notes: Sequence[Note],
     say: Any,
-) -> tuple[Comparison, dict[str, Array]]:
-    """Both models on rows that they were not fitted on, side by side, and their predictions."""
+) -> Comparison:
+    """Both models on rows that they were not fitted on, side by side."""
     models: dict[str, HeldOut] = {}
     pooled = False
     columns = {"as trained": rows.features, "corrected": rows.features + rows.protected}
@@ -222,13 +213,14 @@ def _audit(
                 partial(_say_fold, say, name),
                 np.random.default_rng(fitting.seed),
             )
-        pooled |= any("unseen in training" in note for note in of_folds)
+        pooled |= any(isinstance(warning, PooledLevelWarning) for warning in of_folds)
     held_out = {name: held.predictions for name, held in models.items()}
     protected = rows.table.select(rows.protected)
     given = {"cluster": rows.cluster, "setting": f"held out ({fitting.folds} folds)", **options.audit}
     given = {"positive": positive, **given}
     found = compare(held_out, rows.outcome, protected, rows.guess.family, **given)
-    note = "Rows with a level that the other folds do not have count as the reference level in the audit."
+    text = "Rows with a level that the other folds do not have count as the reference level in the audit."
+    note = Note("levels-pooled", text)
     more = {"as trained": ((), ()), "corrected": (tuple(notes), (note,) if pooled else ())}
     sides = []
     for side, held in zip(found.sides, models.values(), strict=True):
@@ -237,7 +229,7 @@ def _audit(
         )
         first, last = more[side.name]
         sides.append(replace(side, audit=replace(audited, notes=(*first, *audited.notes, *last))))
-    return replace(found, sides=tuple(sides)), held_out
+    return replace(found, sides=tuple(sides))
 
 
 def _forgiving(estimator: Any) -> Any:
@@ -247,12 +239,3 @@ def _forgiving(estimator: Any) -> Any:
 
 def _say_fold(say: Callable[[str], None], name: str, done: int, total: int) -> None:
     say(f"Auditing the model {name}: {done} of {total} folds")
-
-
-def _show_certificate(screen: Screen, certificate: Certificate | None, left: float, n: int) -> None:
-    screen.title("Certificate, on the training rows")
-    if certificate is None:
-        screen.say(f"orthogonal to protected columns   yes (|corr| at most {left:.1e}, {n} rows)")
-    else:
-        for line in str(cleaned(certificate)).splitlines():
-            screen.say(line) if len(line) > screen.width else screen.print(line)

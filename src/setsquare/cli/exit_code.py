@@ -9,8 +9,9 @@ import traceback
 
 from cyclopts import App, CycloptsError
 
-from setsquare.cli.escape import as_options, clean
+from setsquare.cli.escape import clean, phrase
 from setsquare.errors import SetsquareError
+from setsquare.notes import message
 
 #: Beside 0, and 1 for a leak that was to be told.
 BAD_INPUT, DEFECT, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
@@ -37,7 +38,7 @@ def run(app: App) -> int:
 
 
 def _refuse(error: Exception) -> int:
-    sentence = as_options(re.sub(r"\s+", " ", str(error)).strip())
+    sentence = re.sub(r"\s+", " ", phrase(message(error))).strip()
     print(f"setsquare: {clean(sentence)}", file=sys.stderr)
     return BAD_INPUT
 

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from setsquare._typing import Array, IntArray
 from setsquare.auditing import AuditResult, Evaluation, Test, audit
-from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED
+from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED, RELU_GAIN
 from setsquare.auditing.verdict import judge
 from setsquare.errors import InputError
 from setsquare.nn.layer_outputs import Tap, read_layer
+from setsquare.notes import Note
 
 #: Evaluation models of a layer; all but the first look at its leading principal components.
 EVALUATIONS = ("tensor", *PERMUTATION_BASED)
@@ -140,13 +141,15 @@ def audit_layer(
         verdict, reason = decision.verdict, decision.reason
     notes = list(found.notes)
     if tap.n_calls > 1:
-        notes.append(f"The network runs this layer {tap.n_calls} times in a pass; {tap.name}#2 is the second.")
+        text = "The network runs this layer {calls} times in a pass; {name}#2 is the second."
+        notes.append(Note("layer-runs-again", text, calls=tap.n_calls, name=tap.name))
     n_tests = min(components, units[0].size) * len(evaluations)
     if any(name.startswith("relu") for name in names) and n_tests > (1.0 - confidence) * (n_permutations + 1):
-        notes.append(
-            f"With {n_permutations} permutations no p-value of relu is small enough to count among so many units: "
-            "raise n_permutations, or lower components."
+        text = (
+            "With {count} permutations no p-value of relu is small enough to count among so many units: raise "
+            "n_permutations, or lower components."
         )
+        notes.append(Note("few-permutations", text, severity="warning", count=n_permutations))
     return replace(
         found,
         verdict=verdict,
@@ -163,7 +166,10 @@ def _beyond_linear(
     flat = units.reshape(len(units), -1)
     scores, nearest, share = _principal(flat, components, seed)
     places = [tuple(map(int, np.unravel_index(unit, units.shape[1:]))) for unit in nearest]
-    about = f"{scores.shape[1]} principal component(s) of the standardised units, {share:.0%} of their variance"
+    text = (
+        "The {name} evaluation model looked at {count} principal component(s) of the standardised units, {share:.0%} "
+        "of their variance."
+    )
     found = []
     for name in names:
         if name.startswith("relu"):
@@ -171,7 +177,8 @@ def _beyond_linear(
             found.append(_merge(dict(zip(places, alone, strict=True))))
         else:
             joint = judged(scores, evaluation=name).evaluation(name)
-            found.append(replace(joint, notes=(*joint.notes, f"The {name} evaluation model looked at {about}.")))
+            note = Note("components", text, name=name, count=scores.shape[1], share=share)
+            found.append(replace(joint, notes=(*joint.notes, note)))
     return tuple(found)
 
 
@@ -209,5 +216,8 @@ def _merge(alone: Mapping[tuple[int, ...], Evaluation]) -> Evaluation:
         effects=tuple(replace(e, term=f"{e.term}, unit {unit}") for unit, own in alone.items() for e in own.effects),
         joint=smallest([own.joint for own in alone.values()]),
         by_source=tuple(map(smallest, zip(*(own.by_source for own in alone.values()), strict=True))),
-        notes=(*(f"Unit {unit}: {own.notes[0]}" for unit, own in alone.items()), *first.notes[1:]),
+        notes=(
+            *(note.of(f"Unit {unit}") for unit, own in alone.items() for note in own.notes if note.code == RELU_GAIN),
+            *(note for note in first.notes if note.code != RELU_GAIN),
+        ),
     )

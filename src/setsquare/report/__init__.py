@@ -1,4 +1,4 @@
-"""Reports: results → plain dictionaries → text, Markdown, LaTeX, JSON, and one html page that needs no network.
+"""Reports: results as text, Markdown, LaTeX, JSON, and one html page that needs no network.
 
 One function makes a report of one audit, of before and after, or of a comparison of several models::
 
@@ -6,6 +6,7 @@ One function makes a report of one audit, of before and after, or of a compariso
         audits,               # an AuditResult, a mapping of names to them ({"as trained": a, "corrected": b}), or a
                               # Comparison; the first is "before", and each has its verdict at the head, by name
         predictions=None,     # what was audited: an array, or a mapping with the same names; gives the distributions
+                              # (a comparison has them, and everything else of its rows)
         protected=None,       # the protected columns of the same rows
         outcome=None,         # gives performance and calibration; needs predictions
         certificate=None,     # of a corrected model: model.solution_.certificate
@@ -24,7 +25,9 @@ A report holds aggregates, never rows. The page needs the extra ``report`` (jinj
 
 from __future__ import annotations
 
-from setsquare.report.assembly import build
-from setsquare.report.record import Headline, Report
+from setsquare.auditing.documents.build import build
+from setsquare.document import Document, Headline
+
+Report = Document
 
 __all__ = ["Headline", "Report", "build"]

@@ -9,6 +9,7 @@ import numpy as np
 
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, family
+from setsquare.notes import Note, Option
 from setsquare.tables.stray_values import refuse_strays
 
 #: More labels than this are an identifier.
@@ -81,11 +82,11 @@ def guess_family(
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The family of an outcome, whether it is one of classes, and a sentence on why (empty where it was asked for)."""
+    """The family of an outcome, whether it is one of classes, and a note on why (None where it was asked for)."""
 
     family: Family
     is_classes: bool
-    reason: str = ""
+    reason: Note | None = None
 
 
 def read_family(
@@ -135,7 +136,8 @@ def read_family(
     low, high = (np.nan, np.nan) if text else (float(levels[0]), float(levels[-1]))
     whole = not text and bool((levels == np.floor(levels)).all())
     kind, why = guess_family(Values(low, high, len(levels), text, whole, n_columns, lowest_prediction))
-    reason = f"{what} {why}, so the family is {kind}: pass family= if it is another."
+    sentence = "{what} {why}, so the family is {kind}: {family:pass} if it is another."
+    reason = Note("family-guessed", sentence, what=what, why=why, kind=kind, family=Option("family"))
     return Guess(family(kind), kind in ("binomial", "multinomial"), reason)
 
 
@@ -144,11 +146,13 @@ def _levels(outcome: np.ndarray[Any, Any], what: str) -> tuple[np.ndarray[Any, A
         raise InputError(f"{what} is of type {outcome.dtype}: give numbers or groups.")
     missing = np.array([value is None for value in outcome]) if outcome.dtype.kind == "O" else outcome != outcome
     if missing.any():
-        raise MissingValuesError(f"{what} has {int(missing.sum())} missing value(s): pass missing='drop'.")
+        text, drop = "{what} has {count} missing value(s): {drop:pass}.", Option("missing", "drop")
+        raise MissingValuesError(Note("missing-values", text, what=what, count=int(missing.sum()), drop=drop))
     return np.unique(outcome.astype(str) if outcome.dtype.kind == "O" else outcome, return_counts=True)
 
 
 def refuse_text(glm: Family, what: str = "The outcome") -> None:
     """Refuse labels for a family of numbers."""
     if glm.name not in ("binomial", "multinomial"):
-        raise InputError(f"{what} is text, which the {glm.name} family cannot have: leave family= out.")
+        text = "{what} is text, which the {name} family cannot have: leave {family} out."
+        raise InputError(Note("outcome-is-text", text, what=what, name=glm.name, family=Option("family")))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from setsquare.errors import InputError
+from setsquare.notes import Note, Option
 
 #: So many values, or this share of all, may keep a column from being numeric; where they are more, or a third of the
 #: values, it is taken for text.
@@ -54,12 +55,16 @@ def refuse_strays(column: str, counts: Mapping[object, int], *, groups: bool = T
         return
     rows = sum(counts[value] for value in counts if str(value) in set(strays))
     listed = ", ".join(repr(value) for value in strays[:5]) + (", …" if len(strays) > 5 else "")
-    advice = f", or {AS_GROUPS} if it holds groups" if groups else ""
+    text = (
+        "{column} holds numbers but for {strays} ({rows}), and would be read as text with {count} groups: correct "
+        "these values (leave them empty where they mean missing)"
+    )
+    text += ", or {groups} if it holds groups." if groups else "."
+    lines = f"{rows} row{'' if rows == 1 else 's'}"
     raise InputError(
-        f"{column} holds numbers but for {listed} ({rows} row{'' if rows == 1 else 's'}), and would be read as text "
-        f"with {len(counts)} groups: correct these values (leave them empty where they mean missing){advice}."
+        Note("stray-values", text, column=column, strays=listed, rows=lines, count=len(counts), groups=AS_GROUPS)
     )
 
 
 #: What declares a column to hold groups; the command line has an option for it.
-AS_GROUPS = "convert the column to a category"
+AS_GROUPS = Option("categorical", words="convert the column to a category")

@@ -1,0 +1,91 @@
+"""Read predictions, outcome and protected columns of the same rows, as a report gets them beside audits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from setsquare._typing import Array
+from setsquare.auditing.comparison.by_group import PredictedRows, Sample
+from setsquare.auditing.comparison.classes import align, class_names, code_outcome
+from setsquare.auditing.comparison.performance import cluster_codes
+from setsquare.auditing.predictions import Raw, open_predictions, read_predictions
+from setsquare.errors import InputError
+from setsquare.estimators.roles import check_alignment, validate_weight
+from setsquare.families import Family
+from setsquare.tables import n_rows
+
+
+def read_rows(
+    predictions: Mapping[str, Any],
+    protected: Any,
+    outcome: Any,
+    *,
+    family: Family,
+    confidence: float,
+    sample_weight: Any = None,
+    cluster: Any = None,
+    positive: object = None,
+) -> PredictedRows:
+    """Read predictions, and leave out rows in which one, the outcome or the weight is missing, with a count."""
+    given = {name: open_predictions(values) for name, values in predictions.items()}
+    target = None if outcome is None else open_predictions(outcome)
+    n = _count_rows(given, target, protected)
+    for name, column in predictions.items():
+        for table in (protected, outcome):
+            if table is not None:
+                check_alignment(table, column, f"{name}, a set of predictions,")
+    weight = validate_weight(sample_weight, n)
+    keep = ~np.logical_or.reduce([raw.missing for raw in (*given.values(), *([] if target is None else [target]))])
+    keep &= True if weight is None else weight > 0.0
+    if not keep.any():
+        raise InputError("No row has a prediction, an outcome and a weight: there is nothing to report.")
+    codes = None if cluster is None else cluster_codes(cluster, n)
+    if not keep.all():
+        given = {name: raw.take(keep) for name, raw in given.items()}
+        target = None if target is None else target.take(keep)
+        weight, codes = (None if part is None else part[keep] for part in (weight, codes))
+    values, classes, y = _interpret(given, target, family, positive)
+    kept = None if keep.all() else keep
+    sample = Sample(weight, codes, confidence)
+    return PredictedRows(values, family, classes, protected, y, sample, kept, int(n - keep.sum()))
+
+
+def _count_rows(given: Mapping[str, Raw], target: Raw | None, protected: Any) -> int:
+    sizes = {f"the predictions {name!r}": raw.n_rows for name, raw in given.items()}
+    sizes |= {} if target is None else {"the outcome": target.n_rows}
+    sizes |= {} if protected is None else {"the table of protected columns": n_rows(protected)}
+    n = next(iter(sizes.values()))
+    for what, rows in sizes.items():
+        if rows != n:
+            raise InputError(
+                f"{what[0].upper()}{what[1:]} has {rows} rows, others have {n}: give the same rows in all."
+            )
+    return n
+
+
+def _interpret(
+    given: Mapping[str, Raw], target: Raw | None, glm: Family, positive: object
+) -> tuple[dict[str, Array], tuple[str, ...], Array | None]:
+    """Predictions as means or shares, names of the classes, and the outcome as a number; units are no predictions."""
+    if target is not None:
+        classes = class_names(target, given, glm, positive)
+        return {name: _means(raw, glm, classes) for name, raw in given.items()}, classes, _outcome(target, classes)
+    subjects = {name: read_predictions(raw, glm, positive=positive) for name, raw in given.items()}
+    if any(subject.shape for subject in subjects.values()):
+        return {}, (), None
+    return {name: one.values for name, one in subjects.items()}, next(iter(subjects.values())).classes, None
+
+
+def _means(raw: Raw, glm: Family, classes: tuple[str, ...]) -> Array:
+    """Predictions as means or shares; numbers need no look at each as a label."""
+    is_number = raw.array.ndim == 1 and raw.array.dtype.kind == "f" and not (glm.is_vector or classes)
+    return read_predictions(raw, glm).values if is_number else align(raw, glm, classes)[0]
+
+
+def _outcome(raw: Raw, classes: tuple[str, ...]) -> Array:
+    if raw.array.dtype.kind in "fiu" and classes in ((), ("0", "1")):
+        return raw.array.astype(np.float64)
+    return code_outcome(raw, classes)

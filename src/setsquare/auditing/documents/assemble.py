@@ -1,0 +1,73 @@
+"""The document of one audit, or of several models side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from setsquare.auditing.documents import explanations, group_sections, sections
+from setsquare.document import Document, Headline
+from setsquare.document.document import has_content
+from setsquare.document.formats import joined
+
+if TYPE_CHECKING:
+    from setsquare.auditing.comparison.by_group import ByGroup
+    from setsquare.auditing.comparison.compare import Side
+    from setsquare.auditing.documents.sections import Audits, Scores
+    from setsquare.glm.solver import Certificate
+
+
+def assemble(
+    audits: Audits,
+    *,
+    scores: Scores | None = None,
+    sides: Sequence[Side] = (),
+    by_group: ByGroup | None = None,
+    certificate: Certificate | None = None,
+    title: str | None = None,
+    notes: Sequence[str] = (),
+    method: Sequence[str] = (),
+    command: str | None = None,
+    data: Mapping[str, str] | None = None,
+) -> Document:
+    """Put the sections together for which there are data; nothing is computed here.
+
+    Parameters
+    ----------
+    audits : mapping of name to AuditResult
+        The first is what the others are compared with.
+    scores : mapping of name to scores, optional
+    sides : sequence of Side
+        Of a comparison, with calibration.
+    by_group : ByGroup, optional
+        Predictions and calibration by protected group.
+    certificate : Certificate of a fit, optional
+    title, method, command, data
+        As in :func:`setsquare.report.build`.
+    notes : sequence of str
+        Beside those of the audits.
+    """
+    several = len(audits) > 1
+    headlines = tuple(Headline(name * several, str(audit.verdict), audit.reason) for name, audit in audits.items())
+    scores = scores or {}
+    if not several:  # a single model needs no name
+        audits, scores = dict(zip([""], audits.values(), strict=True)), dict(zip([""], scores.values(), strict=False))
+    parts = (
+        sections.summary(audits, scores, sides),
+        explanations.meaning(audits, certificate, with_outcome=by_group is not None and bool(by_group.calibrations)),
+        sections.effects(audits),
+        sections.bounds({name: audit.certificate for name, audit in audits.items()}),
+        group_sections.levels(by_group, named=several),
+        group_sections.calibration(by_group, named=several),
+        sections.performance(audits, scores),
+        sections.certificate(certificate),
+        explanations.method(audits, method),
+        explanations.notes(audits, notes),
+        explanations.reproduce(command, data or {}),
+    )
+    names = joined(explanations.sources(list(audits.values())[-1])) or "the protected columns"
+    return Document(
+        title or f"Do the predictions follow {names}?",
+        headlines,
+        tuple(part for part in parts if part is not None and has_content(part)),
+    )
