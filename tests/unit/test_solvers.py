@@ -429,7 +429,7 @@ def test_the_certificate_says_all_it_knows(draw) -> None:
     assert (c.rank_protected, c.n_protected, c.rank_features, c.n_features) == (3, 5, 6, 7)
     assert (c.constant_protected, c.collinear_protected, c.aliased_features) == (("one",), ("twice",), ("copy",))
     text = str(c)
-    for part in ("orthogonal to protected columns", "yes", "local optimum", "KKT", "loss", "3 of 5", "6 of 7"):
+    for part in ("Orthogonal to the protected columns", "yes", "Local optimum", "KKT", "Loss", "3 of 5", "6 of 7"):
         assert part in text
     for name in ("one", "twice", "copy", "cost of the constraint", "outcome explained by protected"):
         assert name in text

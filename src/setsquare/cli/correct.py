@@ -94,8 +94,7 @@ def correct(
             model.fit(rows.table.select(rows.features + rows.protected), rows.outcome)
         certificate = model.solution_.certificate if hasattr(model, "solution_") else None
         left = _largest_correlation(model, rows)
-        notes = (*rows.notes, *(message(warning) for warning in noted))
-        comparison = _audit(plain, model, rows, fitting, options, positive, notes, say)
+        comparison = _audit(plain, model, rows, fitting, options, positive, tuple(map(message, noted)), say)
         contents = {output: dump(model)}
         if apply is not None and predictions is not None:
             say(f"Predicting {apply}")
@@ -194,7 +193,7 @@ def _audit(
     fitting: Fitting,
     options: Options,
     positive: str | None,
-    notes: Sequence[Note],
+    notes: tuple[Note, ...],
     say: Any,
 ) -> Comparison:
     """Both models on rows that they were not fitted on, side by side."""
@@ -221,7 +220,7 @@ def _audit(
     found = compare(held_out, rows.outcome, protected, rows.guess.family, **given)
     text = "Rows with a level that the other folds do not have count as the reference level in the audit."
     note = Note("levels-pooled", text)
-    more = {"as trained": ((), ()), "corrected": (tuple(notes), (note,) if pooled else ())}
+    more = {"as trained": ((), ()), "corrected": (notes, (note,) if pooled else ())}
     sides = []
     for side, held in zip(found.sides, models.values(), strict=True):
         audited = audit_held_out(
@@ -229,7 +228,7 @@ def _audit(
         )
         first, last = more[side.name]
         sides.append(replace(side, audit=replace(audited, notes=(*first, *audited.notes, *last))))
-    return replace(found, sides=tuple(sides))
+    return replace(found, sides=tuple(sides), notes=rows.notes)
 
 
 def _forgiving(estimator: Any) -> Any:

@@ -24,8 +24,16 @@ def number(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """A difference, with its sign."""
-    return f"{value:+.4f}" if value and 1e-3 <= abs(value) < 100.0 else number(value)
+    """A difference, with its sign.
+
+    Examples
+    --------
+    >>> signed(0.25), signed(-0.00067), signed(3e-7), signed(0.0)
+    ('+0.2500', '-0.0007', '+3.00e-07', '0.000')
+    """
+    if 1e-4 <= abs(value) < 100.0:
+        return f"{value:+.4f}"
+    return f"{'+' * (value > 0.0)}{number(value)}"
 
 
 def p_value(p: float) -> str:

@@ -161,12 +161,12 @@ class Certificate:
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
             ["Orthogonal to the protected columns", _YES[self.is_orthogonal], ""],
-            ["Largest |corr| with a protected column", number(self.max_correlation), f"at most {MAX_CORRELATION:g}"],
+            ["Largest |corr| with a protected column", f"{self.max_correlation:.1e}", f"at most {MAX_CORRELATION:g}"],
             [f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"],
-            ["Constraint residual", number(self.constraint_residual), ""],
+            ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
             ["Local optimum", _YES[self.is_optimal], ""],
-            ["KKT residual", number(self.kkt_residual), f"at most {MAX_KKT:g}"],
-            ["Smallest curvature", number(self.min_curvature), f"at least {MIN_CURVATURE:g}"],
+            ["KKT residual", f"{self.kkt_residual:.1e}", f"at most {MAX_KKT:g}"],
+            ["Smallest curvature", f"{self.min_curvature:.1e}", f"at least {MIN_CURVATURE:g}"],
             ["Loss", f"{self.loss:.6g}", ""],
             ["Loss without the constraint", f"{self.loss_unconstrained:.6g}", ""],
             ["Loss with an intercept only", f"{self.loss_null:.6g}", ""],

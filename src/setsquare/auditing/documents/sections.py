@@ -83,6 +83,7 @@ def effects(audits: Audits) -> Section:
             if name in ("glm", "linear") and not text:
                 text.append(_how_to_read(kind, audits))
         tables.append(_test_table(title, models, audits))
+    text += ["The verdict rests on the adjusted p-values."] if tables else []
     title = "Effects of the protected columns"
     return section("effects", title, text=text, tables=tables, figures=figures, detail=len(audits) > 1)
 
@@ -97,7 +98,7 @@ def _how_to_read(kind: str, audits: Audits) -> str:
 
 
 def _listed(references: Mapping[str, str]) -> str:
-    return joined([f"{source}: {level}" for source, level in references.items()])
+    return ", ".join(f"{source}: {level}" for source, level in references.items())
 
 
 def _effect_kind(name: str, audits: Audits) -> str:
@@ -238,6 +239,7 @@ def performance(audits: Audits, scores: Scores) -> Section | None:
     columns += [("high", "number"), (f"against {first}", "signed"), ("diff. low", "signed")]
     columns += [("diff. high", "signed"), ("p-value", "p")]
     about = [_which_is_better(scores[first])]
+    caption = f"Performance, and differences to {first}" if others else "Performance"
     if others:
         about.append("Differences are paired: both models predict the same rows.")
     return section(
@@ -245,21 +247,17 @@ def performance(audits: Audits, scores: Scores) -> Section | None:
         "What it costs" if others else "Performance",
         text=about,
         figures=_trade_off(audits, scores),
-        tables=[table("Performance", columns, _by_first(rows), detail=("value", "low", "high"))],
+        tables=[table(caption, columns, _by_first(rows), detail=("value", "low", "high"))],
         detail=not others,
     )
 
 
 def _which_is_better(scores: Sequence[Score]) -> str:
     """Say in which direction each metric is better."""
-    up, down = ([metric_name(s.metric) for s in scores if s.higher_is_better is better] for better in (True, False))
-    ways = [f"{way} {'is better ' * first}for {joined(names)}" for names, way, first in _ways(up, down)]
-    return f"{capital(', '.join(ways))}."
-
-
-def _ways(up: list[str], down: list[str]) -> list[tuple[list[str], str, bool]]:
-    found = [(names, way) for names, way in ((up, "higher"), (down, "lower")) if names]
-    return [(names, way, j == 0) for j, (names, way) in enumerate(found)]
+    up, down = (joined([metric_name(s.metric) for s in scores if s.higher_is_better is way]) for way in (True, False))
+    if up and down:
+        return f"Higher is better for {up}, lower for {down}."
+    return f"Higher is better for {up}." if up else f"Lower is better for {down}."
 
 
 def _trade_off(audits: Audits, scores: Scores) -> list[dict[str, Any]]:
