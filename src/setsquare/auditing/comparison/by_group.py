@@ -104,8 +104,12 @@ class Sample:
         return weight, None if self.cluster is None else self.cluster[rows]
 
 
-def spreads(values: Array, groups: Groups, edges: Array, sample: Sample) -> tuple[Spread, ...]:
+def spreads(
+    values: Array, groups: Groups, edges: Array, sample: Sample, order: IntArray | None = None
+) -> tuple[Spread, ...]:
     """Summarise the predictions of each group; `edges` are the histogram's, and its ends take what is beyond them.
+
+    ``order`` are the rows by increasing prediction, where they are known.
 
     Examples
     --------
@@ -115,7 +119,7 @@ def spreads(values: Array, groups: Groups, edges: Array, sample: Sample) -> tupl
     [(2, 0.3, (1.0, 0.0)), (2, 0.7, (0.0, 1.0))]
     """
     found = []
-    for rows in groups.rows:
+    for rows in groups.in_order(np.argsort(values, kind="stable") if order is None else order):
         weight, cluster = sample.part(rows)
         part, share = values[rows], mean_weight(len(rows), weight)
         mean = interval(mean_metric("mean", part, share), sample.confidence, cluster)
@@ -124,7 +128,9 @@ def spreads(values: Array, groups: Groups, edges: Array, sample: Sample) -> tupl
     return tuple(found)
 
 
-def reliabilities(y: Array, values: Array, groups: Groups, family: Family, sample: Sample) -> tuple[Reliability, ...]:
+def reliabilities(
+    y: Array, values: Array, groups: Groups, family: Family, sample: Sample, order: IntArray | None = None
+) -> tuple[Reliability, ...]:
     """Calibration of each group, in ten bins of about equal weight by increasing prediction; equal ones share a bin.
 
     The slope that :func:`setsquare.auditing.comparison.calibration.calibration` adds would be a fit for each group.
@@ -140,8 +146,7 @@ def reliabilities(y: Array, values: Array, groups: Groups, family: Family, sampl
     """
     scale: Scale = "logit" if family.name == "binomial" else "identity" if family.name == "gaussian" else "log"
     found = []
-    for rows in groups.rows:
-        rows = rows[np.argsort(values[rows], kind="stable")]
+    for rows in groups.in_order(np.argsort(values, kind="stable") if order is None else order):
         weight, cluster = sample.part(rows)
         outcome, prediction, share = y[rows], values[rows], mean_weight(len(rows), weight)
         apart = interval(mean_metric("difference", outcome - prediction, share), sample.confidence, cluster)
@@ -171,11 +176,10 @@ def histogram_edges(values: tuple[Array, ...], n_bins: int = 40) -> tuple[Array,
 
 
 def _quantiles(values: Array, share: Array) -> tuple[float, ...]:
-    """Smallest values that at least a share of the weight does not exceed."""
-    order = np.argsort(values)
-    reached = np.cumsum(share[order])
+    """Smallest of some increasing values that at least a share of the weight does not exceed."""
+    reached = np.cumsum(share)
     places = np.searchsorted(reached, np.asarray(QUANTILES) * reached[-1] * (1.0 - 1e-12))
-    return tuple(values[order[places]].tolist())
+    return tuple(values[places].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +266,10 @@ def _distributions(
         text = "{count:,} predictions{of} beyond {low:.4g} and {high:.4g} are in the end bins."
         notes.append(Note("beyond-histogram", text, count=beyond, of=of, low=ends[0], high=ends[1]))
     found = []
+    orders = {side: np.argsort(v, kind="stable") for side, v in values.items()}
+    overall = {side: float(np.average(v, weights=rows.sample.weight)) for side, v in values.items()}
     for one in groups:
-        overall = {side: float(np.average(v, weights=rows.sample.weight)) for side, v in values.items()}
-        own = {side: spreads(v, one, edges, rows.sample) for side, v in values.items()}
+        own = {side: spreads(v, one, edges, rows.sample, orders[side]) for side, v in values.items()}
         found.append(Distribution(one.column, response, one.labels, one.centres, ends, overall, own))
         if one.n_pooled:
             text = "The {count} smallest levels of {column} are shown together."
@@ -277,11 +282,15 @@ def _calibrations(rows: PredictedRows) -> tuple[GroupCalibration, ...]:
     if rows.outcome is None or rows.protected is None:
         return ()
     pairs = {side: _judged(rows.outcome, values) for side, values in rows.values.items()}
+    orders = {side: np.argsort(values, kind="stable") for side, (_, values) in pairs.items()}
     return tuple(
         GroupCalibration(
             groups.column,
             groups.labels,
-            {side: reliabilities(y, v, groups, rows.family, rows.sample) for side, (y, v) in pairs.items()},
+            {
+                side: reliabilities(y, v, groups, rows.family, rows.sample, orders[side])
+                for side, (y, v) in pairs.items()
+            },
         )
         for groups in group_rows(rows.protected, rows.keep, n_slices=4)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -108,11 +109,17 @@ def reproduce(command: str | None, data: Mapping[str, str]) -> Section:
     """Command, data and versions."""
     rows = [["command", command]] if command else []
     rows += [[f"data: {key}", str(value)] for key, value in data.items()]
-    rows += [["Python", platform.python_version()]]
+    versions = table("Command, data and versions", [("what", "text"), ("value", "text")], [*rows, *_versions()])
+    return section("reproduce", "How to reproduce this", tables=[versions], detail=True)
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Python and the packages that are installed; looked up once."""
+    found = [("Python", platform.python_version())]
     for package in _PACKAGES:
         try:
-            rows.append([package, version(package)])
+            found.append((package, version(package)))
         except PackageNotFoundError:
             continue
-    versions = table("Command, data and versions", [("what", "text"), ("value", "text")], rows)
-    return section("reproduce", "How to reproduce this", tables=[versions], detail=True)
+    return tuple(found)
