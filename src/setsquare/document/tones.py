@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Tone:
-    """Colours of a verdict: on a light page, its tint, on a dark page, in print, and on a terminal."""
+class Tone(NamedTuple):
+    """Colours of a verdict: on a light page, on a dark one, in print; its tint in a notebook; on a terminal."""
 
     light: str
-    tint: str
     dark: str
     printed: str
+    tint: str
     terminal: str
 
 
 TONES = {
-    "leak": Tone("#9f2219", "#fbeceb", "#ff958a", "#8a1a12", "red"),
-    "none": Tone("#17633f", "#eaf6f0", "#74d0a2", "#0f5132", "green"),
-    "unsure": Tone("#7d5000", "#fdf4e3", "#e6b555", "#6b4400", "yellow"),
+    "leak": Tone("#9f2219", "#ff958a", "#8a1a12", "#fbeceb", "red"),
+    "none": Tone("#17633f", "#74d0a2", "#0f5132", "#eaf6f0", "green"),
+    "unsure": Tone("#7d5000", "#e6b555", "#6b4400", "#fdf4e3", "yellow"),
 }
 
 
@@ -36,17 +35,12 @@ def tone_name(verdict: str) -> str:
 
 def page_style() -> str:
     """Rules of a page: light, dark and printed."""
-    rules = {
-        part: " ".join(f".{name} {{ color: {getattr(tone, part)}; }}" for name, tone in TONES.items())
-        for part in ("light", "dark", "printed")
-    }
-    dark, printed = (f"@media {when} {{ {rules[part]} }}" for when, part in _MEDIA)
-    return f"{rules['light']}\n{dark}\n{printed}\n"
-
-
-_MEDIA = (("(prefers-color-scheme: dark)", "dark"), ("print", "printed"))
+    light, dark, printed = (
+        " ".join(f".{name} {{ color: {tone[k]}; }}" for name, tone in TONES.items()) for k in range(3)
+    )
+    return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n@media print {{ {printed} }}\n"
 
 
 def fragment_style() -> str:
     """Rules of a piece of html in a notebook."""
-    return "".join(f".sq .{name}{{border-color:{tone.light};background:{tone.tint}}}" for name, tone in TONES.items())
+    return "".join(f".sq .{name}{{border-color:{t.light};background:{t.tint}}}" for name, t in TONES.items())

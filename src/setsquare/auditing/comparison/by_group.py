@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare._typing import Array, IntArray
 from setsquare.auditing.comparison.calibration import Bin
-from setsquare.auditing.comparison.groups import Groups, group_rows
+from setsquare.auditing.comparison.groups import Groups
 from setsquare.auditing.comparison.performance import Interval, Scale, interval, mean_metric
 from setsquare.families import Family
-from setsquare.notes import Note
 from setsquare.rows.blocks import mean_weight
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: Groups below this have few bins of calibration.
 SMALL = 500
-#: Classes that are shown one by one.
-MOST_CLASSES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,53 +38,6 @@ class Reliability:
     prediction: float
     difference: Interval
     bins: tuple[Bin, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """Predictions of each model by the groups of one protected column.
-
-    Attributes
-    ----------
-    column : str
-    response : str
-        The class that the probabilities are of; empty for a single prediction.
-    labels : tuple of str
-    centres : tuple of float
-        Mean of a continuous column in each of its slices; empty for groups.
-    ends : tuple of float
-        Where the histograms begin and end.
-    overall : dict of name to float
-        Mean prediction of all rows.
-    spreads : dict of name to tuple of Spread
-    """
-
-    column: str
-    response: str
-    labels: tuple[str, ...]
-    centres: tuple[float, ...]
-    ends: tuple[float, float]
-    overall: dict[str, float]
-    spreads: dict[str, tuple[Spread, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupCalibration:
-    """Calibration of each model by the groups of one protected column."""
-
-    column: str
-    labels: tuple[str, ...]
-    sides: dict[str, tuple[Reliability, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class ByGroup:
-    """Predictions and calibration by protected group; of several classes the predicted one is judged."""
-
-    distributions: tuple[Distribution, ...]
-    calibrations: tuple[GroupCalibration, ...]
-    has_classes: bool
-    notes: tuple[Note, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,125 +130,3 @@ def _quantiles(values: Array, share: Array) -> tuple[float, ...]:
     reached = np.cumsum(share)
     places = np.searchsorted(reached, np.asarray(QUANTILES) * reached[-1] * (1.0 - 1e-12))
     return tuple(values[places].tolist())
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedRows:
-    """Predictions of each model for the same rows, and what is known of these rows.
-
-    Attributes
-    ----------
-    values : dict of name to ndarray of shape (n,) or (n, K)
-        Empty where units of a layer were audited: they are no predictions.
-    family : Family
-    classes : tuple of str
-        Names of the K classes.
-    protected : table or None
-    outcome : ndarray of shape (n,) or None
-    sample : Sample
-    keep : boolean ndarray or None
-        Rows of `protected` that take part.
-    n_dropped : int
-        Rows without a prediction, an outcome or a weight.
-    """
-
-    values: dict[str, Array]
-    family: Family
-    classes: tuple[str, ...]
-    protected: Table | None
-    outcome: Array | None
-    sample: Sample
-    keep: BoolArray | None = None
-    n_dropped: int = 0
-
-    def weighted(self) -> PredictedRows:
-        """The rows that have a weight."""
-        weight, cluster = self.sample.weight, self.sample.cluster
-        if weight is None or bool((keep := weight > 0.0).all()):
-            return self
-        return replace(
-            self,
-            values={name: values[keep] for name, values in self.values.items()},
-            outcome=None if self.outcome is None else self.outcome[keep],
-            sample=replace(self.sample, weight=weight[keep], cluster=None if cluster is None else cluster[keep]),
-            keep=keep,
-            n_dropped=int((~keep).sum()),
-        )
-
-
-def describe_groups(rows: PredictedRows) -> ByGroup:
-    """Summarise the predictions, and the calibration where there is an outcome, by each protected column."""
-    if rows.protected is None or not rows.values:
-        return ByGroup((), (), rows.family.is_vector, ())
-    notes: list[Note] = []
-    if rows.n_dropped:
-        text = "{count:,} rows without a prediction, an outcome or a weight are left out."
-        notes.append(Note("rows-left-out", text, count=rows.n_dropped))
-    groups = group_rows(rows.protected, rows.keep)
-    found = [
-        one
-        for response, values in _responses(rows, notes)
-        for one in _distributions(rows, groups, response, values, notes)
-    ]
-    return ByGroup(tuple(found), _calibrations(rows), rows.family.is_vector, tuple(dict.fromkeys(notes)))
-
-
-def _responses(rows: PredictedRows, notes: list[Note]) -> list[tuple[str, dict[str, Array]]]:
-    """One set of predictions, or one for each class."""
-    if not rows.family.is_vector:
-        return [("", rows.values)]
-    first = next(iter(rows.values.values()))
-    names = rows.classes or tuple(map(str, range(first.shape[1])))
-    shown = np.sort(np.argsort(-first.mean(axis=0), kind="stable")[:MOST_CLASSES])
-    if len(shown) < len(names):
-        text = "The {shown} most frequent of {count} classes are shown."
-        notes.append(Note("classes-not-shown", text, shown=len(shown), count=len(names)))
-    return [(names[k], {side: values[:, k] for side, values in rows.values.items()}) for k in shown]
-
-
-def _distributions(
-    rows: PredictedRows, groups: tuple[Groups, ...], response: str, values: dict[str, Array], notes: list[Note]
-) -> list[Distribution]:
-    edges, beyond = histogram_edges(tuple(values.values()))
-    ends = float(edges[0]), float(edges[-1])
-    if beyond:
-        of = f" of class {response}" if response else ""
-        text = "{count:,} predictions{of} beyond {low:.4g} and {high:.4g} are in the end bins."
-        notes.append(Note("beyond-histogram", text, count=beyond, of=of, low=ends[0], high=ends[1]))
-    found = []
-    orders = {side: np.argsort(v, kind="stable") for side, v in values.items()}
-    overall = {side: float(np.average(v, weights=rows.sample.weight)) for side, v in values.items()}
-    for one in groups:
-        own = {side: spreads(v, one, edges, rows.sample, orders[side]) for side, v in values.items()}
-        found.append(Distribution(one.column, response, one.labels, one.centres, ends, overall, own))
-        if one.n_pooled:
-            text = "The {count} smallest levels of {column} are shown together."
-            notes.append(Note("levels-pooled", text, count=one.n_pooled, column=one.column))
-    return found
-
-
-def _calibrations(rows: PredictedRows) -> tuple[GroupCalibration, ...]:
-    """Calibration by group, with quarters of continuous columns: a group must hold enough rows for a curve."""
-    if rows.outcome is None or rows.protected is None:
-        return ()
-    pairs = {side: _judged(rows.outcome, values) for side, values in rows.values.items()}
-    orders = {side: np.argsort(values, kind="stable") for side, (_, values) in pairs.items()}
-    return tuple(
-        GroupCalibration(
-            groups.column,
-            groups.labels,
-            {
-                side: reliabilities(y, v, groups, rows.family, rows.sample, orders[side])
-                for side, (y, v) in pairs.items()
-            },
-        )
-        for groups in group_rows(rows.protected, rows.keep, n_slices=4)
-    )
-
-
-def _judged(y: Array, values: Array) -> tuple[Array, Array]:
-    """Outcome and prediction; of several classes, whether the predicted one was right, and its probability."""
-    if values.ndim == 1:
-        return y, values
-    top = values.argmax(axis=1)
-    return (y == top).astype(np.float64), values[np.arange(len(y)), top]

@@ -11,15 +11,17 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Array, Table
 from setsquare.auditing.audit_predictions import audit
-from setsquare.auditing.comparison.by_group import ByGroup, PredictedRows, Sample, describe_groups
+from setsquare.auditing.comparison.by_group import Sample
 from setsquare.auditing.comparison.calibration import Calibration, calibration
 from setsquare.auditing.comparison.classes import align, class_names, code_outcome
 from setsquare.auditing.comparison.performance import Interval, cluster_codes, interval
+from setsquare.auditing.comparison.predicted_rows import PredictedRows
 from setsquare.auditing.comparison.scores import Score, score_models
 from setsquare.auditing.documents.assemble import assemble
+from setsquare.auditing.documents.group_sections import describe_groups
 from setsquare.auditing.predictions import LABELS, Raw, open_predictions
 from setsquare.auditing.result import AuditResult
-from setsquare.document import Document, Documented
+from setsquare.document import Document, Documented, Section
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.roles import check_alignment, validate_weight
 from setsquare.families import Family
@@ -62,8 +64,8 @@ class Comparison(Documented):
         The class, of two, whose probability is predicted; empty for other outcomes.
     notes : tuple of Note
         What a reader must know of the outcome.
-    by_group : ByGroup or None
-        Predictions and calibration by protected group.
+    groups : tuple of Section
+        Predictions and calibration by protected group, as sections of the document.
 
     Examples
     --------
@@ -88,7 +90,7 @@ class Comparison(Documented):
     backend: str = "pandas"
     positive: str = ""
     notes: tuple[Note, ...] = ()
-    by_group: ByGroup | None = field(default=None, repr=False, compare=False)
+    groups: tuple[Section, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def family(self) -> str:
@@ -173,7 +175,7 @@ class Comparison(Documented):
             {side.name: side.audit for side in self.sides},
             scores={side.name: side.scores for side in self.sides},
             sides=self.sides,
-            by_group=self.by_group,
+            groups=self.groups,
             certificate=certificate,
             title=title,
             notes=self.notes,
@@ -261,7 +263,7 @@ def compare(
     codes = None if cluster is None else cluster_codes(cluster, outcome.n_rows)
     rows = PredictedRows(values, glm, classes, protected, target, Sample(weight, codes, confidence))
     backend = backend_of(protected, *predictions.values())
-    groups = describe_groups(rows.weighted())
+    groups = describe_groups(rows.weighted(), named=len(given) > 1)
     return Comparison(tuple(sides), glm, outcome.n_rows, confidence, backend, one, why, groups)
 
 

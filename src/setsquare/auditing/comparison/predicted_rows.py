@@ -1,14 +1,15 @@
-"""Read predictions, outcome and protected columns of the same rows, as a report gets them beside audits."""
+"""Predictions, outcome and protected columns of the same rows, for what is shown by protected group."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from setsquare._typing import Array
-from setsquare.auditing.comparison.by_group import PredictedRows, Sample
+from setsquare._typing import Array, BoolArray, Table
+from setsquare.auditing.comparison.by_group import Sample
 from setsquare.auditing.comparison.classes import align, class_names, code_outcome
 from setsquare.auditing.comparison.performance import cluster_codes
 from setsquare.auditing.predictions import Raw, open_predictions, read_predictions
@@ -16,6 +17,50 @@ from setsquare.errors import InputError
 from setsquare.estimators.roles import check_alignment, validate_weight
 from setsquare.families import Family
 from setsquare.tables import n_rows
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedRows:
+    """Predictions of each model for the same rows, and what is known of these rows.
+
+    Attributes
+    ----------
+    values : dict of name to ndarray of shape (n,) or (n, K)
+        Empty where units of a layer were audited: they are no predictions.
+    family : Family
+    classes : tuple of str
+        Names of the K classes.
+    protected : table or None
+    outcome : ndarray of shape (n,) or None
+    sample : Sample
+    keep : boolean ndarray or None
+        Rows of `protected` that take part.
+    n_dropped : int
+        Rows without a prediction, an outcome or a weight.
+    """
+
+    values: dict[str, Array]
+    family: Family
+    classes: tuple[str, ...]
+    protected: Table | None
+    outcome: Array | None
+    sample: Sample
+    keep: BoolArray | None = None
+    n_dropped: int = 0
+
+    def weighted(self) -> PredictedRows:
+        """The rows that have a weight."""
+        weight, cluster = self.sample.weight, self.sample.cluster
+        if weight is None or bool((keep := weight > 0.0).all()):
+            return self
+        return replace(
+            self,
+            values={name: values[keep] for name, values in self.values.items()},
+            outcome=None if self.outcome is None else self.outcome[keep],
+            sample=replace(self.sample, weight=weight[keep], cluster=None if cluster is None else cluster[keep]),
+            keep=keep,
+            n_dropped=int((~keep).sum()),
+        )
 
 
 def read_rows(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from setsquare.auditing.documents import explanations, group_sections, sections
-from setsquare.document import Document, Headline
+from setsquare.auditing.documents import explanations, sections
+from setsquare.document import Document, Headline, Section
 from setsquare.document.document import has_content
 from setsquare.document.formats import joined
 
 if TYPE_CHECKING:
-    from setsquare.auditing.comparison.by_group import ByGroup
     from setsquare.auditing.comparison.compare import Side
     from setsquare.auditing.documents.sections import Audits, Scores
     from setsquare.glm.solver import Certificate
@@ -22,7 +21,7 @@ def assemble(
     *,
     scores: Scores | None = None,
     sides: Sequence[Side] = (),
-    by_group: ByGroup | None = None,
+    groups: Sequence[Section] = (),
     certificate: Certificate | None = None,
     title: str | None = None,
     notes: Sequence[str] = (),
@@ -39,7 +38,7 @@ def assemble(
     scores : mapping of name to scores, optional
     sides : sequence of Side
         Of a comparison, with calibration.
-    by_group : ByGroup, optional
+    groups : sequence of Section
         Predictions and calibration by protected group.
     certificate : Certificate of a fit, optional
     title, method, command, data
@@ -54,11 +53,10 @@ def assemble(
         audits, scores = dict(zip([""], audits.values(), strict=True)), dict(zip([""], scores.values(), strict=False))
     parts = (
         sections.summary(audits, scores, sides),
-        explanations.meaning(audits, certificate, with_outcome=by_group is not None and bool(by_group.calibrations)),
+        explanations.meaning(audits, certificate, with_calibration=any(part["id"] == "calibration" for part in groups)),
         sections.effects(audits),
         sections.bounds({name: audit.certificate for name, audit in audits.items()}),
-        group_sections.levels(by_group, named=several),
-        group_sections.calibration(by_group, named=several),
+        *groups,
         sections.performance(audits, scores),
         sections.certificate(certificate),
         explanations.method(audits, method),

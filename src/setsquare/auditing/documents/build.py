@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from setsquare.auditing.comparison.by_group import PredictedRows, describe_groups
 from setsquare.auditing.comparison.compare import Comparison
-from setsquare.auditing.comparison.predicted_rows import read_rows
+from setsquare.auditing.comparison.predicted_rows import PredictedRows, read_rows
 from setsquare.auditing.comparison.scores import Score, score_models
 from setsquare.auditing.documents.assemble import assemble
+from setsquare.auditing.documents.group_sections import describe_groups
 from setsquare.auditing.result import AuditResult
 from setsquare.document import Document
 from setsquare.errors import InputError
@@ -92,7 +92,9 @@ def build(
         cluster=cluster,
         positive=(last.positive or None) if positive is None and outcome is None else positive,
     )
-    return assemble(named, scores=_scores(rows), by_group=describe_groups(rows), certificate=certificate, **more)
+    return assemble(
+        named, scores=_scores(rows), groups=describe_groups(rows, named=len(named) > 1), certificate=certificate, **more
+    )
 
 
 def _named(audits: Any) -> dict[str, AuditResult]:

@@ -52,7 +52,7 @@ def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
     }
 
 
-def meaning(audits: Audits, certificate: Certificate | None, *, with_outcome: bool) -> Section:
+def meaning(audits: Audits, certificate: Certificate | None, *, with_calibration: bool) -> Section:
     """What this does and does not show."""
     audit = list(audits.values())[-1]
     names = joined(sources(audit)) or "the protected columns"
@@ -73,7 +73,7 @@ def meaning(audits: Audits, certificate: Certificate | None, *, with_outcome: bo
         "A dependence is no proof of a cause, and an explanation can be harmless or not: that is for people to judge.",
         f"Columns other than {names} were not audited.",
         "Predictions at a right angle to a column are not the whole of fairness: error rates and calibration can "
-        + ("differ all the same; calibration by level is shown below." if with_outcome else "differ all the same."),
+        + ("differ all the same; calibration by group is shown below." if with_calibration else "differ all the same."),
     ]
     if certificate is not None:
         notes.append("The certificate is exact on the training rows. On other rows the audit, not it, is the evidence.")
