@@ -63,12 +63,8 @@ class Note(str):
     Examples
     --------
     >>> note = Note("family-guessed", "Taken for {kind}: {family:pass} if not.", kind="counts", family=Option("family"))
-    >>> print(note)
-    Taken for counts: pass family= if not.
-    >>> note.code, note.fields["kind"], note.severity
-    ('family-guessed', 'counts', 'info')
-    >>> note.phrase(lambda option, verb: f"{verb} --{option.name}")
-    'Taken for counts: pass --family if not.'
+    >>> print(note, note.code, note.phrase(lambda option, verb: f"{verb} --{option.name}"))
+    Taken for counts: pass family= if not. family-guessed Taken for counts: pass --family if not.
     """
 
     code: str

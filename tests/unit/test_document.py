@@ -24,9 +24,9 @@ Y = (rng.random(N) < SCORE).astype(int)
 
 def example() -> Document:
     rows = [["a", "one", 1.0, 2.0], ["a", "two", 3.0, None]]
-    shown = table("Both", [("name", "text"), ("model", "text"), ("x", "number"), ("y", "signed")], rows, detail=("x",))
+    shown = table("Both", [("text", "name", "model"), ("number", "x"), ("signed", "y")], rows, detail=("x",))
     parts = (
-        section("first", "First", text=["Words."], tables=[shown, table("Fine", [("z", "count")], [[3]], detail=True)]),
+        section("first", "First", text=["Words."], tables=[shown, table("Fine", [("count", "z")], [[3]], detail=True)]),
         section("second", "Second", notes=["Only in the whole."], detail=True),
     )
     return Document("A question?", (Headline("", "leak", "An answer."),), parts)
@@ -43,7 +43,7 @@ def test_the_short_form_leaves_out_details_and_rows_without_a_number() -> None:
 
 def test_cells_may_have_a_kind_of_their_own() -> None:
     rows = [["p", typed(1e-9, "p")], ["auc", typed([0.7, 0.6, 0.8], "interval")], ["words", "leak"]]
-    assert [row[1] for row in grid_of(table("", [("", "text"), ("value", "text")], rows))] == [
+    assert [row[1] for row in grid_of(table("", [("text", "", "value")], rows))] == [
         "value",
         "1.0e-09",
         "0.700 [0.600, 0.800]",

@@ -32,19 +32,7 @@ def render_results(
     page: Callable[..., Document],
     more: dict[str, Any] | None = None,
 ) -> dict[Path, bytes]:
-    """Contents of the files that were asked for.
-
-    Parameters
-    ----------
-    options : Options
-    source : Source
-        Where the rows come from.
-    found : AuditResult or Comparison
-    page : callable
-        Makes the document of the page, with the command and the data that it is to name.
-    more : dict, optional
-        Further entries of the JSON file.
-    """
+    """Contents of the files that were asked for; `page` makes the document, `more` are further entries of the JSON."""
     contents: dict[Path, bytes] = {}
     data = {"file": source.name, "sha256": source.sha256}
     if options.html is not None:

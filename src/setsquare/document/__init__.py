@@ -6,6 +6,6 @@ Results build documents (:mod:`setsquare.auditing.documents`); the command line 
 
 from __future__ import annotations
 
-from setsquare.document.document import Document, Documented, Headline, Kind, Section, plain, section, table, typed
+from setsquare.document.document import Document, Documented, Headline, Section, plain, section, table, typed
 
-__all__ = ["Document", "Documented", "Headline", "Kind", "Section", "plain", "section", "table", "typed"]
+__all__ = ["Document", "Documented", "Headline", "Section", "plain", "section", "table", "typed"]

@@ -183,21 +183,23 @@ def plain(value: Any) -> Any:
 
 def table(
     caption: str,
-    columns: Sequence[tuple[str, Kind]],
+    columns: Sequence[tuple[str, ...]],
     rows: Sequence[Sequence[Any]],
     *,
     detail: bool | Collection[str] = False,
 ) -> dict[str, Any]:
     """A table of plain values; columns in which no row has a value are left out.
 
-    ``detail`` marks the whole table, or the columns of these names.
+    ``columns`` are kinds, each followed by the names of its columns; ``detail`` marks the whole table, or the columns
+    of these names.
     """
     rows = plain(rows)
-    used = [j for j in range(len(columns)) if j == 0 or any(row[j] not in (None, "") for row in rows)]
+    flat = [(name, kind) for kind, *names in columns for name in names]
+    used = [j for j in range(len(flat)) if j == 0 or any(row[j] not in (None, "") for row in rows)]
     fine = () if isinstance(detail, bool) else detail
     return {
         "caption": caption,
-        "columns": [{"name": columns[j][0], "kind": columns[j][1], "detail": columns[j][0] in fine} for j in used],
+        "columns": [{"name": flat[j][0], "kind": flat[j][1], "detail": flat[j][0] in fine} for j in used],
         "rows": [[row[j] for j in used] for row in rows],
         "detail": detail is True,
     }

@@ -184,7 +184,7 @@ class Certificate:
             ("Undetermined coefficients", self.flat_features),
         ):
             rows += [[label, ", ".join(names), ""]] if names else []
-        return table("Certificate", [("measured", "text"), ("value", "text"), ("required", "text")], rows)
+        return table("Certificate", [("text", "measured", "value", "required")], rows)
 
     def __str__(self) -> str:
         return grid([["measured", "value", "required"], *self.table()["rows"]])

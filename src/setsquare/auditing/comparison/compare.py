@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,6 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.estimators.roles import check_alignment, validate_weight
 from setsquare.families import Family
 from setsquare.families import family as make_family
-from setsquare.glm.solver import Certificate
 from setsquare.notes import Note, describe, lead, message
 from setsquare.tables.dataframes import backend_of, to_frame
 from setsquare.tables.outcome import read_family
@@ -161,27 +160,15 @@ class Comparison(Documented):
             ],
         }
 
-    def document(
-        self,
-        *,
-        certificate: Certificate | None = None,
-        title: str | None = None,
-        method: Sequence[str] = (),
-        command: str | None = None,
-        data: Mapping[str, str] | None = None,
-    ) -> Document:
-        """Verdicts, scores, effects, groups and notes, for every renderer; see :func:`setsquare.report.build`."""
+    def document(self, **more: Any) -> Document:
+        """Everything that there is to show; `more` is what :func:`setsquare.report.build` takes beside the rows."""
         return assemble(
             {side.name: side.audit for side in self.sides},
             scores={side.name: side.scores for side in self.sides},
             sides=self.sides,
             groups=self.groups,
-            certificate=certificate,
-            title=title,
             notes=self.notes,
-            method=method,
-            command=command,
-            data=data,
+            **more,
         )
 
 
@@ -255,13 +242,13 @@ def compare(
             calibrated[name] = calibration(target, values[name], glm, weight, confidence=confidence, cluster=cluster)
         except InputError as error:
             raise type(error)(lead(name, message(error))) from error
-    scores = score_models(target, values, glm, weight=weight, cluster=cluster, confidence=confidence)
-    sides = []
-    for name, own in calibrated.items():
-        large, slope = (interval(m, confidence, cluster) for m in (own.in_the_large, own.slope))
-        sides.append(Side(name, audits[name], scores[name], own, large, slope))
     codes = None if cluster is None else cluster_codes(cluster, outcome.n_rows)
     rows = PredictedRows(values, glm, classes, protected, target, Sample(weight, codes, confidence))
+    scores = score_models(rows)
+    sides = []
+    for name, own in calibrated.items():
+        large, slope = (interval(m, confidence, codes) for m in (own.in_the_large, own.slope))
+        sides.append(Side(name, audits[name], scores[name], own, large, slope))
     backend = backend_of(protected, *predictions.values())
     groups = describe_groups(rows.weighted(), named=len(given) > 1)
     return Comparison(tuple(sides), glm, outcome.n_rows, confidence, backend, one, why, groups)

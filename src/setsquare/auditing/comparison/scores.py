@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from setsquare._typing import Array, ArrayLike
 from setsquare.auditing.comparison.performance import Interval, difference, interval, performance
-from setsquare.families import Family
+from setsquare.auditing.comparison.predicted_rows import PredictedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +27,18 @@ class Score:
     higher_is_better: bool
 
 
-def score_models(
-    y: Array,
-    predictions: Mapping[str, Array],
-    family: Family,
-    *,
-    weight: Array | None = None,
-    cluster: ArrayLike | None = None,
-    confidence: float = 0.95,
-) -> dict[str, tuple[Score, ...]]:
-    """Scores of each model by name; see :func:`~setsquare.auditing.comparison.performance.performance`."""
-    metrics = {name: performance(y, values, family, weight) for name, values in predictions.items()}
+def score_models(rows: PredictedRows) -> dict[str, tuple[Score, ...]]:
+    """Scores of each model by name, empty without an outcome; see :func:`performance`."""
+    if rows.outcome is None:
+        return {}
+    weight, cluster, confidence = rows.sample.weight, rows.sample.cluster, rows.sample.confidence
+    metrics = {name: performance(rows.outcome, values, rows.family, weight) for name, values in rows.values.items()}
     first = next(iter(metrics.values()), ())
     return {
         name: tuple(
-            Score(
-                one.name,
-                interval(one, confidence, cluster),
-                difference(one, base, confidence, cluster),
-                bool(one.higher_is_better),
-            )
+            Score(one.name, interval(one, confidence, cluster), difference(one, base, confidence, cluster), better)
             for one, base in zip(own, first, strict=True)
+            for better in [bool(one.higher_is_better)]
         )
         for name, own in metrics.items()
     }

@@ -31,20 +31,8 @@ def assemble(
 ) -> Document:
     """Put the sections together for which there are data; nothing is computed here.
 
-    Parameters
-    ----------
-    audits : mapping of name to AuditResult
-        The first is what the others are compared with.
-    scores : mapping of name to scores, optional
-    sides : sequence of Side
-        Of a comparison, with calibration.
-    groups : sequence of Section
-        Predictions and calibration by protected group.
-    certificate : Certificate of a fit, optional
-    title, method, command, data
-        As in :func:`setsquare.report.build`.
-    notes : sequence of str
-        Beside those of the audits.
+    ``sides`` are those of a comparison, with calibration; ``groups`` are sections by protected group; ``notes`` stand
+    beside those of the audits. For the rest see :func:`setsquare.report.build`.
     """
     several = len(audits) > 1
     headlines = tuple(Headline(name * several, str(audit.verdict), audit.reason) for name, audit in audits.items())

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from setsquare.auditing.comparison.compare import Comparison
-from setsquare.auditing.comparison.predicted_rows import PredictedRows, read_rows
-from setsquare.auditing.comparison.scores import Score, score_models
+from setsquare.auditing.comparison.predicted_rows import read_rows
+from setsquare.auditing.comparison.scores import score_models
 from setsquare.auditing.documents.assemble import assemble
 from setsquare.auditing.documents.group_sections import describe_groups
 from setsquare.auditing.result import AuditResult
@@ -92,9 +92,8 @@ def build(
         cluster=cluster,
         positive=(last.positive or None) if positive is None and outcome is None else positive,
     )
-    return assemble(
-        named, scores=_scores(rows), groups=describe_groups(rows, named=len(named) > 1), certificate=certificate, **more
-    )
+    groups = describe_groups(rows, named=len(named) > 1)
+    return assemble(named, scores=score_models(rows), groups=groups, certificate=certificate, **more)
 
 
 def _named(audits: Any) -> dict[str, AuditResult]:
@@ -122,17 +121,3 @@ def _same_names(predictions: Any, named: Mapping[str, AuditResult]) -> dict[str,
             "the same names."
         )
     return {name: given[name] for name in named if name in given}
-
-
-def _scores(rows: PredictedRows) -> dict[str, tuple[Score, ...]]:
-    if rows.outcome is None:
-        return {}
-    sample = rows.sample
-    return score_models(
-        rows.outcome,
-        rows.values,
-        rows.family,
-        weight=sample.weight,
-        cluster=sample.cluster,
-        confidence=sample.confidence,
-    )

@@ -109,7 +109,7 @@ def reproduce(command: str | None, data: Mapping[str, str]) -> Section:
     """Command, data and versions."""
     rows = [["command", command]] if command else []
     rows += [[f"data: {key}", str(value)] for key, value in data.items()]
-    versions = table("Command, data and versions", [("what", "text"), ("value", "text")], [*rows, *_versions()])
+    versions = table("Command, data and versions", [("text", "what", "value")], [*rows, *_versions()])
     return section("reproduce", "How to reproduce this", tables=[versions], detail=True)
 
 

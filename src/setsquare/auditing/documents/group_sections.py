@@ -12,7 +12,7 @@ from setsquare.auditing.comparison.by_group import Reliability, Spread, histogra
 from setsquare.auditing.comparison.calibration import Bin
 from setsquare.auditing.comparison.groups import Groups, group_rows
 from setsquare.auditing.comparison.predicted_rows import PredictedRows
-from setsquare.document import Kind, Section, section, table
+from setsquare.document import Section, section, table
 from setsquare.notes import Note
 
 #: Classes that are shown one by one.
@@ -163,14 +163,8 @@ def _spread_table(
             away = mean.estimate - overall[side]
             numbers = [own[k].n, mean.estimate, mean.ci_low, mean.ci_high, away, *own[k].quantiles]
             rows.append([label, side * named, *numbers])
-    columns: list[tuple[str, Kind]] = [
-        (groups.column, "text"),
-        ("model", "text"),
-        ("rows", "count"),
-        ("mean", "number"),
-    ]
-    columns += [("low", "number"), ("high", "number"), ("mean minus overall", "signed")]
-    columns += [("5 %", "number"), ("25 %", "number"), ("median", "number"), ("75 %", "number"), ("95 %", "number")]
+    columns = [("text", groups.column, "model"), ("count", "rows"), ("number", "mean", "low", "high")]
+    columns += [("signed", "mean minus overall"), ("number", "5 %", "25 %", "median", "75 %", "95 %")]
     return table(f"Predictions{_of(response)} by {groups.column}", columns, rows)
 
 
@@ -182,9 +176,8 @@ def _calibration_table(groups: Groups, found: Mapping[str, tuple[Reliability, ..
             rows.append(
                 [label, side * named, one.n, one.outcome, one.prediction, gap.estimate, gap.ci_low, gap.ci_high]
             )
-    columns: list[tuple[str, Kind]] = [(groups.column, "text"), ("model", "text"), ("rows", "count")]
-    columns += [("mean outcome", "number"), ("mean prediction", "number")]
-    columns += [("outcome minus prediction", "signed"), ("low", "signed"), ("high", "signed")]
+    columns = [("text", groups.column, "model"), ("count", "rows"), ("number", "mean outcome", "mean prediction")]
+    columns.append(("signed", "outcome minus prediction", "low", "high"))
     return table(f"Calibration by {groups.column}", columns, rows)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, holm
-from setsquare.document import Kind, Section, section, table, typed
+from setsquare.document import Section, section, table, typed
 from setsquare.document.formats import capital, joined, percent
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def summary(audits: Audits, scores: Scores, sides: Sequence[Side] = ()) -> Secti
         text.append("The correlation is the multiple correlation with all protected columns together.")
     if sides:
         text[-1] += " Calibration in the large should be 0, the slope 1."
-    columns: list[tuple[str, Kind]] = [("", "text"), *((name or "value", "text") for name in audits)]
+    columns = [("text", "", *(name or "value" for name in audits))]
     caption = "Side by side" if several else "The main numbers"
     shown = table(caption, columns, rows, detail=not (several or scores))
     return section("summary", "In short", text=text, tables=[shown])
@@ -90,15 +90,12 @@ def effects(audits: Audits) -> Section:
 
 def _how_to_read(kind: str, audits: Audits) -> str:
     references = dict(pair for audit in audits.values() for pair in audit.references)
-    groups = f"Each group is compared with the reference group ({_listed(references)}). " if references else ""
+    listed = ", ".join(f"{source}: {level}" for source, level in references.items())
+    groups = f"Each group is compared with the reference group ({listed}). " if references else ""
     return (
         f"Each effect is a {kind} in the prediction that goes with one protected column, the others held fixed. "
         f"{groups}Zero means no effect."
     )
-
-
-def _listed(references: Mapping[str, str]) -> str:
-    return ", ".join(f"{source}: {level}" for source, level in references.items())
 
 
 def _effect_kind(name: str, audits: Audits) -> str:
@@ -113,15 +110,10 @@ def _effect_table(title: str, kind: str, models: Mapping[str, Evaluation]) -> di
     for side, model in models.items():
         adjusted = holm([effect.p_value for effect in model.effects])
         for e, p in zip(model.effects, adjusted, strict=True):
-            numbers = [e.estimate, e.std_error, e.statistic, e.ci_low, e.ci_high, e.p_value, float(p)]
-            rows.append([e.term, side, *numbers])
-    columns: list[tuple[str, Kind]] = [
-        ("column", "text"),
-        ("model", "text"),
-        (kind, "number"),
-        ("std. error", "number"),
-    ]
-    columns += [("statistic", "number"), ("low", "number"), ("high", "number"), ("p", "p"), ("p (Holm)", "p")]
+            own = [e.estimate, e.std_error, e.statistic, e.ci_low, e.ci_high, e.p_value, float(p)]
+            rows.append([e.term, side, *own])
+    numbers = ("number", kind, "std. error", "statistic", "low", "high")
+    columns = [("text", "column", "model"), numbers, ("p", "p", "p (Holm)")]
     return table(f"Effects. {capital(title)}", columns, _by_first(rows), detail=("p (Holm)",))
 
 
@@ -137,8 +129,8 @@ def _test_table(title: str, models: Mapping[str, Evaluation], audits: Audits) ->
         for test in shown_tests(evaluation):
             p = adjusted.get(test.name, math.nan)
             rows.append([test.name, side, test.statistic, test.df, test.p_value, p, test.method])
-    columns: list[tuple[str, Kind]] = [("no effect of", "text"), ("model", "text"), ("statistic", "number")]
-    columns += [("df", "plain"), ("p", "p"), ("p (adjusted)", "p"), ("method", "text")]
+    columns = [("text", "no effect of", "model"), ("number", "statistic"), ("plain", "df"), ("p", "p", "p (adjusted)")]
+    columns.append(("text", "method"))
     return table(f"Tests. {capital(title)}", columns, _by_first(rows), detail=("method",))
 
 
@@ -199,8 +191,8 @@ def bounds(certificates: Mapping[str, Certificate]) -> Section | None:
     if not rows:
         return None
     confidence = percent(list(certificates.values())[-1].confidence)
-    columns: list[tuple[str, Kind]] = [("column", "text"), ("model", "text"), ("rows", "count"), ("|corr|", "number")]
-    columns += [("|corr| at most", "number"), (kind, "number"), (f"{kind} at most", "number"), ("per", "text")]
+    numbers = ("number", "|corr|", "|corr| at most", kind, f"{kind} at most")
+    columns = [("text", "column", "model"), ("count", "rows"), numbers, ("text", "per")]
     left = max(len(marks) - MOST_MARKS, 0)
     more = f" {left} more are in the table only." if left else ""
     figure = {
@@ -235,9 +227,8 @@ def performance(audits: Audits, scores: Scores) -> Section | None:
         for one in own:
             change = (*_ends(one.difference), one.difference.p_value) if name != first else (math.nan,) * 4
             rows.append([metric_name(one.metric), name, *_ends(one.value), *change])
-    columns: list[tuple[str, Kind]] = [("metric", "text"), ("model", "text"), ("value", "number"), ("low", "number")]
-    columns += [("high", "number"), (f"against {first}", "signed"), ("diff. low", "signed")]
-    columns += [("diff. high", "signed"), ("p-value", "p")]
+    differences = ("signed", f"against {first}", "diff. low", "diff. high")
+    columns = [("text", "metric", "model"), ("number", "value", "low", "high"), differences, ("p", "p-value")]
     about = [_which_is_better(scores[first])]
     caption = f"Performance, and differences to {first}" if others else "Performance"
     if others:

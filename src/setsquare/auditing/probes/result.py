@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from setsquare._typing import Table
-from setsquare.document import Document, Documented, Headline, Kind, section, table
+from setsquare.document import Document, Documented, Headline, section, table
 from setsquare.document.formats import percent
 from setsquare.errors import InputError
 from setsquare.notes import Note, describe
@@ -134,6 +134,6 @@ class ProbeResult(Documented):
             if s.attribute == attribute
         ]
         span = f"score [{percent(self.confidence)} interval]"
-        columns: list[tuple[str, Kind]] = [("representation", "text"), ("probe", "text"), ("measure", "text")]
-        columns += [(span, "interval"), ("chance", "plain"), ("verdict", "text")]
+        columns = [("text", "representation", "probe", "measure"), ("interval", span), ("plain", "chance")]
+        columns.append(("text", "verdict"))
         return table(attribute, columns, rows)
