@@ -86,7 +86,7 @@ def draw_null(score: str, groups: str, n: int, seed: int) -> tuple[bool, bool]:
         y, options = np.exp(rng.normal(size=n) + rng.normal(size=n // 10)[cluster]), {"cluster": cluster}
     else:
         y = SCORES[score](n, rng)
-    found = sq.audit(y, X, tolerance=0.0, shape_tolerance=0.0, **options)
+    found = sq.audit(y, X, tolerance=sq.auditing.Limits(correlation=0.0, shape=0.0), **options)
     return found.is_leak, "effects" in found.found
 
 

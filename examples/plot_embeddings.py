@@ -39,7 +39,7 @@ protected = pd.DataFrame({"age": age, "sex": sex})
 stored = np.load(folder / "embeddings.npy", mmap_mode="r")
 train, test = next(GroupShuffleSplit(1, test_size=0.4, random_state=0).split(stored, groups=patient))
 
-components = sq.PrincipalComponents(explained=0.98).fit(stored[train])
+components = sq.PrincipalComponents(n_components=0.98).fit(stored[train])
 Z = components.transform(stored)
 print(f"{stored.shape[1]} columns of {stored.dtype} become {Z.shape[1]} components of {Z.dtype}")
 
@@ -59,7 +59,7 @@ found = sq.probe(
     protected,
     features=Z,
     cluster=patient,
-    folds=3,
+    cv=3,
     probes=("linear", "boosting"),
     max_rows=2000,
 )

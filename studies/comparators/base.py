@@ -19,12 +19,12 @@ from sklearn.exceptions import NotFittedError
 from setsquare import Problem, Solution, tables
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
-from setsquare.estimators.roles import dense
 from setsquare.families import Family, family
 from setsquare.glm.preparation import Prepared
 from setsquare.glm.solver import Status
 from setsquare.projection import Basis
 from setsquare.projection.basis import CONSTANT
+from setsquare.tables.frame import dense
 
 
 @runtime_checkable

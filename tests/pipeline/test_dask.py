@@ -98,10 +98,10 @@ def test_a_cluster_gives_the_model_of_the_table_in_memory(client, files: Path, e
 
 
 def test_only_sums_travel_to_the_caller(client, files: Path) -> None:
-    from setsquare.estimators.roles import Columns
     from setsquare.estimators.stream import assign, learn_stream, stream_problem
     from setsquare.estimators.stream_outcome import Classes
     from setsquare.glm.streamed_preparation import prepare_streamed
+    from setsquare.tables.roles import Columns
 
     stream, columns = Stream(dd.read_parquet(files)), Columns(PROTECTED)
     roles = assign(stream, "income", None, None, None, columns)

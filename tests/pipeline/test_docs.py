@@ -129,7 +129,7 @@ def listed_names() -> set[str]:
     return found
 
 
-PARTS = ("auditing", "datasets", "design", "errors", "estimators", "families", "nn", "projection")
+PARTS = ("auditing", "datasets", "errors", "estimators", "families", "nn", "projection", "tables")
 
 
 MODULES = ("setsquare", "setsquare.report", *(f"setsquare.{name}" for name in PARTS), "studies.comparators")

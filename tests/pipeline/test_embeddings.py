@@ -27,7 +27,7 @@ def patients(tmp_path):
 
 def _pipeline(last):
     with config_context(enable_metadata_routing=True):
-        return make_pipeline(sq.PrincipalComponents(explained=0.98), last)
+        return make_pipeline(sq.PrincipalComponents(n_components=0.98), last)
 
 
 def test_head_is_corrected_exactly_behind_the_components(patients):
@@ -48,7 +48,7 @@ def test_features_are_corrected_behind_the_components(patients):
     with config_context(enable_metadata_routing=True):
         eraser = sq.LinearOrthogonalizer(using="features").set_fit_request(protected=True)
         corrected = _pipeline(eraser).fit(Z, protected=age).transform(Z)
-    reduced = sq.PrincipalComponents(explained=0.98).fit_transform(Z)
+    reduced = sq.PrincipalComponents(n_components=0.98).fit_transform(Z)
     before, after = (np.abs(np.corrcoef(A.T, age[:, 0])[-1, :-1]).max() for A in (reduced, corrected))
     assert before > 0.3 and after < 1e-5  # the components of half precision are single precision
 

@@ -47,7 +47,7 @@ CASES = {
     "model-based": ("leaking", ["sex", "age"], {"vcov": "model"}),
     "scores": ("score", ["race", "age"], {}),
     "poisson": ("count", ["race", "sex"], {"family": "poisson"}),
-    "gamma with log link": ("leaking", ["race", "sex"], {"family": "gamma", "link": "log"}),
+    "gamma with log link": ("leaking", ["race", "sex"], {"family": sq.families.family("gamma", "log")}),
     "weights": ("leaking", ["sex", "race"], {"sample_weight": "weight"}),
     "cells": ("leaking", ["sex", "race"], {"coding": "cells"}),
     "reference": ("leaking", ["sex", "race"], {"reference": {"race": "c"}}),

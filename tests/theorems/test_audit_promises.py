@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import setsquare as sq
+from setsquare.auditing import Limits
 from setsquare.auditing.adjustment import adjust, graphical
 from setsquare.auditing.bounds import association, bound_length
 from setsquare.auditing.evaluations.agreement import settle_disagreement
@@ -97,7 +98,7 @@ def test_verdict_and_tests_do_not_contradict_each_other() -> None:
     for i in range(60):
         X = pd.DataFrame(rng.normal(size=(400, 6)), columns=names)
         y = rng.normal(size=400) + (0.12 * X["a"] if i % 2 else 0.0)
-        found = sq.audit(y, X, tolerance=0.0, shape_tolerance=0.0)
+        found = sq.audit(y, X, tolerance=Limits(correlation=0.0, shape=0.0))
         tests = found.tests()
         assert found.is_leak == bool((tests["p_adjusted"] <= 0.05).any())
         assert not found.is_leak or any(f" {name} " in found.reason.replace(",", " ") for name in names)

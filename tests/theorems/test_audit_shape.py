@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import setsquare as sq
+from setsquare.auditing import Limits
 
 N = 5000
 
@@ -70,7 +71,7 @@ def test_what_is_detectable_and_certainly_small_is_a_trace() -> None:
     found = sq.audit(score, pd.DataFrame({"sex": sex}))
     assert found.verdict == "trace" and "limit 0.05" in found.reason and found.found == ("effects",)
     assert sq.audit(score, pd.DataFrame({"sex": sex}), tolerance=0.0).verdict == "leak"
-    assert sq.audit(score, pd.DataFrame({"sex": sex}), group_tolerance=0.01).verdict == "leak"
+    assert sq.audit(score, pd.DataFrame({"sex": sex}), tolerance=Limits(difference=0.01)).verdict == "leak"
 
 
 @pytest.mark.parametrize("kind", LEAKS)
@@ -135,7 +136,7 @@ def test_labels_have_no_spread_of_their_own() -> None:
     for _ in range(150):
         group = rng.choice(list("abcdef"), 200, p=[0.40, 0.25, 0.15, 0.10, 0.07, 0.03])
         labels = rng.choice(list("stuv"), 200, p=[0.55, 0.3, 0.1, 0.05])
-        accused += sq.audit(labels, group, tolerance=0.0, shape_tolerance=0.0).is_leak
+        accused += sq.audit(labels, group, tolerance=Limits(correlation=0.0, shape=0.0)).is_leak
     assert accused <= 20
 
 

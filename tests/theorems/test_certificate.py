@@ -292,7 +292,7 @@ def test_tallies_of_parts_add_up_to_that_of_all_rows_without_rounding_of_the_lar
 
 
 def test_restarts_are_ranked_by_it_before_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    from setsquare import solvers
+    from setsquare.glm import solver as solvers
 
     problem = skewed(0, 400)
     seen = []

@@ -124,7 +124,7 @@ def test_where_there_is_nothing_five_percent_of_the_p_values_are_below_five_perc
     for seed in range(60):
         rng = np.random.default_rng([seed, 5])
         table = pd.DataFrame({"age": rng.exponential(size=200), "group": rng.choice(["a", "b", "c"], 200)})
-        found = sq.probe(rng.normal(size=(200, 4)), table, probes=("logistic",), seed=seed)
+        found = sq.probe(rng.normal(size=(200, 4)), table, probes=("logistic",), random_state=seed)
         p_values += [score.p_value for score in found.scores]
         any_found += any(score.verdict != "not found" for score in found.scores)
     assert binom.sf(15, 120, 0.05) + binom.cdf(0, 120, 0.05) < 0.003 and binom.sf(9, 60, 0.05) < 0.001

@@ -19,7 +19,7 @@ from setsquare.auditing.evaluations.tensor import EffectMap
 from setsquare.auditing.probes.probe import probe
 from setsquare.auditing.probes.result import ProbeResult
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.verdict import Verdict
+from setsquare.auditing.verdict import Limits, Verdict
 
 __all__ = [
     "AuditResult",
@@ -29,6 +29,7 @@ __all__ = [
     "Effect",
     "EffectMap",
     "Evaluation",
+    "Limits",
     "ProbeResult",
     "Test",
     "Verdict",

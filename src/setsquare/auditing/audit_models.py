@@ -22,8 +22,8 @@ from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import IN_SAMPLE
 from setsquare.errors import InputError
-from setsquare.estimators.roles import check_alignment
 from setsquare.notes import Note
+from setsquare.tables.validation import check_alignment, check_folds, check_same_rows
 
 
 def audit_model(
@@ -94,12 +94,9 @@ def audit_model(
     beside = None if inside else table
     n = tables.n_rows(Z)
     prefit = isinstance(cv, str) and cv == "prefit"
-    for what, rows in (
-        ("outcome has", None if prefit and y is None else len(y)),
-        ("table of protected columns has", tables.n_rows(table)),
-    ):
-        if rows is not None and rows != n:
-            raise InputError(f"The {what} {rows} rows but the features have {n}: give the same rows in both.")
+    if y is not None or not prefit:
+        check_same_rows("The outcome has", len(y), "the features have", n)
+    check_same_rows("protected has", tables.n_rows(table), "the features have", n)
     check_alignment(Z, table, "protected")
     check_alignment(Z, y, "the outcome")
     if cv is None or prefit:
@@ -192,8 +189,7 @@ def _folds(cv: Any, outcome: Any, cluster: Any, classifier: bool, seed: int) -> 
     """Training and test rows: apart from each other, and each row tested once."""
     groups = None if cluster is None else np.asarray(cluster)
     if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
-        if not 2 <= cv <= len(outcome):
-            raise InputError(f"cv = {cv} folds of {len(outcome)} rows are not possible: give 2 or more, such as 5.")
+        check_folds(int(cv), len(outcome))
         kinds = (StratifiedKFold if classifier else KFold) if groups is None else GroupKFold
         splitter = kinds(int(cv), shuffle=True, random_state=seed)
     else:

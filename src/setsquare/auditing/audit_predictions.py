@@ -1,4 +1,4 @@
-"""Audit predictions: is there a leak, how large, how sure."""
+"""Audit predictions: whether there is a leak, how large it is, and how certain that is."""
 
 from __future__ import annotations
 
@@ -19,19 +19,28 @@ from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.score import sample_of
 from setsquare.auditing.evaluations.shape import evaluate_shape
 from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
-from setsquare.auditing.predictions import Raw, Subject, open_predictions, read_predictions
+from setsquare.auditing.predictions import Raw, Subject, check_mean, open_predictions, read_predictions
 from setsquare.auditing.protected import Protected, note_constant, note_left_out, reference_groups
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.streams import audit_stream, refuse_in_memory
 from setsquare.auditing.verdict import Limits
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.roles import check_alignment, dense, validate_weight
 from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.notes import Note
 from setsquare.rows import Stream
 from setsquare.tables import Design
 from setsquare.tables.dataframes import backend_of
+from setsquare.tables.frame import dense
+from setsquare.tables.validation import (
+    check_alignment,
+    check_choice,
+    check_confidence,
+    check_max_rows,
+    check_same_rows,
+    read_cluster,
+    read_weight,
+)
 
 EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
 
@@ -61,34 +70,31 @@ def audit(
     cluster: Any = None,
     sample_weight: Any = None,
     classes: Sequence[Any] | None = None,
-    link: str | None = None,
-    parameter: float | None = None,
     coding: str = "dummy",
     reference: Mapping[str, Any] | None = None,
     missing: str = "error",
     confidence: float = 0.95,
-    tolerance: float = 0.05,
-    group_tolerance: float = 0.1,
-    shape_tolerance: float = 0.2,
+    tolerance: float | Limits = 0.05,
     setting: str = "as given",
     n_permutations: int = 499,
     max_rows: int | None = None,
     random_state: int = 0,
     positive: object = None,
 ) -> AuditResult:
-    """Audit predictions for what they still say of protected columns.
+    """Test whether predictions depend on protected columns, how strongly, and how certain that is.
 
     Parameters
     ----------
     predictions : array, series or dataframe of shape (n,), (n, K) or (n, ...), or a column of a stream
         Probabilities (also as the two columns of ``predict_proba``), class probabilities, counts, scores, class labels,
-        or a tensor or embedding with one row an observation. Of a :class:`setsquare.Stream`, ``stream["score"]``: it is
-        read in passes, by the generalised linear evaluation model.
+        or a tensor or embedding with one row per observation. A column of a :class:`setsquare.Stream`, such as
+        ``stream["score"]``, is read in batches; its evaluation model is the generalised linear one.
     protected : dataframe, series or array of n rows, or columns of the same stream
         The protected columns; text and categories are coded by dummies.
     family : str or Family, optional
-        Family of the evaluation model. By default binomial for values in [0, 1], multinomial for class probabilities,
-        gaussian for other numbers.
+        Family of the evaluation model, by name or, with a link or a parameter, as in
+        ``sq.families.family("tweedie", parameter=1.5)``. By default binomial for values in [0, 1], multinomial for
+        class probabilities, gaussian for other numbers.
     vcov : {"HC3", "HC2", "HC1", "HC0", "model", "cluster"}
         Covariance of the effects. "model" is the paper's: what R's ``glm`` prints, made for 0/1 outcomes, and nearly
         blind on probabilities.
@@ -100,9 +106,7 @@ def audit(
         Rows with the same value are not independent (a patient, a site); errors are then cluster-robust.
     sample_weight : array of n values, optional
     classes : sequence of names, optional
-        Of the columns of class probabilities.
-    link, parameter : optional
-        Of the family: "canonical" or "log"; power of the Tweedie family or theta of the negative binomial one.
+        Names of the columns of class probabilities.
     coding : {"dummy", "cells"}
         "cells" gives every combination of categorical columns an effect of its own.
     reference : mapping of column to level, optional
@@ -111,20 +115,15 @@ def audit(
         What happens to missing values of the protected columns; "drop" also leaves out rows without a prediction.
     confidence : float
         Confidence of intervals and bounds; 1 - confidence is the chance of a false alarm.
-    tolerance : float
+    tolerance : float or Limits
         A dependence that is detected is a trace, not a leak, if the upper bound on its correlation is at most this.
-        With 0 everything that is detected is a leak.
-    group_tolerance : float
-        The same for the difference between a group's mean prediction and that of all other rows, in standard deviations
-        of the predictions.
-    shape_tolerance : float
-        The same for the correlation with curves and combinations of the columns, and for that of the spread of the
-        predictions with the columns.
+        With 0 everything that is detected is a leak. :class:`setsquare.auditing.Limits` also sets the limits of the
+        differences between groups and of the shape of the dependence.
     setting : str
         Where the predictions come from, for the label of the result: "as given", "in-sample", "held out".
     n_permutations, max_rows, random_state : int
-        Of the permutation tests (relu, forest, independence, units), which work on a random part of many rows. More
-        permutations allow smaller p-values: none is below ``1 / (1 + n_permutations)``.
+        Number of permutations, largest number of rows and seed of the permutation tests (relu, forest, independence,
+        units), which sample from many rows. No p-value is below ``1 / (1 + n_permutations)``.
     positive : class, optional
         Which of two classes is audited where the predictions are labels or two columns of probabilities. By default 1,
         True or "yes" among labels, and the second of two columns.
@@ -144,27 +143,22 @@ def audit(
     >>> print(audit(score + 0.3 * (group == "b"), group).verdict)
     leak
     """
-    settings = Settings(
-        vcov, confidence, Limits(tolerance, group_tolerance, shape_tolerance), n_permutations, max_rows, random_state
-    )
+    limits = tolerance if isinstance(tolerance, Limits) else Limits(tolerance)
+    settings = Settings(vcov, confidence, limits, n_permutations, max_rows, random_state)
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
-        asked = None if family is None else make_family(family, link, parameter)
+        asked = None if family is None else make_family(family)
         given = sample_weight, asked, coding, reference, missing
         refuse_in_memory(predictions, protected, names, cluster, classes)
         return replace(audit_stream(predictions, protected, names, settings, given), setting=setting)
     raw = open_predictions(predictions, classes)
-    if raw.n_rows != tables.n_rows(protected):
-        raise InputError(
-            f"There are {raw.n_rows} predictions but {tables.n_rows(protected)} rows of protected columns: give "
-            "the same rows in both."
-        )
+    check_same_rows("The predictions have", raw.n_rows, "the protected columns have", tables.n_rows(protected))
     for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
         check_alignment(protected, values, what)
-    rows = Rows(validate_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
+    rows = Rows(read_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
     raw, columns, learned, notes = _complete(raw, protected, rows, coding, reference, missing)
-    subject = read_predictions(raw, family, link, parameter, positive)
+    subject = read_predictions(raw, family, positive)
     names = _check_subject(subject, names)
     result = _audit(subject, columns, names, settings)
     return replace(
@@ -187,38 +181,30 @@ def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
             raise InputError("The tests of shape take predictions, not units of a tensor: use 'glm'.")
     if subject.classes and "linear" in names:
         raise InputError("The linear evaluation model takes one column of predictions: use 'glm' for classes.")
-    low, high = subject.family.activation.range
-    mean = float(subject.values.mean())
-    if not subject.classes and not subject.is_constant and not low < mean < high:
-        raise InputError(
-            f"The mean of the predictions is {mean:g}, which the {subject.family.name} family cannot have: choose "
-            "another family."
-        )
+    if not subject.classes and not subject.is_constant:
+        check_mean(float(subject.values.mean()), subject.family)
     return names
 
 
 def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
-    if settings.vcov not in KINDS:
-        raise InputError(f"Unknown vcov {settings.vcov!r}: choose one of {', '.join(KINDS)}.")
+    check_choice("vcov", settings.vcov, KINDS)
     if settings.vcov == "cluster" and cluster is None:
         raise InputError("vcov='cluster' needs the clusters: pass cluster=.")
-    if not 0.5 <= settings.confidence < 1.0:
-        raise InputError(f"confidence is a confidence between 0.5 and 1, such as 0.95, not {settings.confidence}.")
+    check_confidence(settings.confidence)
     if not 0.0 <= settings.limits.correlation < 1.0:
         raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.limits.correlation}.")
     if not 0.0 <= settings.limits.shape < 1.0:
-        raise InputError(f"shape_tolerance is a correlation between 0 and 1, not {settings.limits.shape}.")
+        raise InputError(f"The limit of the shape is a correlation between 0 and 1, not {settings.limits.shape}.")
     if not settings.limits.difference >= 0.0:
         raise InputError(
-            f"group_tolerance is a number of standard deviations from 0 on, not {settings.limits.difference}."
+            f"The limit of the difference is a number of standard deviations of 0 or more, not "
+            f"{settings.limits.difference}."
         )
-    if settings.max_rows is not None and settings.max_rows < 100:
-        raise InputError(f"max_rows is a number of rows of 100 or more, not {settings.max_rows}.")
+    check_max_rows(settings.max_rows)
     if settings.n_permutations < 19:
         raise InputError(f"A permutation test needs at least 19 permutations, not {settings.n_permutations}.")
     for name in names:
-        if name not in EVALUATIONS:
-            raise InputError(f"Unknown evaluation model {name!r}: choose among {', '.join(EVALUATIONS)}.")
+        check_choice("evaluation", name, EVALUATIONS)
     if not names or len(set(names)) < len(names):
         raise InputError("Name at least one evaluation model, and each only once.")
 
@@ -227,12 +213,7 @@ def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
     """Clusters as numbers from 0; missing labels and a wrong count are refused."""
     if cluster is None:
         return None
-    values = open_predictions(cluster).array if len(np.shape(cluster)) == 1 else np.asarray(cluster)
-    if values.shape != (n,):
-        raise InputError(f"cluster has the shape {values.shape} but there are {n} rows: give one value a row.")
-    if open_predictions(values).missing.any():
-        raise MissingValuesError("cluster has missing values: give each row a cluster.")
-    codes = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)[1]
+    codes = read_cluster(cluster, n)
     if not codes.any():
         raise InputError("Every row is in the same cluster: cluster-robust errors need at least two clusters.")
     return codes

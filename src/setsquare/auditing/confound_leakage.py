@@ -26,8 +26,8 @@ from sklearn.model_selection import KFold, StratifiedKFold
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
-from setsquare.glm.problem import check_finite
 from setsquare.projection import Projector
+from setsquare.tables.validation import check_finite
 
 
 @dataclass(frozen=True, slots=True)

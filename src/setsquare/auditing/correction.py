@@ -11,8 +11,9 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from setsquare import tables
 from setsquare._typing import Table
 from setsquare.auditing.confound_leakage import ConfoundLeakage, confound_leakage
-from setsquare.errors import InputError
-from setsquare.estimators.roles import check_alignment, dense, validate_outcome
+from setsquare.tables.frame import dense
+from setsquare.tables.outcome import read_family, read_outcome
+from setsquare.tables.validation import check_alignment, check_same_rows
 
 
 def audit_correction(
@@ -58,14 +59,11 @@ def audit_correction(
     True
     """
     n = tables.n_rows(Z)
-    outcome = validate_outcome(y, n)
-    if tables.n_rows(protected) != n:
-        raise InputError(
-            f"protected has {tables.n_rows(protected)} rows but the features have {n}: give the same rows in both."
-        )
+    outcome = read_outcome(y, n)
+    check_same_rows("protected has", tables.n_rows(protected), "the features have", n)
     check_alignment(Z, protected, "protected")
     check_alignment(Z, y, "the outcome")
-    classification = is_classifier(estimator) if estimator is not None else _few(outcome)
+    classification = is_classifier(estimator) if estimator is not None else read_family(outcome).is_classes
     if estimator is None:
         forest = RandomForestClassifier if classification else RandomForestRegressor
         estimator = forest(n_estimators=50, min_samples_leaf=2)
@@ -83,7 +81,3 @@ def audit_correction(
         n_shuffles=n_shuffles,
         rng=rng,
     )
-
-
-def _few(outcome: Any) -> bool:
-    return outcome.dtype.kind in "OUSb" or len(np.unique(outcome)) <= 2

@@ -20,8 +20,9 @@ from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predi
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import judge
-from setsquare.estimators.roles import dense, validate_weight
 from setsquare.notes import Note
+from setsquare.tables.frame import dense
+from setsquare.tables.validation import read_weight
 
 #: Of a model that was fitted to the protected columns.
 CANCEL = Note(
@@ -89,8 +90,7 @@ def _audit(held: HeldOut, protected: Table, sample_weight: Any, options: Mapping
         return audit(values, protected, sample_weight=sample_weight, **options)
     # What the predictions are was decided by the models: a mean that was taken off makes no other family of them.
     raw = open_predictions(held.predictions, held.classes if held.predictions.ndim == 2 else None)
-    glm, link, parameter = (options.pop(name, None) for name in ("family", "link", "parameter"))
-    subject = read_predictions(raw.take(~raw.missing), glm, link, parameter, options.get("positive"))
+    subject = read_predictions(raw.take(~raw.missing), options.pop("family", None), options.get("positive"))
     if np.ndim(values) == 1:
         options.pop("positive", None)  # numbers now, whose meaning is settled
     result = audit(values, protected, subject.family, sample_weight=sample_weight, **options)
@@ -106,7 +106,7 @@ def _are_known(features: Any, keep: BoolArray, coded: Protected, seed: int) -> b
 def code_protected(protected: Table, sample_weight: Any, options: Mapping[str, Any]) -> tuple[BoolArray, Protected]:
     """Rows that an audit keeps, and their coded protected columns."""
     n = tables.n_rows(protected)
-    weight, cluster = validate_weight(sample_weight, n), cluster_numbers(options.get("cluster"), n)
+    weight, cluster = read_weight(sample_weight, n), cluster_numbers(options.get("cluster"), n)
     reading = {name: options[name] for name in ("coding", "reference", "missing") if name in options}
     keep = np.ones(n, dtype=bool) if weight is None else weight > 0.0
     if reading.get("missing") == "drop":

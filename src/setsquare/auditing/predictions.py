@@ -18,6 +18,7 @@ from setsquare.tables.outcome import MANY_CLASSES, Values
 from setsquare.tables.outcome import guess_family as guess
 from setsquare.tables.positive import class_name, positive_class, refuse_positive
 from setsquare.tables.stray_values import refuse_strays
+from setsquare.tables.validation import is_missing, refuse_lazy, refuse_masked
 
 #: Codes of notes: the predictions are class labels; some lie outside the range of their family.
 LABELS, OUTSIDE = "class-labels", "outside-range"
@@ -108,8 +109,7 @@ class Raw:
 def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> Raw:
     """Read predictions of any kind into an array; `classes` name its columns."""
     array, names = _as_array(predictions)
-    if isinstance(array, np.ma.MaskedArray):
-        raise InputError("Masked arrays are not read: fill the masked entries with NaN first.")
+    refuse_masked(array)
     if array.ndim == 0:
         raise InputError(
             f"The predictions must be an array with one row an observation, not {type(predictions).__name__}."
@@ -121,7 +121,7 @@ def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> 
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.dtype.kind == "O":
-        gone = np.array([_is_missing(value) for value in array.ravel()]).reshape(array.shape)
+        gone = np.array([is_missing(value) for value in array.ravel()]).reshape(array.shape)
         array = array.copy()
         array[gone] = None
         if _all_numbers(array[~gone]):
@@ -147,8 +147,6 @@ def _is_category(predictions: Any) -> bool:
 def read_predictions(
     predictions: Any,
     glm: str | Family | None = None,
-    link: str | None = None,
-    parameter: float | None = None,
     positive: object = None,
 ) -> Subject:
     """Find out what complete predictions are, and say so in notes where it had to be guessed.
@@ -170,16 +168,14 @@ def read_predictions(
     >>> read_predictions(["no", "yes", "yes"]).notes
     ("The predictions are class labels, audited as 0 and 1 (1 is 'yes'): give probabilities where you have them.",)
     """
-    if glm is None and (link is not None or parameter is not None):
-        raise InputError("link= and parameter= belong to a family: pass family= too.")
-    asked = None if glm is None else family(glm, link, parameter)
+    asked = None if glm is None else family(glm)
     raw = predictions if isinstance(predictions, Raw) else open_predictions(predictions)
     raw.check_complete()
     found = _interpret(raw, asked, positive)
     if positive is None or found.positive:
         return found
     if found.shape or found.family.name != "binomial":
-        refuse_positive(class_name(positive), "other predictions")
+        refuse_positive(positive)
     return replace(found, positive=class_name(positive))
 
 
@@ -204,8 +200,7 @@ def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
             return native.to_numpy(), (str(native.name),) if native.name else ()
         if isinstance(native, nw.DataFrame):
             return native.to_numpy(), tuple(str(name) for name in native.columns)
-        if hasattr(predictions, "collect"):
-            raise InputError(f"A lazy {type(predictions).__name__} cannot be read here; collect it first.")
+        refuse_lazy(predictions)
         if hasattr(predictions, "detach"):  # a torch tensor, on any device
             predictions = predictions.detach().cpu().numpy()
         if hasattr(predictions, "toarray"):
@@ -215,13 +210,6 @@ def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
         if isinstance(error, InputError):
             raise
         raise InputError(f"The predictions are no array ({error}): give one row an observation.") from None
-
-
-def _is_missing(value: Any) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except (TypeError, ValueError):  # pandas' NA is neither equal nor unequal to itself
-        return True
 
 
 def _all_numbers(values: np.ndarray[Any, Any]) -> bool:
@@ -357,6 +345,15 @@ def _means(values: Array, asked: Family | None) -> Subject:
     low, high = glm.activation.range
     outside = int(((values < low) | (values > high)).sum())
     return Subject(values, glm, n_outside=outside, notes=(*notes, *outside_note(outside, len(values), glm.name)))
+
+
+def check_mean(mean: float, glm: Family) -> None:
+    """Refuse a family whose means cannot reach the mean of the predictions."""
+    low, high = glm.activation.range
+    if not low < mean < high:
+        raise InputError(
+            f"The mean of the predictions is {mean:g}, which the {glm.name} family cannot have: choose another family."
+        )
 
 
 def guess_family(low: float, high: float, asked: Family | None) -> tuple[Family, tuple[Note, ...]]:

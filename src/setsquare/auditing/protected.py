@@ -9,12 +9,12 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.auditing.evaluations.covariance import ALONE
-from setsquare.errors import InputError
 from setsquare.notes import Note
 from setsquare.projection import Basis, protected_basis
 from setsquare.rows.blocks import mean_weight, row_slices
 from setsquare.tables import Categorical, Cells, Design
 from setsquare.tables.column import label
+from setsquare.tables.validation import refuse_constant_protected
 
 
 @dataclass(frozen=True)  # without slots: what is worked out of the columns is kept
@@ -159,10 +159,7 @@ def reference_groups(learned: Design) -> tuple[tuple[str, str], ...]:
 def note_constant(learned: Design, varies: bool = True) -> tuple[Note, ...]:
     """Refuse protected columns of which none ``varies``, and note those that do not."""
     if not learned.names or not varies:
-        raise InputError(
-            f"Every protected column is constant ({', '.join(learned.columns)}): there is nothing to audit; name a "
-            "column that varies."
-        )
+        refuse_constant_protected(learned.columns, "audit")
     listed = ", ".join(learned.constant)
     text = "Constant in these rows, so that it cannot be audited: {columns}."
     return (Note("constant-columns", text, severity="caution", columns=listed),) if listed else ()

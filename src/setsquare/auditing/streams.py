@@ -24,12 +24,11 @@ from setsquare.auditing.evaluations.covariance import ALONE
 from setsquare.auditing.evaluations.glm import Evidence, conclude, fit_prepared
 from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.shape import Mapped, evaluate_shape
-from setsquare.auditing.predictions import guess_family, outside_note
+from setsquare.auditing.predictions import check_mean, guess_family, outside_note
 from setsquare.auditing.protected import note_constant, note_left_out, reference_groups
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.streamed_columns import StreamedProtected, without_ones
 from setsquare.errors import InputError
-from setsquare.estimators.roles import Reader
 from setsquare.estimators.stream import Encoder, Roles, numbers
 from setsquare.estimators.stream_outcome import Numbers
 from setsquare.families import Family
@@ -42,6 +41,7 @@ from setsquare.rows import Stream
 from setsquare.rows.blocks import Block, single_threaded_blas
 from setsquare.tables import Design, TableSeen
 from setsquare.tables.frame import open_table
+from setsquare.tables.roles import Reader
 
 
 class Looked(NamedTuple):
@@ -111,14 +111,9 @@ def look(
     blocks = stream.hold(stream.parts(2 + len(learned.names)).map(encoder))
     mean = float(outcomes.first[0]) / outcomes.weight
     columns = StreamedProtected.of(blocks, learned.names, learned.sources, mean, outcomes.n_rows)
-    low, high = family.activation.range
     problem = None
     if outcomes.high - outcomes.low > 1e-10 * max(abs(outcomes.low), abs(outcomes.high), 1e-300):
-        if not low < mean < high:
-            raise InputError(
-                f"The mean of the predictions is {mean:g}, which the {family.name} family cannot have: choose another "
-                "family."
-            )
+        check_mean(mean, family)
         problem = StreamedProblem(blocks, outcomes, family, learned.names, quasi=True)
     return problem, columns, family, reference_groups(learned), notes
 

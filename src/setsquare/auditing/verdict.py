@@ -27,7 +27,7 @@ IN_SAMPLE = "in-sample"
 
 
 class Verdict(StrEnum):
-    """What an audit ends with."""
+    """Verdict of an audit."""
 
     LEAK = "leak"
     TRACE = "trace"
@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Up to what a dependence that is certain to be there is a trace, and no leak.
+    """Largest dependence that counts as a trace instead of a leak, once it is detected.
 
     Attributes
     ----------

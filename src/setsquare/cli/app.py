@@ -22,7 +22,7 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app.register_install_completion_command(help="Install completion for the shell that runs this.")
-datasets = app.command(App(name="data", help="The data sets that the library knows."))
+datasets = app.command(App(name="data", help="Data sets that the library can load."))
 
 #: A CSV, Parquet or Feather file; "-" is standard input.
 File = Annotated[str, Parameter(allow_leading_hyphen=True)]
@@ -45,7 +45,7 @@ def audit(
     positive: str | None = None,
     options: Shared = DEFAULTS,
 ) -> int:
-    """Audit predictions: do they follow protected columns, how closely, and how sure is that.
+    """Audit predictions: whether they depend on protected columns, how strongly, and how certain that is.
 
     Parameters
     ----------
@@ -54,13 +54,13 @@ def audit(
     predictions
         Column of predictions; several, comma-separated, for the probabilities of classes.
     protected
-        Columns that the predictions must not follow, comma-separated.
+        Columns that the predictions must not depend on, comma-separated.
     outcome
-        Column of what was predicted: also says how good the predictions are.
+        Outcome column; with it the audit also reports accuracy and calibration.
     cluster
         Cluster column, for example the patient; gives cluster-robust standard errors.
     weight
-        Column of weights.
+        Column of sample weights.
     family
         Family of the predictions; guessed by default.
     positive
@@ -87,24 +87,24 @@ def compare(
     positive: str | None = None,
     options: Shared = DEFAULTS,
 ) -> int:
-    """Put predictions of the same outcome side by side: what they leak, and how good they are.
+    """Compare predictions of the same outcome: what they leak, and how accurate they are.
 
     Parameters
     ----------
     file
         CSV, Parquet or Feather; "-" is standard input.
     predictions
-        Columns of predictions, comma-separated; the first is what the others are compared with.
+        Columns of predictions, comma-separated; the others are compared with the first.
     protected
-        Columns that the predictions must not follow, comma-separated.
+        Columns that the predictions must not depend on, comma-separated.
     outcome
-        Column of what was predicted.
+        Outcome column.
     cluster
         Cluster column, for example the patient; gives cluster-robust standard errors.
     weight
-        Column of weights.
+        Column of sample weights.
     family
-        Of outcome and predictions; guessed from the outcome by default.
+        Family of outcome and predictions; guessed from the outcome by default.
     positive
         The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that a column
         of predictions is named after.
@@ -120,14 +120,14 @@ def correct(
     file: File,
     /,
     *,
-    target: str,
+    outcome: str,
     protected: list[str],
-    output: Path,
+    model: Path,
     features: tuple[str, ...] = (),
     family: Family | None = None,
     method: Literal["constrained", "generalized", "linear"] = "constrained",
     apply_to: Annotated[str | None, Parameter(name="--apply", allow_leading_hyphen=True)] = None,
-    predictions: Path | None = None,
+    write_predictions: Path | None = None,
     cluster: str | None = None,
     l2: float = 0.0,
     unseen: Literal["error", "pool"] = "error",
@@ -136,65 +136,71 @@ def correct(
     positive: str | None = None,
     options: Shared = DEFAULTS,
 ) -> int:
-    """Fit a model whose predictions ignore protected columns; certify it, audit it held out, save it.
+    """Fit a model whose predictions do not depend on protected columns; certify, audit on held-out rows, save.
 
     Parameters
     ----------
     file
         Training rows: CSV, Parquet or Feather; "-" is standard input.
-    target
+    outcome
         Column to predict.
     protected
-        Columns that the predictions must not follow, comma-separated.
-    output
-        File of the model, such as model.setsquare.
+        Columns that the predictions must not depend on, comma-separated.
+    model
+        Model file to write, such as model.setsquare.
     features
         Columns to predict from; by default all others.
     family
-        Family of the target; guessed by default.
+        Family of the outcome; guessed by default.
     method
         Constrained: predicts without the protected columns. Generalized: needs them, keeps more accuracy. Linear:
         needs them, and may leave the range of the predictions.
     apply_to
-        File with rows to predict at once; needs --predictions.
-    predictions
-        File for these predictions: .csv, .parquet or .feather.
+        File of rows to predict with the corrected model; needs --write-predictions.
+    write_predictions
+        File to write these predictions to: .csv, .parquet or .feather.
     cluster
         Cluster column, for example the patient; gives cluster-robust standard errors, and no fold
         splits a cluster.
     l2
         Ridge on the coefficients.
     unseen
-        Whether later rows may have groups that the training rows had not.
+        Whether rows to predict may have groups that the training rows do not have.
     folds
-        Folds of the audit.
+        Number of cross-validation folds of the audit.
     seed
         Random seed for the folds.
     positive
-        The class, of two, that results are about; by default the second one of the model.
+        The class, of two, that the results are about; by default the second class of the model.
     """
     from setsquare.cli import correct as correcting
 
     fitting = correcting.Fitting(
-        target, protected, features, family, method, cluster, l2, unseen, folds, seed, positive
+        outcome, protected, features, family, method, cluster, l2, unseen, folds, seed, positive
     )
-    return correcting.correct(file, fitting, output, apply_to, predictions, options)
+    return correcting.correct(file, fitting, model, apply_to, write_predictions, options)
 
 
 @app.command
 def apply(
-    model: Path, file: File, /, *, predictions: Path | None = None, keep: tuple[str, ...] = (), quiet: bool = False
+    file: File,
+    /,
+    *,
+    model: Path,
+    write_predictions: Path | None = None,
+    keep: tuple[str, ...] = (),
+    quiet: bool = False,
 ) -> int:
     """Predict the rows of a file with a saved model; a constrained model needs no protected columns.
 
     Parameters
     ----------
-    model
-        A file that `setsquare correct` has written.
     file
-        CSV, Parquet or Feather; "-" is standard input.
-    predictions
-        File for the predictions: .csv, .parquet or .feather; standard output by default.
+        Rows to predict: CSV, Parquet or Feather; "-" is standard input.
+    model
+        Model file that `setsquare correct` has written.
+    write_predictions
+        File to write the predictions to: .csv, .parquet or .feather; standard output by default.
     keep
         Columns of the file to write beside the predictions, comma-separated.
     quiet
@@ -202,7 +208,7 @@ def apply(
     """
     from setsquare.cli import apply as applying
 
-    return applying.apply(model, file, predictions, keep, quiet)
+    return applying.apply(file, model, write_predictions, keep, quiet)
 
 
 @datasets.command(name="list")
@@ -228,7 +234,7 @@ def fetch_set(name: str, /, *, output: Path | None = None, quiet: bool = False) 
     Parameters
     ----------
     name
-        As `setsquare data list` has it.
+        Name of the data set, as in `setsquare data list`.
     output
         Write the table to this file: .csv, .parquet or .feather.
     quiet
@@ -241,12 +247,12 @@ def fetch_set(name: str, /, *, output: Path | None = None, quiet: bool = False) 
 
 @app.command
 def demo(*, html: Path | None = None) -> None:
-    """Show on embedded data what a correction does, before and after.
+    """Show what a correction does, before and after, on data that come with scikit-learn.
 
     Parameters
     ----------
     html
-        Write a report as one page that needs no network.
+        Write a report as one self-contained HTML page.
     """
     from setsquare.cli import demo as demonstration
     from setsquare.storage import check_targets
@@ -257,7 +263,7 @@ def demo(*, html: Path | None = None) -> None:
 
 @app.command(show=False)
 def paper(*_: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
-    """Say where the study of the paper is."""
+    """Explain where the study of the paper is."""
     raise InputError("The study of the paper is not part of the package: run python -m studies from a clone.")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def apply(model: Path, file: str, predictions: Path | None, keep: Sequence[str], quiet: bool) -> int:
+def apply(file: str, model: Path, predictions: Path | None, keep: Sequence[str], quiet: bool) -> int:
     """Predict, and write to a file or to standard output."""
     if predictions is not None:
         check_targets([predictions], [model, *([] if file == "-" else [Path(file)])])
@@ -37,7 +37,7 @@ def apply(model: Path, file: str, predictions: Path | None, keep: Sequence[str],
     notes.notes([message(warning) for warning in noted])
     if predictions is None:
         left = memoryview(render_table(table, Path("-")))
-        while left:  # where Python does not buffer, it may write a part only
+        while left:  # unbuffered, a write may be partial
             left = left[sys.stdout.buffer.write(left) :]
     else:
         write_files({predictions: render_table(table, predictions)})
@@ -46,7 +46,7 @@ def apply(model: Path, file: str, predictions: Path | None, keep: Sequence[str],
 
 
 def predict_table(model: Any, source: Source, keep: Sequence[str]) -> pa.Table:
-    """Predictions for the rows of a file, beside columns of it that are kept."""
+    """Predictions for the rows of a file, next to the columns to keep."""
     import pyarrow as pa
 
     kept = resolve(source, {"keep": keep})["keep"]
@@ -61,7 +61,7 @@ def predict_table(model: Any, source: Source, keep: Sequence[str]) -> pa.Table:
         raise InputError(phrase(message(error), as_option_of_fit)) from None
     for name, values in made.items():
         if name in columns:
-            raise InputError(f"The column {name!r} is made by the model, too: leave it out of --keep.")
+            raise InputError(f"The model also makes a column {name!r}: leave it out of --keep.")
         columns[name] = pa.array(values)
     return pa.table(columns)
 
@@ -77,7 +77,7 @@ def _predictions(model: Any, table: pa.Table) -> dict[str, Any]:
 
 
 def _designs(model: Any) -> list[Design]:
-    """What a model reads of a table; a corrected GLM, and features corrected alone, need no protected columns."""
+    """Designs of the columns that a model needs: no protected ones for a corrected GLM or features corrected alone."""
     reader = getattr(model, "reader_", None)
     if reader is None:
         return [model.design_]
@@ -94,7 +94,7 @@ def _designs(model: Any) -> list[Design]:
 
 
 def _text_columns(design: Design) -> list[str]:
-    """Columns whose groups are texts, which a file of few rows may not show."""
+    """Columns whose groups are texts, even if all rows of a file look numeric."""
     groups: list[tuple[str, Any]] = []
     for coder in design.coders:
         if isinstance(coder, Categorical):
@@ -105,7 +105,7 @@ def _text_columns(design: Design) -> list[str]:
 
 
 def render_table(table: pa.Table, path: Path) -> bytes:
-    """Bytes of a table in the format that the name of its file asks for: Parquet, Feather, or else CSV."""
+    """Bytes of a table in the format of its file name: Parquet, Feather, or else CSV."""
     from pyarrow import csv, feather, parquet
 
     stream = io.BytesIO()

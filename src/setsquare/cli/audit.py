@@ -1,4 +1,4 @@
-"""``setsquare audit`` and ``setsquare compare``: predictions that are in a file already."""
+"""``setsquare audit`` and ``setsquare compare``: predictions that are columns of a file."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from setsquare.auditing import compare as compare_predictions
 from setsquare.cli.files import Source, open_source
 from setsquare.cli.options import Options
 from setsquare.cli.output import check_outputs, render_results
-from setsquare.cli.roles import decoded, guess_outcome, read_roles, values
+from setsquare.cli.roles import decoded, read_roles, series, values
 from setsquare.cli.terminal import Screen, working
 from setsquare.document import Document
-from setsquare.families import Family
 from setsquare.notes import Note
 from setsquare.storage import write_files
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Names of the columns of a file by the part that they play."""
+    """Names of the columns of a file by role, and what was asked for beside them."""
 
     predictions: Sequence[str]
     protected: Sequence[str]
@@ -37,20 +36,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What was read of a file, the family of the outcome, its positive class, and notes on both."""
+    """Columns of a file by role, the family and the positive class that were asked for, and notes."""
 
     predictions: Any
     protected: Any
     outcome: Any
     cluster: Any
     weight: Any
-    family: str | Family | None
+    family: str | None
     notes: tuple[Note, ...]
     positive: str | None = None
 
     @property
     def rows(self) -> dict[str, Any]:
-        """What goes with the rows into an audit, and into its report."""
+        """Arguments of an audit, and of its report, beside predictions and protected columns."""
         return {"cluster": self.cluster, "sample_weight": self.weight, "positive": self.positive}
 
 
@@ -59,7 +58,7 @@ def audit(file: str, request: Request, options: Options) -> int:
     check_outputs(options, file)
     with working(f"Reading {file}", quiet=options.quiet) as say:
         source = open_source(file)
-        columns = _read(source, request, options, together=True)
+        columns = _read(source, request, options)
         say("Auditing")
         names = columns.predictions.column_names
         given = columns.predictions if len(names) > 1 else columns.predictions.column(0)
@@ -81,11 +80,11 @@ def audit(file: str, request: Request, options: Options) -> int:
 
 
 def compare(file: str, request: Request, options: Options) -> int:
-    """Put several sets of predictions side by side, a column each."""
+    """Compare several sets of predictions, one column each."""
     check_outputs(options, file)
     with working(f"Reading {file}", quiet=options.quiet) as say:
         source = open_source(file)
-        columns = _read(source, request, options, together=False)
+        columns = _read(source, request, options)
         say("Comparing")
         given = {name: columns.predictions.column(name) for name in columns.predictions.column_names}
         found = _compare(given, columns, options)
@@ -95,21 +94,23 @@ def compare(file: str, request: Request, options: Options) -> int:
     return int(options.fail_on_leak and any(side.audit.is_leak for side in found.sides))
 
 
-def _read(source: Source, request: Request, options: Options, *, together: bool) -> Columns:
-    """Read the columns; several predictions are probabilities of classes where they belong `together`."""
+def _read(source: Source, request: Request, options: Options) -> Columns:
+    """Read the columns."""
     parts = {role: getattr(request, role) for role in ("predictions", "protected", "outcome", "cluster", "weight")}
     table, roles, notes = read_roles(source, parts, options)
-    single = {role: values(table.column(roles[role][0])) if roles[role] else None for role in list(parts)[2:]}
-    family: str | Family | None = request.family
-    if single["outcome"] is not None:
-        names = roles["predictions"]
-        guess = guess_outcome(table, roles["outcome"][0], request.family, len(names) if together else 1, names)
-        family, notes = guess.family, (*notes, guess.reason) if guess.reason is not None else notes
+    outcome = series(table, roles["outcome"][0]) if roles["outcome"] else None
+    single = {role: values(table.column(roles[role][0])) if roles[role] else None for role in ("cluster", "weight")}
     predictions = table.select(roles["predictions"])
     for j, column in enumerate(predictions.columns):
         predictions = predictions.set_column(j, roles["predictions"][j], decoded(column))
     return Columns(
-        predictions, table.select(roles["protected"]), **single, family=family, notes=notes, positive=request.positive
+        predictions,
+        table.select(roles["protected"]),
+        outcome,
+        **single,
+        family=request.family,
+        notes=notes,
+        positive=request.positive,
     )
 
 

@@ -1,4 +1,4 @@
-"""``setsquare correct``: fit a model, correct it, certify it, audit it on rows that it has not seen, save it."""
+"""``setsquare correct``: fit a corrected model, certify it, audit it on held-out rows, save it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from setsquare.cli.apply import predict_table, render_table
 from setsquare.cli.files import Source, open_source
 from setsquare.cli.options import Options
 from setsquare.cli.output import check_outputs, render_results
-from setsquare.cli.roles import guess_outcome, read_roles, resolve, values
+from setsquare.cli.roles import is_category, read_roles, resolve, values
 from setsquare.cli.terminal import Screen, collected_warnings, working
 from setsquare.document import Headline
 from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
@@ -31,13 +31,13 @@ from setsquare.glm.solution import MAX_CORRELATION
 from setsquare.notes import Note, message
 from setsquare.storage import write_files
 from setsquare.storage.models import dump
-from setsquare.tables.outcome import Guess
+from setsquare.tables.outcome import Guess, read_family
 from setsquare.tables.positive import class_name, positive_class, refuse_positive
 
 Method = Literal["constrained", "generalized", "linear"]
 METHODS = {
     "constrained": "The model was fitted under the constraint that its predictions are orthogonal to the protected "
-    "columns; it needs none of them to predict.",
+    "columns; it does not need them to predict.",
     "generalized": "The scores of an ordinary model were shifted by as little as makes its predictions orthogonal to "
     "the protected columns; it needs these columns to predict.",
     "linear": "The linear effect of the protected columns was subtracted from the predictions of an ordinary model; it "
@@ -47,9 +47,9 @@ METHODS = {
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """What to fit, and how."""
+    """Outcome, protected columns and options of the fit."""
 
-    target: str
+    outcome: str
     protected: Sequence[str]
     features: Sequence[str] = ()
     family: str | None = None
@@ -64,7 +64,7 @@ class Fitting:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Training rows by part."""
+    """Training rows by role."""
 
     table: Any
     outcome: Any
@@ -76,14 +76,14 @@ class Training:
 
 
 def correct(
-    file: str, fitting: Fitting, output: Path, apply: str | None, predictions: Path | None, options: Options
+    file: str, fitting: Fitting, saved: Path, apply: str | None, predictions: Path | None, options: Options
 ) -> int:
     """Fit, certify, audit, save and apply."""
     if (apply is None) != (predictions is None):
-        raise InputError("--apply and --predictions belong together: the rows to predict, and the file to write.")
+        raise InputError("--apply and --write-predictions belong together: the rows to predict, and the file to write.")
     if apply == "-" and file == "-":
         raise InputError("Standard input can be read only once: give --apply a file.")
-    check_outputs(options, file, apply, more=[output, predictions])
+    check_outputs(options, file, apply, more=[saved, predictions])
     with working(f"Reading {file}", quiet=options.quiet) as say:
         source = open_source(file)
         rows = _read(source, fitting, options)
@@ -95,7 +95,7 @@ def correct(
         certificate = model.solution_.certificate if hasattr(model, "solution_") else None
         left = _largest_correlation(model, rows)
         comparison = _audit(plain, model, rows, fitting, options, positive, tuple(map(message, noted)), say)
-        contents = {output: dump(model)}
+        contents = {saved: dump(model)}
         if apply is not None and predictions is not None:
             say(f"Predicting {apply}")
             contents[predictions] = render_table(predict_table(model, open_source(apply), ()), predictions)
@@ -105,7 +105,7 @@ def correct(
             "verdict": str(audited.verdict),
             "reason": audited.reason,
             "method": fitting.method,
-            "model": str(output),
+            "model": str(saved),
             "largest_correlation_in_training": left,
             "certificate": None if certificate is None else certificate.to_dict(),
         }
@@ -125,16 +125,21 @@ def correct(
 
 
 def _read(source: Source, fitting: Fitting, options: Options) -> Training:
-    parts = {"target": fitting.target, "protected": fitting.protected, "cluster": fitting.cluster}
+    parts = {"outcome": fitting.outcome, "protected": fitting.protected, "cluster": fitting.cluster}
     roles = resolve(source, parts)
     taken = {name for names in roles.values() for name in names}
     # Columns without a name, or with pandas' own, are row numbers.
     rest = [c for c in source.columns if c not in taken and c and not c.startswith("__index_level_")]
     table, roles, notes = read_roles(source, parts | {"features": fitting.features or rest}, options)
     if not roles["features"]:
-        raise InputError(f"{source.name} has no columns but the target and the protected ones: features are needed.")
-    outcome = values(table.column(roles["target"][0]))
-    guess = guess_outcome(table, roles["target"][0], fitting.family)
+        raise InputError(f"{source.name} has no columns besides the outcome and the protected ones: add features.")
+    outcome = values(table.column(roles["outcome"][0]))
+    guess = read_family(
+        outcome,
+        None if fitting.family is None else families.family(fitting.family),
+        name=roles["outcome"][0],
+        is_category=is_category(table.column(roles["outcome"][0])),
+    )
     if guess.reason is not None:
         notes = (guess.reason, *notes)
     cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
@@ -142,7 +147,7 @@ def _read(source: Source, fitting: Fitting, options: Options) -> Training:
 
 
 def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
-    """The model as it would be, and corrected."""
+    """The uncorrected and the corrected model."""
     reading = {"missing": options.audit["missing"], "unseen": fitting.unseen}
     shared = {"protected": rows.protected, "coding": options.audit["coding"], **reading}
     family = rows.guess.family.name
@@ -181,7 +186,7 @@ def _positive(rows: Training, asked: str | None) -> str | None:
     classes = [class_name(value) for value in np.unique(rows.outcome)] if rows.guess.is_classes else []
     if len(classes) != 2:
         if asked is not None:
-            refuse_positive(asked, "this target")
+            refuse_positive(asked)
         return None
     return classes[1] if asked is None else positive_class(classes, asked)
 
@@ -196,12 +201,12 @@ def _audit(
     notes: tuple[Note, ...],
     say: Any,
 ) -> Comparison:
-    """Both models on rows that they were not fitted on, side by side."""
+    """Comparison of both models on held-out rows."""
     models: dict[str, HeldOut] = {}
     pooled = False
     columns = {"as trained": rows.features, "corrected": rows.features + rows.protected}
     for name, estimator in (("as trained", plain), ("corrected", model)):
-        with collected_warnings() as of_folds:  # most of them were told of the model itself
+        with collected_warnings() as of_folds:  # most repeat those of the model itself
             models[name] = predict_held_out(
                 _forgiving(estimator),
                 rows.table.select(columns[name]),
@@ -232,7 +237,7 @@ def _audit(
 
 
 def _forgiving(estimator: Any) -> Any:
-    """The same model, for folds: a level of a few rows is not in all of them, which is no fault of the data."""
+    """The same model with ``unseen="pool"``: a rare level may be absent from the training rows of a fold."""
     return clone(estimator).set_params(**{key: "pool" for key in estimator.get_params() if key.endswith("unseen")})
 
 

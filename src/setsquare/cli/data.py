@@ -1,4 +1,4 @@
-"""``setsquare data``: the data sets that the library knows."""
+"""``setsquare data``: data sets that the library can load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def list_sets() -> int:
 
 
 def show_set(name: str) -> int:
-    """Print what is known of a data set without reading it."""
+    """Print the description of a data set without reading it."""
     screen = Screen()
     info = describe(name)
     screen.print(str(info), soft_wrap=True)
@@ -35,7 +35,7 @@ def show_set(name: str) -> int:
 
 
 def fetch_set(name: str, output: Path | None, quiet: bool) -> int:
-    """Find or download the files of a data set, check them, and write the table to a file of the user's."""
+    """Find or download the files of a data set, check them, and write the table to a file."""
     info = describe(name)
     screen = Screen(quiet=quiet)
     if output is not None:

@@ -6,8 +6,9 @@ import shlex
 
 from setsquare.notes import Note, Option, Surface
 
-#: Arguments of Python that are options of the command line by the same name.
-_OPTIONS = ("family", "missing", "unseen", "method", "l2", "cluster", "positive", "confidence", "tolerance")
+_SAME = ("family", "missing", "unseen", "method", "l2", "cluster", "positive", "confidence", "tolerance")
+#: Options of the command line by the argument of Python that they are.
+_OPTIONS = {"cv": "folds", **{name: name for name in _SAME}}
 
 
 def as_option(option: Option, verb: str = "") -> str:
@@ -23,7 +24,7 @@ def as_option(option: Option, verb: str = "") -> str:
     if option.name not in _OPTIONS:
         return format(option, verb)
     value = "" if option.value is None else f" {shlex.quote(str(option.value))}"
-    return f"{verb} --{option.name}{value}".strip()
+    return f"{verb} --{_OPTIONS[option.name]}{value}".strip()
 
 
 def as_option_of_fit(option: Option, verb: str = "") -> str:

@@ -1,4 +1,4 @@
-"""How every command ends: its exit code, and one sentence where it had to give up."""
+"""Run a command: its exit code, and one sentence on standard error where it fails."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import traceback
 from cyclopts import App, CycloptsError
 
 from setsquare.cli.escape import clean, phrase
+from setsquare.cli.renamed import refuse_renamed
 from setsquare.errors import SetsquareError
 from setsquare.notes import message
 
-#: Beside 0, and 1 for a leak that was to be told.
+#: Exit codes beside 0, and 1 for a leak with ``--fail-on-leak``.
 BAD_INPUT, DEFECT, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
 
 
 def run(app: App) -> int:
-    """Run the command that was given and return the exit code; nothing but a leak ends with 1."""
+    """Run a command and return its exit code; only a leak ends with 1."""
     try:
+        refuse_renamed(sys.argv[1:])
         code = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return int(code or 0)
@@ -30,7 +32,7 @@ def run(app: App) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as end:
-        return _close_pipe() if end.code == 1 else int(end.code or 0)  # so rich ends when nobody reads on
+        return _close_pipe() if end.code == 1 else int(end.code or 0)  # rich exits with 1 when the pipe is closed
     except Exception:
         traceback.print_exc()
         print("setsquare: this is a defect of setsquare; please report it with the lines above.", file=sys.stderr)
@@ -44,6 +46,6 @@ def _refuse(error: Exception) -> int:
 
 
 def _close_pipe() -> int:
-    """Let what is left to print go nowhere, without a traceback at the end."""
+    """Discard what is left to print, so that Python prints no traceback at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE

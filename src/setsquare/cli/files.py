@@ -1,4 +1,4 @@
-"""Tables from files: CSV, Parquet and Feather, told by what is in them rather than by their names."""
+"""Tables from CSV, Parquet and Feather files, recognised by their content."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _HEAD = 1 << 16
 
 @dataclass(frozen=True)  # without slots: the columns are looked up once
 class Source:
-    """A file with rows: nothing but its first bytes is read before :meth:`read`.
+    """A file with rows, of which only the first bytes are read before :meth:`read`.
 
     Attributes
     ----------
     name : str
         As given on the command line.
     content : Path or bytes
-        Bytes where it came through a pipe.
+        Bytes if it came through a pipe.
     packed : bool
-        Whether it was packed by gzip.
+        Whether it is compressed by gzip.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Source:
 
     @cached_property
     def head(self) -> bytes:
-        """The first bytes, unpacked."""
+        """The first bytes, decompressed."""
         with _reading(self.name), self._stream() as stream:
             return bytes(stream.read(_HEAD))
 
@@ -52,12 +52,14 @@ class Source:
     def kind(self) -> str:
         """Format of the file: "csv", "parquet" or "feather"."""
         if not self.head:
-            raise InputError(f"{self.name} is empty: give a table with a header and rows.")
+            raise InputError(f"{self.name} is empty: pass a table with a header and rows.")
         for magic, kind in _MAGIC.items():
             if self.head.startswith(magic):
                 return kind
         if b"\0" in self.head or self.head.startswith(b"PK\x03\x04"):
-            raise InputError(f"{self.name} is no CSV, Parquet or Feather file: save the table in one of these formats.")
+            raise InputError(
+                f"{self.name} is not a CSV, Parquet or Feather file: save the table in one of these formats."
+            )
         return "csv"
 
     @cached_property
@@ -75,7 +77,7 @@ class Source:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse names that are no columns, and offer the nearest ones."""
+        """Refuse names that are not columns, and suggest the nearest ones."""
         import pyarrow as pa
 
         if len(set(self.columns)) < len(self.columns):  # pyarrow would take any of them
@@ -84,7 +86,7 @@ class Source:
         tables.select(pa.table({name: [0] for name in self.columns}), list(names))
 
     def read(self, columns: Sequence[str], text: Sequence[str] = ()) -> pa.Table:
-        """Read some columns, those in `text` as groups whatever they look like."""
+        """Read some columns, those in `text` as text even if they look numeric."""
         import pyarrow as pa
 
         self.check(columns)
@@ -95,11 +97,11 @@ class Source:
                 if j >= 0 and not pa.types.is_string(table.schema.types[j]):
                     table = table.set_column(j, name, table.column(j).cast(pa.string()))
         if not table.num_rows:
-            raise InputError(f"{self.name} has no rows: give at least one below the header.")
+            raise InputError(f"{self.name} has no rows below the header: add at least one.")
         for field in table.schema:
             if pa.types.is_binary(field.type):
                 raise InputError(
-                    f"The column {field.name!r} of {self.name} is no text in UTF-8: save the file as UTF-8."
+                    f"The column {field.name!r} of {self.name} is not encoded in UTF-8: save the file as UTF-8."
                 )
         return table
 
@@ -187,7 +189,7 @@ def open_source(file: str) -> Source:
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Turn what pyarrow says of a file into one sentence."""
+    """Turn an error of pyarrow into one sentence."""
     import pyarrow as pa
 
     try:

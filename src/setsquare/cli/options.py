@@ -1,4 +1,4 @@
-"""What the commands that audit have in common."""
+"""Options that the commands with an audit share."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How columns are read, how sure the audit is to be, and where results go."""
+    """Options for reading columns, for the audit, and for its output."""
 
     categorical: tuple[str, ...] = ()
-    """Columns of numbers that stand for groups."""
+    """Columns of numbers that are codes of groups, comma-separated."""
     group_cells: bool = False
     """Protect every combination of the groups, not only each protected column on its own."""
     missing: Literal["error", "drop", "level"] = "error"
-    """Refuse missing values, leave out their rows, or make them a group of their own."""
+    """Refuse missing values, drop their rows, or make them a group of their own."""
     confidence: float = 0.95
     """Confidence of intervals and bounds."""
     tolerance: float = 0.05
     """Largest correlation that counts as a trace instead of a leak; 0 makes everything that is detected a leak."""
     group_tolerance: float = 0.1
-    """The same for differences between groups, in standard deviations of the predictions."""
+    """Largest difference between groups that counts as a trace, in standard deviations of the predictions."""
     shape_tolerance: float = 0.2
-    """The same for curves, combinations of groups and spread, as a correlation."""
+    """Largest correlation with curves, combinations of groups and spread that counts as a trace."""
     html: Path | None = None
-    """Write a report as one page that needs no network."""
+    """Write a report as one self-contained HTML page."""
     json: Path | None = None
     """Write the results as JSON."""
     fail_on_leak: bool = False
@@ -36,17 +36,17 @@ class Options:
 
     @property
     def audit(self) -> dict[str, Any]:
-        """Options of `setsquare.audit`; rows with missing values are left out before it where that was asked for."""
+        """Options of `setsquare.audit`; with ``--missing drop`` incomplete rows are left out before it."""
+        from setsquare.auditing import Limits
+
         return {
             "coding": "cells" if self.group_cells else "dummy",
             "missing": "level" if self.missing == "level" else "error",
             "confidence": self.confidence,
-            "tolerance": self.tolerance,
-            "group_tolerance": self.group_tolerance,
-            "shape_tolerance": self.shape_tolerance,
+            "tolerance": Limits(self.tolerance, self.group_tolerance, self.shape_tolerance),
         }
 
     @property
     def outputs(self) -> list[Path]:
-        """Files that were asked for."""
+        """Files to write."""
         return [path for path in (self.html, self.json) if path is not None]

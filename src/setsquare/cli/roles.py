@@ -1,18 +1,18 @@
-"""Which column plays which part, and what has to be guessed of them."""
+"""Columns of a file by their role."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 
-from setsquare import families
 from setsquare.cli.files import Source
 from setsquare.cli.options import Options
 from setsquare.errors import InputError
 from setsquare.notes import Note
-from setsquare.tables.outcome import Guess, read_family
+from setsquare.tables.roles import check_roles
 from setsquare.tables.summary import FEW_VALUES
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def resolve(source: Source, asked: Mapping[str, Sequence[str] | str | None]) -> dict[str, list[str]]:
-    """Names of the columns of each part; a name that is no column is split at commas.
+    """Names of the columns of each role; a name that is not a column is split at commas.
 
     Parameters
     ----------
     source : Source
-    asked : mapping of part to names, a name, or None
-        No column may have two parts.
+    asked : mapping of role to names, a name, or None
+        No column may have two roles.
     """
     roles: dict[str, list[str]] = {}
     for role, given in asked.items():
@@ -37,20 +37,17 @@ def resolve(source: Source, asked: Mapping[str, Sequence[str] | str | None]) -> 
             for name in ([token] if token in source.columns else [part.strip() for part in token.split(",")])
         ]
         if tokens and not any(names):
-            raise InputError(f"--{role} names no column: give one or more names with commas between them.")
+            raise InputError(f"--{role} names no column: give one or more column names, comma-separated.")
         roles[role] = names
         source.check(names)
-    for role, names in roles.items():
-        for other in (other for other in roles if other != role):
-            if both := [name for name in names if name in roles[other]]:
-                raise InputError(f"The column {both[0]!r} is given as --{role} and as --{other}: choose one.")
+    check_roles(roles)
     return roles
 
 
 def read_roles(
     source: Source, asked: Mapping[str, Sequence[str] | str | None], options: Options
 ) -> tuple[pa.Table, dict[str, list[str]], tuple[Note, ...]]:
-    """Read the columns of all parts, with the rules for groups and missing values; notes say what was done."""
+    """Read the columns of all roles, with the rules for groups and missing values, and notes on what was done."""
     roles = resolve(source, asked)
     groups = resolve(source, {"categorical": options.categorical})["categorical"]
     table = source.read([name for names in roles.values() for name in names], groups)
@@ -58,7 +55,7 @@ def read_roles(
         j = table.schema.get_field_index(name)
         table = table.set_column(j, name, _as_category(table.column(j)))
     if table.num_rows == 1:
-        raise InputError(f"{source.name} has a single row, of which nothing can be said: give more rows.")
+        raise InputError(f"{source.name} has a single row, which is too few for an audit: add rows.")
     table, notes = _prepare_groups(table, roles["protected"], options)
     if options.missing != "drop":
         return table, roles, notes
@@ -70,7 +67,7 @@ def read_roles(
 
 
 def _as_category(column: Any) -> Any:
-    """Texts as categories, in the order of the alphabet: their type then says that they are groups."""
+    """Texts as categories in alphabetical order, so that their type declares groups."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -81,25 +78,25 @@ def _as_category(column: Any) -> Any:
 
 
 def _prepare_groups(table: pa.Table, protected: Sequence[str], options: Options) -> tuple[pa.Table, tuple[Note, ...]]:
-    """Take few whole numbers for groups where combinations are asked for; else say that they count as numbers."""
+    """Read columns of few whole numbers as groups if cells are asked for; otherwise note that they are numeric."""
     import pyarrow as pa
 
     coded = coded_groups(table, protected, 2 if options.group_cells else 3)
     if not options.group_cells:
         text = (
-            "The protected column {name!r} has few whole numbers, which were taken for a quantity: pass --categorical "
-            "{name} if they stand for groups."
+            "The protected column {name!r} has few whole numbers, which were read as a quantity: pass --categorical "
+            "{name} if they are codes of groups."
         )
         return table, tuple(Note("numbers-or-groups", text, severity="caution", name=name) for name in coded)
     for name in coded:
         j = table.schema.get_field_index(name)
         table = table.set_column(j, name, table.column(j).cast(pa.string()))
-    text = "The few whole numbers of {name!r} were taken for groups."
+    text = "The few whole numbers of {name!r} were read as groups."
     return table, tuple(Note("taken-for-groups", text, name=name) for name in coded)
 
 
 def coded_groups(table: pa.Table, names: Sequence[str], fewest: int) -> list[str]:
-    """Columns of a few whole numbers, which may stand for groups; but for cells, two say the same either way."""
+    """Columns of a few whole numbers, which may be codes of groups."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -126,11 +123,23 @@ def complete_rows(table: pa.Table) -> pa.Table:
     return table if keep.all() else table.filter(pa.array(keep))
 
 
-def decoded(column: Any) -> Any:
-    """A column with groups as their texts, and exact decimals as numbers."""
+def series(table: pa.Table, name: str) -> Any:
+    """A column with its name."""
+    return nw.from_native(table.column(name), series_only=True).alias(name)
+
+
+def is_category(column: Any) -> bool:
+    """Whether the type of a column says that it holds groups."""
     import pyarrow as pa
 
-    if pa.types.is_dictionary(column.type):
+    return bool(pa.types.is_dictionary(column.type))
+
+
+def decoded(column: Any) -> Any:
+    """A column with groups as their texts, and exact decimals as floating-point numbers."""
+    import pyarrow as pa
+
+    if is_category(column):
         return column.cast(column.type.value_type)
     return column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column
 
@@ -138,39 +147,3 @@ def decoded(column: Any) -> Any:
 def values(column: Any) -> Any:
     """A column as a numpy array."""
     return decoded(column).to_numpy()
-
-
-def guess_outcome(
-    table: pa.Table, name: str, asked: str | None, n_columns: int = 1, predictions: Sequence[str] = ()
-) -> Guess:
-    """Tell the family of an outcome; two classes are binomial, whatever was asked for.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-    name : str
-        Column of the outcome.
-    asked : str, optional
-        Name of a family.
-    n_columns : int
-        Columns of class probabilities.
-    predictions : sequence of str
-        Columns of predictions.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    columns = (table.column(each) for each in predictions)
-    numbers = (each for each in columns if pa.types.is_floating(each.type) or pa.types.is_integer(each.type))
-    lowest = (pc.min(each).as_py() for each in numbers)
-    guess = read_family(
-        values(table.column(name)),
-        None if asked is None else families.family(asked),
-        name=name,
-        n_columns=n_columns,
-        lowest_prediction=min((low for low in lowest if low is not None), default=np.inf),
-        is_category=pa.types.is_dictionary(table.schema.field(name).type),
-    )
-    if guess.family.is_vector and pc.count_distinct(decoded(table.column(name))).as_py() == 2 and n_columns <= 2:
-        return Guess(families.family("binomial"), True, guess.reason)
-    return guess

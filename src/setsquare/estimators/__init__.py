@@ -1,4 +1,4 @@
-"""scikit-learn estimators: corrected models, and corrections around models of your own."""
+"""scikit-learn estimators: corrected models, and corrections around any model."""
 
 from setsquare.estimators.classifier import OrthogonalGLMClassifier
 from setsquare.estimators.components import PrincipalComponents

@@ -12,10 +12,10 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from setsquare import families
 from setsquare._typing import Array, Table
-from setsquare.errors import InputError
 from setsquare.estimators.glm import OrthogonalGLM
 from setsquare.estimators.stream_outcome import Classes, Outcome
 from setsquare.families import Family
+from setsquare.tables.validation import check_classes
 
 
 class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
@@ -52,9 +52,9 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     warm_start : bool
         Start from the solution of the last ``fit``.
     n_restarts : int
-        Further random starts; the best solution is kept, for the problem is not convex.
+        Number of further random starts; the best solution is kept, because the problem is not convex.
     random_state : int, numpy.random.Generator or None
-        For the restarts.
+        Seed of the restarts.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     coef_ : ndarray of shape (1 or n_classes, n_coefficients)
     intercept_ : ndarray of shape (1 or n_classes,)
     coefficient_names_ : ndarray of str
-        One name a coefficient: features, and dummies such as ``education[Masters]``.
+        One name per coefficient: features, and dummies such as ``education[Masters]``.
     protected_names_ : ndarray of str
     solution_ : Solution
         With ``.certificate``, ``.status`` and ``.trace``.
@@ -143,13 +143,7 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            raise InputError(
-                f"The outcome has only one class ({classes[0]}): there is nothing to predict; give rows of two classes "
-                "at least."
-            )
-        if weight is not None and len(np.unique(codes[weight > 0.0])) < len(classes):
-            raise InputError("After leaving out rows of weight 0 a class has no row: give it rows or leave it out.")
+        check_classes(classes, weight is None or len(np.unique(codes[weight > 0.0])) == len(classes))
         return families.binomial if len(classes) == 2 else families.multinomial, codes.astype(np.float64), classes
 
     def _stream_outcome(self) -> Outcome:

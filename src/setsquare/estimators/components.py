@@ -1,4 +1,4 @@
-"""Principal components of wide representations, by moments: what fits beside the data in memory, or on disk."""
+"""Principal components of wide representations in memory or on disk, from their moments."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from setsquare._typing import Array, Table
-from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.roles import is_dataframe, validate_weight
+from setsquare.errors import InputError
 from setsquare.estimators.stream import Roles, note_columns, required_numbers
 from setsquare.projection.moments import Moments
 from setsquare.rows import as_stream
 from setsquare.rows.blocks import row_slices
+from setsquare.tables.frame import is_dataframe
+from setsquare.tables.validation import read_weight, refuse_not_finite, require_finite
 
 
 class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -26,23 +27,22 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     Parameters
     ----------
-    n_components : int, optional
-        How many; by default as many as `explained` asks for.
-    explained : float
-        Smallest share of the variance that the components explain, where `n_components` is not given.
+    n_components : int, float or None
+        Number of components or, as a number between 0 and 1, the smallest share of the variance that they explain; None
+        keeps all.
     center : bool
-        Take the means off first. False gives the singular value decomposition of the rows as they are.
+        Whether to subtract the means first; without this the result is the singular value decomposition of the rows.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_components_, q)
-        Orthonormal, by falling variance; the largest entry of each is positive.
+        Orthonormal, by decreasing variance; the largest entry of each is positive.
     explained_variance_ratio_ : ndarray of shape (n_components_,)
     mean_ : ndarray of shape (q,)
-        What is taken off: zero without `center`.
+        Subtracted from the rows; zero without `center`.
     n_components_ : int
     moments_ : Moments
-        Of the rows so far, to which ``partial_fit`` and ``merge`` add.
+        Moments of the rows so far, to which ``partial_fit`` and ``merge`` add.
     n_samples_seen_ : int
 
     Notes
@@ -55,14 +55,13 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> Z = (rng.normal(size=(500, 3)) @ rng.normal(size=(3, 40)) + 0.01 * rng.normal(size=(500, 40))).astype("float16")
-    >>> reduced = PrincipalComponents(explained=0.98).fit_transform(Z)
+    >>> reduced = PrincipalComponents(n_components=0.98).fit_transform(Z)
     >>> reduced.shape, reduced.dtype
     ((500, 3), dtype('float32'))
     """
 
-    def __init__(self, n_components: int | None = None, *, explained: float = 0.98, center: bool = True) -> None:
+    def __init__(self, n_components: int | float | None = 0.98, *, center: bool = True) -> None:
         self.n_components = n_components
-        self.explained = explained
         self.center = center
 
     def fit(self, X: Table, y: Any = None, sample_weight: Any = None) -> Self:
@@ -73,13 +72,13 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             moments = stream.parts().reduce(partial(_moments, stream.names), Moments.merge)
             return self._settle(moments, int(moments.weight))
         Z = self._validate(X, reset=True)
-        return self._settle(Moments.of(Z, validate_weight(sample_weight, len(Z))), len(Z))
+        return self._settle(Moments.of(Z, read_weight(sample_weight, len(Z))), len(Z))
 
     def partial_fit(self, X: Table, y: Any = None, sample_weight: Any = None) -> Self:
         """Find the components of the rows of ``X`` (n, q) and of all batches before."""
         first = not hasattr(self, "moments_")
         Z = self._validate(X, reset=first)
-        moments = Moments.of(Z, validate_weight(sample_weight, len(Z)))
+        moments = Moments.of(Z, read_weight(sample_weight, len(Z)))
         if first:
             return self._settle(moments, len(Z))
         return self._settle(self.moments_.merge(moments), self.n_samples_seen_ + len(Z))
@@ -100,9 +99,7 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if wrong.any():
             names = getattr(self, "feature_names_in_", np.arange(len(wrong)))
             listed = ", ".join(str(name) for name in names[wrong][:5])
-            raise MissingValuesError(
-                f"Column(s) {listed} have NaN (missing) or infinity (infinite) values: remove or fill them."
-            )
+            refuse_not_finite(f"Column(s) {listed} have")
         scatter = moments.scatter
         if not self.center:
             scatter = scatter + moments.weight * np.outer(moments.mean, moments.mean)
@@ -129,8 +126,7 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         shift = self.components_ @ self.mean_
         for rows in row_slices(*Z.shape):
             reduced[rows] = np.asarray(Z[rows], dtype=np.float64) @ self.components_.T - shift
-        if not np.isfinite(reduced).all():
-            raise MissingValuesError("The rows have NaN (missing) or infinity (infinite) values: remove or fill them.")
+        require_finite("The rows have", reduced)
         return reduced
 
     def _validate(self, X: Table, *, reset: bool) -> Array:
@@ -144,17 +140,22 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _count(self, share: Array, largest: int) -> int:
         """Number of components that were asked for."""
-        if self.n_components is None:
-            if not 0.0 < self.explained <= 1.0:
-                raise InputError(f"explained is a share between 0 and 1, not {self.explained!r}: use 0.98 for 98 %.")
-            reached = np.flatnonzero(np.cumsum(share) >= self.explained - 1e-12)
+        asked = self.n_components
+        if asked is None:
+            return largest
+        if isinstance(asked, float | np.floating):
+            if not 0.0 < asked <= 1.0:
+                raise InputError(
+                    f"n_components={asked!r} must be a share of the variance between 0 and 1, such as 0.98, or a whole "
+                    "number of components."
+                )
+            reached = np.flatnonzero(np.cumsum(share) >= asked - 1e-12)
             return max(1, min(int(reached[0]) + 1 if len(reached) else largest, largest))
-        if not 1 <= self.n_components <= largest:
+        if not 1 <= asked <= largest:
             raise InputError(
-                f"n_components is {self.n_components} but the table allows 1 to {largest} "
-                "(its rows and columns): ask for fewer."
+                f"n_components={asked} is not possible: the rows and columns of the table allow 1 to {largest}."
             )
-        return int(self.n_components)
+        return int(asked)
 
     @property
     def _n_features_out(self) -> int:
@@ -171,6 +172,6 @@ def _moments(columns: tuple[str, ...], table: Table) -> Moments:
 
 
 def _is_matrix(X: Any) -> bool:
-    """Whether blocks of rows of ``X`` can be had by slicing, as floating-point numbers."""
+    """Whether slices of ``X`` are arrays of floating-point numbers."""
     kind = getattr(getattr(X, "dtype", None), "kind", None)
     return kind == "f" and getattr(X, "ndim", None) == 2 and len(X) > 0 and isinstance(X[:1], np.ndarray)

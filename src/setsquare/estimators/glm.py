@@ -1,4 +1,4 @@
-"""What the corrected generalised linear models (C^h, Corollary 1) share."""
+"""Shared base of the corrected generalised linear models (C^h, Corollary 1)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from setsquare import tables
 from setsquare._typing import Array, Matrix, Table
 from setsquare.errors import InputError
+from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.level_count import refuse_levels
-from setsquare.estimators.roles import (
-    Columns,
-    Reader,
-    check_alignment,
-    learn_reader,
-    validate_features,
-    validate_outcome,
-    validate_weight,
-)
 from setsquare.estimators.stream import (
     assign,
     column_values,
@@ -42,10 +34,13 @@ from setsquare.glm.solver import Solution, solve
 from setsquare.glm.streamed_problem import StreamedProblem
 from setsquare.rows import Stream, as_stream, is_dask_array
 from setsquare.rows.blocks import is_sparse, row_slices
+from setsquare.tables.outcome import read_outcome
+from setsquare.tables.roles import Columns, Reader, learn_reader
+from setsquare.tables.validation import check_alignment, read_offset, read_weight
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
-    """What classifier and regressor share: read tables, solve, judge the certificate, predict."""
+    """Base of classifier and regressor: read tables, solve, check the certificate, predict."""
 
     protected: str | int | Sequence[str | int] | None
     solver: str
@@ -70,13 +65,13 @@ class OrthogonalGLM(BaseEstimator, ABC):
 
     @abstractmethod
     def _stream_outcome(self) -> Outcome:
-        """How the outcome is read from a stream."""
+        """Reader of the outcome column of a stream."""
 
     def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any) -> Any:
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
         if is_dask_array(X):
             classes = self._fit_stream(*join_roles(X, y, protected, weight, offset))
-            self.n_features_in_ = X.shape[1]  # protected columns beside them are not asked for again
+            self.n_features_in_ = X.shape[1]  # without the protected columns beside them
             return classes
         stream = as_stream(X)
         if stream is not None:
@@ -85,7 +80,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         n = tables.n_rows(X)
         for what, values in (("the outcome", y), ("sample_weight", weight), ("offset", offset)):
             check_alignment(X, values, what)
-        y, weight, offset = validate_outcome(y, n), validate_weight(weight, n), _validate_offset(offset, n)
+        y, weight, offset = read_outcome(y, n), read_weight(weight, n), read_offset(offset, n)
         reader, encoded = learn_reader(
             X, protected, self._columns(), as_stored=True, check=partial(refuse_levels, weight)
         )
@@ -154,14 +149,14 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if stream is None:
             if not self.reader_.lacks_protected(X):
                 X = validate_features(self, X, reset=False)
-            eta, n_pooled = self._batch_predictor(_validate_offset(offset, tables.n_rows(X)), X)
+            eta, n_pooled = self._batch_predictor(read_offset(offset, tables.n_rows(X)), X)
         else:
             eta, n_pooled = self._stream_predictor(stream, offset)
         warn_pooled(n_pooled)
         return eta
 
     def _scored(self, X: Table, *columns: Any) -> list[Any]:
-        """Return what a score compares; columns of a stream may be given by name."""
+        """Outcome and weights for a score; columns of a stream are given by name."""
         stream = as_stream(X)
         return [column_values(stream, c) if stream is not None and isinstance(c, str) else c for c in columns]
 
@@ -201,15 +196,3 @@ def _product(Z: Matrix, B: Array) -> Array:
     if is_sparse(Z) or Z.dtype == np.float64:
         return np.asarray(Z @ B)
     return np.vstack([Z[rows] @ B for rows in row_slices(*Z.shape)])
-
-
-def _validate_offset(offset: Any, n_rows: int) -> Array | None:
-    if offset is None:
-        return None
-    try:
-        array = np.asarray(offset, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"The offset must be numbers, not {type(offset).__name__}: give one value a row.") from None
-    if array.ndim == 0 or len(array) != n_rows:
-        raise InputError(f"The offset has the shape {array.shape} but there are {n_rows} rows: give one value a row.")
-    return array

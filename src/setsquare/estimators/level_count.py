@@ -6,19 +6,19 @@ import numpy as np
 
 from setsquare import tables
 from setsquare._typing import Array, BoolArray, Matrix, Table
-from setsquare.estimators.roles import dense
 from setsquare.glm.freedom import is_early, mixing, refuse_bound
 from setsquare.rows.blocks import mean_weight, row_slices
 from setsquare.tables import Design
+from setsquare.tables.frame import dense
 
-#: Bytes of the coded protected columns that are held at a time.
+#: Largest block of coded protected columns in bytes.
 BLOCK = 2**25
 
 
 def refuse_levels(weight: Array | None, Z: Matrix, protected: Design, source: Table, keep: BoolArray | None) -> None:
-    """Refuse features (n, q) that have no freedom beside so many protected columns, without coding all rows at once.
+    """Refuse features (n, q) that leave no freedom under this many protected columns, without coding all rows at once.
 
-    ``keep`` says which rows of the weights are left.
+    ``keep`` selects the rows of the weights.
     """
     (n, q), p = Z.shape, len(protected.names)
     if not is_early(n, q, p):

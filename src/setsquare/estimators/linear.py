@@ -10,13 +10,15 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare._typing import Array, Table
-from setsquare.errors import InputError
-from setsquare.estimators.partial_fit import MomentFitting
-from setsquare.estimators.roles import Columns, dense, learn_reader, validate_features, validate_weight
+from setsquare.estimators.feature_table import validate_features
+from setsquare.estimators.partial_fit import MomentFitting, refuse_drop
 from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.warn import warn_dropped, warn_erased, warn_pooled
 from setsquare.projection import Eraser, Projector, protected_basis
 from setsquare.rows import as_stream
+from setsquare.tables.frame import dense
+from setsquare.tables.roles import Columns, learn_reader
+from setsquare.tables.validation import check_choice, read_weight
 
 
 class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
@@ -26,7 +28,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     columns, plus its mean. With ``using="features"`` the regression is on the best linear prediction of the protected
     columns from all features together, so that new rows need no protected columns; this is the map of LEACE, which
     changes the features least. It takes as many directions out of the features as there are protected columns, and
-    wants many more rows than features.
+    needs many more rows than features.
 
     On the training rows no feature is then correlated with a protected column, and neither is any linear score of the
     features; on new rows this holds up to sampling error (see :func:`probe`). Predictions through a non-linear link
@@ -39,7 +41,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         Columns inside the feature table, by name or position, or a formula over them; they are left out of the output.
         By default they are given to ``fit`` and ``transform`` as an array or table.
     using : {"protected", "features"}
-        What stands for the protected columns in ``transform``: they themselves, or their prediction from the features.
+        What ``transform`` uses: the protected columns themselves, or their prediction from the features.
     coding : {"dummy", "cells"}
         Coding of the protected columns: "cells" removes every combination of their levels.
     reference : mapping of column to level, optional
@@ -48,7 +50,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     unseen : {"error", "pool"}
         What to do with levels unseen in training.
     copy : bool
-        Whether ``transform`` leaves the features that it is given as they are. With ``copy=False`` they are overwritten
+        Whether ``transform`` works on a copy of the features. With ``copy=False`` they are overwritten
         if they are one writable float32 or float64 array, stored by rows or by columns, without protected columns
         inside; otherwise the result is a new array. A dataframe, a list or a sparse matrix is always copied.
 
@@ -117,16 +119,14 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         if stream is not None:
             return self._fit_stream(stream, protected, sample_weight)
         self._forget()
-        if self.missing == "drop":
-            raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
-        if self.using not in ("protected", "features"):
-            raise InputError(f"using={self.using!r} is not one of 'protected', 'features'.")
+        refuse_drop(self.missing)
+        check_choice("using", self.using, ("protected", "features"))
         if protected is not None and self.using == "protected":
             refuse_blind_scorers("LinearOrthogonalizer(protected=['age'])")
         table = validate_features(self, X, reset=True)
         self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns(), as_stored=True)
         Z = Z if isinstance(Z, np.ndarray) else dense(Z)
-        weight = validate_weight(sample_weight, len(P))
+        weight = read_weight(sample_weight, len(P))
         names = self.reader_.protected.names
         if self.using == "features":
             basis = protected_basis(P, weight, names)
@@ -146,8 +146,8 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         ----------
         X : dataframe or array of shape (n, q)
         protected : dataframe or array of shape (n, p), optional
-            Where the constructor did not name columns of ``X``. Not looked at with ``using="features"``, where named
-            columns may be left out of a dataframe ``X``, too.
+            Needed unless the constructor named columns of ``X``. Ignored with ``using="features"``, where named columns
+            may also be absent from a dataframe ``X``.
 
         Returns
         -------
@@ -177,7 +177,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         return self.fit(X, y, protected, sample_weight)._correct(X, protected, learned=True)
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
-        """Names of the corrected features: those that went in, dummies spelled out, without protected ones."""
+        """Names of the corrected features: the input features, with one name per dummy, without protected columns."""
         check_is_fitted(self, "protected_names_")
         return np.asarray(self.reader_.feature_names, dtype=object)
 
@@ -189,7 +189,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
 
 
 def _may_overwrite(Z: Array, table: Table, copy: bool) -> bool:
-    """Whether features are an array that was made on the way, or that of a user who allows it."""
+    """Whether the features are a temporary array, or the user allows to overwrite them."""
     if not isinstance(table, np.ndarray) or not np.may_share_memory(Z, table):
         return True
     return not copy and Z.flags.writeable and Z.flags.forc

@@ -11,29 +11,44 @@ from sklearn.utils.validation import check_is_fitted
 
 from setsquare import tables
 from setsquare._typing import Array, Table
-from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.roles import Columns, Reader, dense, learn_reader, validate_features, validate_weight
+from setsquare.errors import InputError
+from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.stream import assign, learn_stream, note_columns, numbers
 from setsquare.estimators.warn import warn_dropped, warn_pooled
 from setsquare.projection import Projector
 from setsquare.projection.moments import Moments
 from setsquare.rows import Stream
+from setsquare.tables.frame import dense
+from setsquare.tables.roles import Columns, Reader, learn_reader
+from setsquare.tables.validation import read_weight, refuse_not_finite
 
 
 def _can_grow(estimator: Any) -> bool:
-    """Whether rows can be added to what was learned; a reason stands behind the missing attribute."""
-    if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
-        raise InputError("This one was fitted to all rows at once, which leaves no moments: begin with partial_fit.")
+    """Whether rows can be added to what was learned; otherwise the error gives the reason."""
+    _refuse_fitted_at_once(estimator)
     return _by_moments(estimator)
 
 
+def _refuse_fitted_at_once(estimator: Any) -> None:
+    if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
+        raise InputError(
+            "This estimator was fitted to all rows at once, which keeps no moments: start with partial_fit."
+        )
+
+
+def refuse_drop(missing: str) -> None:
+    """Refuse to drop rows in a transformer, which returns as many rows as it is given."""
+    if missing == "drop":
+        raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
+
+
 def _by_moments(estimator: Any) -> bool:
-    """Whether joint moments are all that the correction is learned from."""
+    """Whether the correction is learned from joint moments alone."""
     return bool(getattr(estimator, "using", "protected") == "protected")
 
 
 class MomentFitting:
-    """What a linear correction can do with moments alone: grow by batches, be merged, and read a stream."""
+    """Linear correction from moments: it can grow by batches, be merged, and read a stream."""
 
     reader_: Reader
     moments_: Moments
@@ -68,13 +83,13 @@ class MomentFitting:
             P, pooled_protected = self.reader_.protected_matrix(table, protected)
             Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))
             pooled = {**pooled_protected, **pooled_features}
-        moments = Moments.of([P, dense(Z)], validate_weight(sample_weight, len(P)))
+        moments = Moments.of([P, dense(Z)], read_weight(sample_weight, len(P)))
         warn_pooled(pooled)
         self._settle(moments if first else self.moments_.merge(moments))
         return self
 
     def merge(self, other: Self) -> Self:
-        """Learn what another one has learned from other rows of the same columns.
+        """Add the rows that another estimator of the same columns has learned from.
 
         Parameters
         ----------
@@ -87,7 +102,7 @@ class MomentFitting:
         for fitted in (self, other):
             check_is_fitted(fitted, "moments_")
         if self.reader_ != other.reader_:
-            raise InputError("The two have learned other columns or levels: let both begin with the same levels.")
+            raise InputError("The two estimators have different columns or levels: start both with the same levels.")
         self._settle(self.moments_.merge(other.moments_))
         return self
 
@@ -112,26 +127,22 @@ class MomentFitting:
         return np.concatenate(list(stream.select(columns).parts().map(self.transform)))  # type: ignore[attr-defined]
 
     def _forget(self) -> None:
-        """Begin anew: ``fit`` does not add to what was learned before."""
+        """Start over: ``fit`` does not add to earlier rows."""
         for name in ("moments_", "projector_"):
             self.__dict__.pop(name, None)
 
     def _check_moments(self) -> None:
         if not _by_moments(self):
             raise InputError('Only using="protected" can be learned in batches: fit the rows in memory.')
-        if hasattr(self, "projector_") and not hasattr(self, "moments_"):
-            raise InputError(
-                "This one was fitted to all rows at once, which leaves no moments: begin with partial_fit."
-            )
-        if self._columns().missing == "drop":
-            raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
+        _refuse_fitted_at_once(self)
+        refuse_drop(self._columns().missing)
 
     def _settle(self, moments: Moments) -> None:
         names = self.reader_.protected.names
         wrong = ~np.isfinite(np.diag(moments.scatter))
         if wrong.any():
             listed = ", ".join(np.asarray((*names, *self.reader_.feature_names), dtype=object)[wrong][:5])
-            raise MissingValuesError(f"Column(s) {listed} have missing (NaN) or infinite values: remove or fill them.")
+            refuse_not_finite(f"Column(s) {listed} have")
         projector = Projector.of_moments(moments, names)
         warn_dropped((*self.reader_.protected.constant, *projector.basis.constant), projector.basis.collinear)
         self.moments_, self.projector_ = moments, projector
@@ -140,7 +151,7 @@ class MomentFitting:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Takes the joint moments of protected columns and features of a batch."""
+    """Joint moments of protected columns and features of a batch."""
 
     reader: Reader
     weight: str | None
@@ -152,7 +163,7 @@ class Gather:
         A = np.empty((tables.n_rows(table), len(protected.names) + len(features.names)), order="F")
         protected.write(table, A[:, : len(protected.names)])
         features.write(table, A[:, len(protected.names) :])
-        return Moments.of(A, validate_weight(numbers(table, self.weight, "weight"), len(A)))
+        return Moments.of(A, read_weight(numbers(table, self.weight, "weight"), len(A)))
 
 
 def _same(moments: Moments) -> Moments:

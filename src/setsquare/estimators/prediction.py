@@ -17,21 +17,16 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 from setsquare import families
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError, NotOrthogonalError
-from setsquare.estimators.roles import (
-    Columns,
-    check_alignment,
-    learn_reader,
-    validate_features,
-    validate_outcome,
-    validate_weight,
-)
+from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.warn import warn_boundary, warn_dropped, warn_outside, warn_pooled, warn_unweighted
 from setsquare.families import Activation
-from setsquare.glm.problem import check_finite
 from setsquare.notes import Note, Option
 from setsquare.projection import GeneralizedProjector, Projector
 from setsquare.rows.blocks import single_threaded_blas
+from setsquare.tables.outcome import read_outcome
+from setsquare.tables.roles import Columns, learn_reader
+from setsquare.tables.validation import check_alignment, check_choice, check_finite, read_weight
 
 
 def _wraps_classifier(self: PredictionOrthogonalizer) -> bool:
@@ -65,8 +60,8 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         Activation whose range the predictions keep: by default that of the probabilities for a classifier and the
         identity for a regressor; "exp" for positive predictions (counts, costs).
     cv : int or splitter, optional
-        Learn the correction on predictions out of cross-validation, which then are the ones that it makes exactly
-        orthogonal; by default on those of the training rows.
+        Learn the correction on cross-validated predictions, which it then makes exactly orthogonal; by default on those
+        of the training rows.
     prefit : bool
         Whether the estimator is fitted already and must not be refitted.
     use_protected : bool
@@ -75,7 +70,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         Coding of the protected columns.
     reference : mapping of column to level, optional
     missing : {"error", "level"}
-        Of protected columns.
+        Rule for missing values of protected columns.
     unseen : {"error", "pool"}
 
     Attributes
@@ -85,7 +80,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     projector_ : GeneralizedProjector or Projector
     n_boundary_, n_outside_ : int
     classes_ : ndarray
-        Of a classifier.
+        Classes of a classifier.
     protected_names_ : ndarray of str
 
     Examples
@@ -136,7 +131,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         Parameters
         ----------
         X : dataframe or array of shape (n, q)
-            Features, handed to the model as they are.
+            Features, passed to the model unchanged.
         y : array of shape (n,)
         protected : dataframe or array of shape (n, p), optional
         sample_weight : array of shape (n,), optional
@@ -146,8 +141,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         -------
         self
         """
-        if self.method not in ("generalized", "linear"):
-            raise InputError(f'Unknown method {self.method!r}: choose "generalized" or "linear".')
+        check_choice("method", self.method, ("generalized", "linear"))
         if self.missing == "drop":
             raise InputError('Predictions are made for every row, so none can be dropped: use missing="level".')
         if protected is not None:
@@ -159,7 +153,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
         features = self.reader_.feature_table(table)
         check_alignment(table, y, "the outcome")
-        y, weight = validate_outcome(y, len(P)), validate_weight(sample_weight, len(P))
+        y, weight = read_outcome(y, len(P)), read_weight(sample_weight, len(P))
         self.estimator_, predictions = self._fit_model(features, y, weight)
         if is_classifier(self.estimator_):
             self.classes_ = self.estimator_.classes_
@@ -167,10 +161,10 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         return self
 
     def adapt(self, X: Table, protected: Table | None = None, sample_weight: Any = None) -> Self:
-        """Learn the correction anew from other rows, whose outcomes need not be known; the model stays as it is.
+        """Learn the correction again from other rows, whose outcomes need not be known; the model is unchanged.
 
         Effects that were learned on training rows are zero on new ones up to sampling error only, and more than that
-        where the new rows come from another place. Adapted to a batch, predictions are exactly orthogonal on it.
+        if the new rows come from another population. Adapted to a batch, predictions are exactly orthogonal on it.
 
         Parameters
         ----------
@@ -184,7 +178,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self
         """
         P, predictions = self._read(X, protected)
-        self._learn_correction(predictions, P, validate_weight(sample_weight, len(P)))
+        self._learn_correction(predictions, P, read_weight(sample_weight, len(P)))
         return self
 
     def _fit_model(self, features: Table, y: Any, weight: Array | None) -> tuple[Any, Array]:
@@ -318,7 +312,7 @@ def _as_units(predictions: Any, classes: bool) -> Array:
 
 
 def _boundary_distances(predictions: Array, h: Activation) -> tuple[float, float]:
-    """Half the smallest distance of an inner prediction from either end of the range: what one on it is moved by."""
+    """Half the smallest distance of an inner prediction from either end of the range: the shift of those on the end."""
     low, high = h.range
     above, below = predictions - low, high - predictions
     inner = (above > 0.0) & (below > 0.0)

@@ -12,7 +12,6 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError
-from setsquare.estimators.roles import Columns, Reader, refuse_constant_protected
 from setsquare.estimators.stream_outcome import Outcome, Seen
 from setsquare.families import Family
 from setsquare.glm.streamed_problem import Outcomes, StreamedProblem
@@ -23,6 +22,8 @@ from setsquare.tables import TableSeen
 from setsquare.tables.column import Numbers as NumericColumn
 from setsquare.tables.column import complete_rows, read_column
 from setsquare.tables.frame import open_table
+from setsquare.tables.roles import Columns, Reader, check_roles
+from setsquare.tables.validation import refuse_constant_protected
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,7 @@ def assign(stream: Stream, y: Any, protected: Any, weight: Any, offset: Any, col
     features = tuple(name for name in stream.columns if name not in taken)
     if not features:
         raise InputError("All columns of the stream are protected or have another role: give features beside them.")
-    if clash := {y, weight, offset} & set(inside):
-        raise InputError(f"The column {next(iter(clash))!r} cannot be protected and have another role as well.")
+    check_roles({"protected": inside, "y": (y,), "sample_weight": (weight,), "offset": (offset,)})
     return Roles(features, inside, y, weight, offset)
 
 
@@ -141,7 +141,8 @@ def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcom
         table, roles.protected, coding=columns.coding, reference=_only(reference, roles.protected), **coded
     )
     features = tables.settle(table, roles.features, reference=_only(reference, roles.features), **coded)
-    refuse_constant_protected(protected)
+    if not protected.names:
+        refuse_constant_protected(protected.columns)
     return Learned(Reader(features, protected, roles.protected, columns.use_protected), table, seen)
 
 

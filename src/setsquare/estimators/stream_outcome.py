@@ -10,11 +10,12 @@ import numpy as np
 
 from setsquare import families
 from setsquare._typing import Array
-from setsquare.errors import InputError, MissingValuesError
+from setsquare.errors import InputError
 from setsquare.families import Family, contrasts
 from setsquare.glm.streamed_problem import Outcomes
 from setsquare.tables import Level
 from setsquare.tables.column import Column, Levels
+from setsquare.tables.validation import check_classes, refuse_missing_outcome
 
 #: More numbers than this are no classes.
 MANY_CLASSES = 1000
@@ -101,13 +102,7 @@ class Classes:
         """Family, summary, the way to code batches, and the classes."""
         names = tuple(sorted(seen.weights))  # type: ignore[type-var]
         weights = np.array([seen.weights[name] for name in names])
-        if len(names) < 2:
-            raise InputError(
-                f"The outcome has only one class ({names[0]}): there is nothing to predict; give rows of two classes "
-                "at least."
-            )
-        if not weights.all():
-            raise InputError("After leaving out rows of weight 0 a class has no row: give it rows or leave it out.")
+        check_classes(names, bool(weights.all()))
         family = families.binomial if len(names) == 2 else families.multinomial
         if family.is_vector and seen.outcomes.offset is not None:
             raise InputError("An offset for more than two classes needs the rows in memory: leave it out.")
@@ -130,8 +125,7 @@ class Classes:
 
 
 def _refuse_missing(column: Column) -> None:
-    if count := int(column.missing.sum()):
-        raise MissingValuesError(f"The outcome has {count} missing (NaN) value(s): leave out those rows.")
+    refuse_missing_outcome(int(column.missing.sum()))
 
 
 __all__ = ["Classes", "Numbers", "Outcome", "Seen"]

@@ -1,4 +1,4 @@
-"""Generalised linear models without a constraint: what a correction of predictions is put around."""
+"""Generalised linear models without a constraint, whose predictions can be corrected."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import solve
+from setsquare.tables.validation import check_classes
 
 
 class PlainGLM(BaseEstimator):
-    """What classifier and regressor share; tables are coded as everywhere else.
+    """Base of classifier and regressor; tables are coded as in the corrected models.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class PlainGLMRegressor(RegressorMixin, PlainGLM):
 
 
 class PlainGLMClassifier(ClassifierMixin, PlainGLM):
-    """Logistic or softmax regression by maximum likelihood; the classes decide on the family.
+    """Logistic or softmax regression by maximum likelihood; the number of classes decides the family.
 
     Examples
     --------
@@ -100,8 +101,7 @@ class PlainGLMClassifier(ClassifierMixin, PlainGLM):
     def fit(self, X: Table, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model."""
         self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InputError("The outcome has only one class: there is nothing to predict.")
+        check_classes(self.classes_)
         name = "binomial" if len(self.classes_) == 2 else "multinomial"
         self._fit(X, codes.astype(np.float64), families.family(name), sample_weight)
         return self

@@ -1,4 +1,4 @@
-"""Certificates and counts as warnings and errors: what a caller must not miss."""
+"""Warnings and errors from certificates and counts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from setsquare.notes import Note, Option
 
 #: Share of the outcome's variance explained by the protected columns from which a warning is due.
 LABEL_SHARE = 0.5
-#: Features that a warning names at most.
+#: Largest number of features that a warning names.
 MOST_NAMES = 10
 
 
 def judge(solution: Solution, constant: Sequence[str] = ()) -> None:
-    """Raise if the guarantee does not hold, and warn of everything else that is not as it should be.
+    """Raise if the guarantee does not hold, and warn of every other problem.
 
-    ``constant`` names protected columns of one level only, which gave no column to the problem.
+    ``constant`` names protected columns of a single level, which have no column in the problem.
     """
     certificate = solution.certificate
     if not certificate.is_orthogonal or solution.status is Status.INFEASIBLE:
@@ -53,8 +53,8 @@ def _refuse_leak(solution: Solution) -> None:
         raise NotOrthogonalError(
             "With this offset no coefficients were found that make the predictions orthogonal to the protected "
             "columns, unless all predictions run to the edge of their range (|corr| "
-            f"{solution.certificate.max_correlation:.2g}): the offset itself follows the protected columns, and the "
-            "features cannot make up for it. Model the rate instead (outcome divided by the exposure, "
+            f"{solution.certificate.max_correlation:.2g}): the offset itself depends on the protected columns, and the "
+            "features cannot compensate for it. Model the rate instead (outcome divided by the exposure, "
             "sample_weight=exposure, no offset), or add features that vary with the offset."
         )
     message = (
@@ -62,14 +62,14 @@ def _refuse_leak(solution: Solution) -> None:
         f"{solution.certificate.max_correlation:.1e}) after {solution.n_iter} iterations of {solution.solver} "
         f"({solution.status})"
     )
-    if solution.solver != "mdmm":  # whoever asks for the paper's optimiser asks for its residual as well
+    if solution.solver != "mdmm":  # the paper's optimiser always leaves a residual
         text = "{message}: raise max_iter, or add a small ridge ({ridge})."
         raise NotOrthogonalError(Note("not-orthogonal", text, message=message, ridge=Option("l2", 1e-4)))
     _warn(f'{message}: use solver="sqp".', SolverWarning)
 
 
 def warn_dropped(constant: Sequence[str], collinear: Sequence[str]) -> None:
-    """Name the protected columns that need no constraint of their own."""
+    """Warn of protected columns that need no constraint of their own."""
     kinds = [f"constant: {', '.join(constant)}"] if constant else []
     kinds += [f"linear combinations of others: {', '.join(collinear)}"] if collinear else []
     if kinds:
@@ -77,7 +77,7 @@ def warn_dropped(constant: Sequence[str], collinear: Sequence[str]) -> None:
 
 
 def warn_left_out(solution: Solution, features: Sequence[str]) -> None:
-    """Name those of the features that were left out of the fit; with a ridge, aliased ones share an effect and stay."""
+    """Warn of features that were left out of the fit; with a ridge, aliased ones share an effect and stay."""
     aliased = set(solution.certificate.aliased_features)
     zero = (solution.coef == 0.0).all(axis=0)
     dropped = [name for name, none in zip(features, zero, strict=True) if none and name in aliased]
@@ -91,7 +91,7 @@ def warn_left_out(solution: Solution, features: Sequence[str]) -> None:
 
 
 def warn_erased(n_directions: int, rank: int) -> None:
-    """Say where the features span no more than what is taken out of them."""
+    """Warn if the features span no more directions than are removed."""
     if n_directions == rank:
         _warn(
             f"The features have rank {rank}, no more than the protected columns: nothing is left of them but their "
@@ -101,7 +101,7 @@ def warn_erased(n_directions: int, rank: int) -> None:
 
 
 def warn_label_share(share: float) -> None:
-    """Say how much of the outcome itself the correction takes away, where that is much."""
+    """Warn if the correction removes much of the outcome's own variance."""
     if share >= LABEL_SHARE:
         _warn(
             f"The protected columns explain {share:.0%} of the outcome's variance: that much of the label's own signal "
@@ -111,7 +111,7 @@ def warn_label_share(share: float) -> None:
 
 
 def _warn_few_rows(certificate: Certificate) -> None:
-    """Say where the constraint is met through a few extreme predictions, which nobody would call orthogonal."""
+    """Warn if the constraint is met only through a few extreme predictions."""
     if certificate.rests_on_few_rows:
         _warn(
             f"A few extreme predictions carry the correction: without {certificate.n_left_out} of {certificate.n_rows} "
@@ -134,14 +134,14 @@ def _warn_undetermined(certificate: Certificate) -> None:
 
 
 def warn_pooled(n_pooled: Mapping[str, int]) -> None:
-    """Count the rows whose level the training data did not have."""
+    """Warn of rows whose level was unseen in training."""
     if n_pooled:
         listed = ", ".join(f"{name} ({count})" for name, count in n_pooled.items())
         _warn(f"Rows with a level unseen in training count as the reference level: {listed}.", PooledLevelWarning)
 
 
 def warn_no_offset(has_offset: bool) -> None:
-    """Say that predictions without the offset of the fit are another thing."""
+    """Warn of predictions without an offset from a model fitted with one."""
     if has_offset:
         _warn(
             "The model was fitted with an offset: without one, predictions are those of an offset of 0, and are not "
@@ -151,7 +151,7 @@ def warn_no_offset(has_offset: bool) -> None:
 
 
 def warn_unweighted(model: str) -> None:
-    """Say that the model inside was fitted without the sample weights."""
+    """Warn that the inner model was fitted without the sample weights."""
     _warn(
         f"{model} takes no sample_weight, so the weights are those of the correction only; give it an estimator that "
         "takes them, or fit it before and pass prefit=True.",
@@ -160,7 +160,7 @@ def warn_unweighted(model: str) -> None:
 
 
 def warn_boundary(count: int, n_rows: int, distance: float) -> None:
-    """Count the predictions that had to be moved off the boundary of their range."""
+    """Warn of predictions that were moved off the boundary of their range."""
     if count:
         _warn(
             f"{count} of {n_rows} predictions lie on the boundary of their range; they were moved inside by "
@@ -170,7 +170,7 @@ def warn_boundary(count: int, n_rows: int, distance: float) -> None:
 
 
 def warn_outside(count: int, n_rows: int) -> None:
-    """Count the corrected predictions that left their range."""
+    """Warn of corrected predictions outside their range."""
     if count:
         text = "The linear correction takes {count} of {n} predictions out of their range; {method} keeps them inside."
         method = Option("method", "generalized")

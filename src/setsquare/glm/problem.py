@@ -8,10 +8,18 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from setsquare._typing import Array, Matrix
-from setsquare.errors import InputError, MissingValuesError
+from setsquare.errors import InputError
 from setsquare.families import Family, contrasts, family
 from setsquare.projection import check_rows
 from setsquare.rows.blocks import is_sparse, mean_weight
+from setsquare.tables.validation import (
+    check_finite,
+    check_l2,
+    check_offset,
+    check_one_column,
+    check_same_rows,
+    check_weight,
+)
 
 #: Share of the weight that leaves no other row a say; and the largest number whose square, summed, stays in float64.
 LONE_WEIGHT, LARGEST = 1.0 - 1e-12, 1e153
@@ -147,20 +155,18 @@ def _array(values: object, what: str, *stored: type[np.floating]) -> Array:
 
 def _check(problem: Problem) -> None:
     n = problem.features.shape[0]
-    if problem.outcome.ndim != 1 and not (problem.family.is_vector and problem.outcome.ndim == 2):
-        raise InputError(f"The outcome must be one column, not the shape {problem.outcome.shape}.")
+    if not (problem.family.is_vector and problem.outcome.ndim == 2):
+        check_one_column(problem.outcome)
     for what, names, count in (
         ("feature", problem.feature_names, problem.features.shape[1]),
         ("protected", problem.protected_names, 0 if problem.protected is None else problem.protected.shape[-1]),
     ):
         if len(names) != count:
-            raise InputError(f"There are {len(names)} {what} names for {count} columns: give one name a column.")
+            raise InputError(f"There are {len(names)} {what} names for {count} columns: give one name per column.")
     for what in ("outcome", "protected", "weight", "offset"):
         values = getattr(problem, what)
-        if values is not None and len(values) != n:
-            raise InputError(
-                f"The {what} has {len(values)} rows but the features have {n}: give the same rows in both."
-            )
+        if values is not None:
+            check_same_rows(f"The {what} has", len(values), "the features have", n)
     check_finite(problem.features, problem.feature_names, "feature")
     check_finite(problem.outcome.reshape(n, -1), ("the outcome",) * (problem.outcome.size // n), "")
     if problem.protected is not None:
@@ -168,19 +174,16 @@ def _check(problem: Problem) -> None:
             raise InputError(f"The protected columns must be a table, not an array of shape {problem.protected.shape}.")
         check_finite(problem.protected, problem.protected_names, "protected column")
         check_rows(n, problem.protected.shape[1])
-    if problem.weight is not None and (not np.isfinite(problem.weight).all() or problem.weight.min() < 0.0):
-        raise InputError("Sample weights must be finite and not negative; remove or repair the rows that break this.")
-    if problem.weight is not None and not problem.weight.any():
-        raise InputError("All sample weights are zero: give at least two rows a positive weight.")
-    if problem.weight is not None and problem.mean_weight().max() > LONE_WEIGHT:
-        raise InputError(
-            f"One sample weight ({problem.weight.max():g}) exceeds all others by so much that only its row counts: "
-            "check the weights."
-        )
-    if problem.offset is not None and not np.isfinite(problem.offset).all():
-        raise InputError("The offset has missing or infinite values; note that an exposure of 0 has no logarithm.")
-    if not (np.isfinite(problem.l2) and problem.l2 >= 0.0):
-        raise InputError(f"l2 must be a number of 0 or more, not {problem.l2}.")
+    if problem.weight is not None:
+        check_weight(problem.weight)
+        if problem.mean_weight().max() > LONE_WEIGHT:
+            raise InputError(
+                f"One sample weight ({problem.weight.max():g}) exceeds all others by so much that only its row counts: "
+                "check the weights."
+            )
+    if problem.offset is not None:
+        check_offset(problem.offset)
+    check_l2(problem.l2)
     _check_outcome(problem)
 
 
@@ -229,23 +232,3 @@ def _check_shares(problem: Problem, y: Array) -> None:
         raise InputError("A class has no share in any row: leave its column out.")
     if (np.ptp(y, axis=0) == 0.0).all():
         raise InputError("Every row has the same shares, so there is nothing to predict: give an outcome that varies.")
-
-
-def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:
-    """Raise one sentence that names the columns with missing or infinite values, and how many there are."""
-    data = values.data if is_sparse(values) else values
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(data.sum(dtype=np.float64)):  # one number that is not finite would spoil the sum
-            return
-    if np.isfinite(data).all():
-        return
-    dense = values.tocsc() if is_sparse(values) else None
-    for j, name in enumerate(names):
-        column = values[:, j] if dense is None else dense[:, [j]].data
-        for count, kind in ((np.isnan(column).sum(), "NaN (missing)"), (np.isinf(column).sum(), "infinite")):
-            if count:
-                label = f"{what} {name}".strip()
-                raise MissingValuesError(
-                    f"{label[0].upper()}{label[1:]} has {count} {kind} value(s): "
-                    'remove or fill them, or pass missing="drop" to an estimator.'
-                )

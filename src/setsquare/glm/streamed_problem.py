@@ -12,6 +12,7 @@ from setsquare.families import Family
 from setsquare.glm.problem import refuse_constant
 from setsquare.rows import Parts
 from setsquare.rows.blocks import Block, Sums, add_up
+from setsquare.tables.validation import check_l2, check_offset, check_weight_values, refuse_zero_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +45,9 @@ class Outcomes:
     def of(cls, y: Array, weight: Array | None = None, offset: Array | None = None) -> Outcomes:
         """Outcome (n,), or shares of classes (n, K), with weights (n,) and an offset (n,)."""
         w = np.ones(len(y)) if weight is None else weight
-        if not np.isfinite(w).all() or (w < 0.0).any():
-            raise InputError(
-                "Sample weights must be finite and not negative: remove or repair the rows that break this."
-            )
-        if offset is not None and not np.isfinite(offset).all():
-            raise InputError("The offset has missing or infinite values; note that an exposure of 0 has no logarithm.")
+        check_weight_values(w)
+        if offset is not None:
+            check_offset(offset)
         counted = y[w > 0.0]
         with np.errstate(over="ignore"):
             total = float(w.sum())  # refused once all rows are read, should it be infinite
@@ -107,11 +105,10 @@ class StreamedProblem:
 
     def __post_init__(self) -> None:
         if not self.outcomes.weight > 0.0:
-            raise InputError("All sample weights are zero: give at least two rows a positive weight.")
+            refuse_zero_weight()
         if not np.isfinite(self.outcomes.weight):
             raise InputError("The sample weights add up to more than float64 holds: divide them by the largest.")
-        if not (np.isfinite(self.l2) and self.l2 >= 0.0):
-            raise InputError(f"l2 must be a number of 0 or more, not {self.l2}.")
+        check_l2(self.l2)
         if self.family.is_vector and not (self.outcomes.first > 0.0).all():
             raise InputError("Each class needs a row of positive weight: give it rows or leave it out.")
         if not self.family.is_vector and self.outcomes.low >= self.outcomes.high:

@@ -18,6 +18,7 @@ from setsquare.auditing.verdict import judge
 from setsquare.errors import InputError
 from setsquare.nn.layer_outputs import Tap, read_layer
 from setsquare.notes import Note
+from setsquare.tables.validation import check_choice
 
 #: Evaluation models of a layer; all but the first look at its leading principal components.
 EVALUATIONS = ("tensor", *PERMUTATION_BASED)
@@ -31,19 +32,15 @@ def audit_layer(
     *,
     evaluation: str | Sequence[str] = "tensor",
     pool: int | tuple[int, ...] | Callable[[Tensor], Tensor] | None = None,
-    components: int = 5,
+    n_components: int = 5,
     output: int | str | None = None,
     batch_dim: int = 0,
     forward: Callable[[nn.Module, Any], Any] | None = None,
-    coding: str = "dummy",
-    missing: str = "error",
-    cluster: Any = None,
-    confidence: float = 0.95,
-    tolerance: float = 0.05,
-    n_permutations: int = 499,
-    max_rows: int | None = None,
     max_values: int = 100_000_000,
+    confidence: float = 0.95,
+    n_permutations: int = 499,
     random_state: int = 0,
+    **options: Any,
 ) -> AuditResult:
     """Audit what a layer puts out at test time, unit by unit and jointly.
 
@@ -68,18 +65,19 @@ def audit_layer(
     pool : int, tuple of int or callable, optional
         Axes of the output to average over, rows being axis 0, such as ``(2, 3)`` for the space of a convolution; or
         what to audit instead of the output, as a function of it, such as ``torch.relu``.
-    components : int
-        Principal components and units for the other evaluation models.
+    n_components : int
+        Number of principal components and units for the other evaluation models.
     output : int or str, optional
         Which element to audit where the layer returns a tuple or a dict.
     batch_dim : int
         Axis of the rows; 1 for sequence-first transformers.
     forward : callable, optional
         ``forward(model, batch)``, for batches of another form.
-    coding, missing, cluster, confidence, tolerance, n_permutations, max_rows, random_state
-        As in :func:`setsquare.audit`.
     max_values : int
         Rows times units that may be kept. The audit needs about 40 bytes for each.
+    confidence, n_permutations, random_state, **options
+        As in :func:`setsquare.audit`; further options are ``cluster``, ``tolerance``, ``coding``, ``missing`` and
+        ``max_rows``.
 
     Returns
     -------
@@ -112,29 +110,25 @@ def audit_layer(
     (2, 4, 4)
     """
     names = dict.fromkeys(("tensor", *((evaluation,) if isinstance(evaluation, str) else evaluation)))
-    if unknown := [name for name in names if name not in EVALUATIONS]:
-        raise InputError(f"Unknown evaluation model {unknown[0]!r}: choose among {', '.join(EVALUATIONS)}.")
-    if components < 1:
-        raise InputError(f"components is a number of principal components, at least 1, not {components}.")
+    for name in names:
+        check_choice("evaluation", name, EVALUATIONS)
+    if n_components < 1:
+        raise InputError(f"n_components={n_components} must be at least 1.")
     tap = Tap(layer, output, batch_dim, pool, max_values)
     units, columns = read_layer(model, loader, tap, protected, forward)
-    judged = partial(
+    judged: Callable[..., AuditResult] = partial(
         audit,
         protected=columns,
         family="gaussian",  # units, even where the rows of a layer sum to one
-        coding=coding,
-        missing=missing,
-        cluster=cluster,
         confidence=confidence,
-        tolerance=tolerance,
         n_permutations=n_permutations,
-        max_rows=max_rows,
         random_state=random_state,
+        **options,
     )
     found = judged(units, setting=f"layer {layer!r} at test time")
     evaluations, verdict, reason = found.evaluations, found.verdict, found.reason
     if len(names) > 1 and evaluations:
-        evaluations += _beyond_linear(units, tuple(names)[1:], components, random_state, judged)
+        evaluations += _beyond_linear(units, tuple(names)[1:], n_components, random_state, judged)
     if evaluations:
         what = f"Units of layer {layer!r}"
         decision = judge(evaluations, found.certificate, confidence=confidence, limits=found.limits, what=what)
@@ -143,11 +137,11 @@ def audit_layer(
     if tap.n_calls > 1:
         text = "The network runs this layer {calls} times in a pass; {name}#2 is the second."
         notes.append(Note("layer-runs-again", text, calls=tap.n_calls, name=tap.name))
-    n_tests = min(components, units[0].size) * len(evaluations)
+    n_tests = min(n_components, units[0].size) * len(evaluations)
     if any(name.startswith("relu") for name in names) and n_tests > (1.0 - confidence) * (n_permutations + 1):
         text = (
             "With {count} permutations no p-value of relu is small enough to count among so many units: raise "
-            "n_permutations, or lower components."
+            "n_permutations, or lower n_components."
         )
         notes.append(Note("few-permutations", text, severity="warning", count=n_permutations))
     return replace(

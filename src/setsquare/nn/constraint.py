@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from setsquare.errors import InputError
-from setsquare.nn.functional import flatten, read_protected, refuse_missing
+from setsquare.nn.functional import check_n_protected, flatten, read_protected, refuse_missing
 from setsquare.nn.implicit import sum_over_processes
 from setsquare.nn.moments import COLLINEAR
 from setsquare.nn.network import in_double
+from setsquare.tables.validation import check_choice
 
 Method: TypeAlias = Literal["augmented_lagrangian", "mdmm"]
 Scale: TypeAlias = float | Literal["unit", "shared"]
@@ -103,10 +104,8 @@ class OrthogonalityConstraint(nn.Module):
         scale: Scale = 0.5,
     ) -> None:
         super().__init__()
-        if method not in RATES:
-            raise InputError(f"Unknown method {method!r}: choose one of {', '.join(RATES)}.")
-        if n_protected < 1:
-            raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
+        check_choice("method", method, tuple(RATES))
+        check_n_protected(n_protected)
         if not (0.0 < scale < torch.inf if isinstance(scale, int | float) else scale in ("unit", "shared")):
             raise InputError(f"scale must be a spread above 0, 'unit' or 'shared', not {scale!r}.")
         if not 0.0 < momentum <= 1.0:
@@ -239,7 +238,7 @@ class OrthogonalityConstraint(nn.Module):
             self._set_units(d)
         if len(self.mean) != d:
             raise InputError(
-                f"The activations have {d} units, not {len(self.mean)} as before: use one constraint a layer."
+                f"The activations have {d} units, not {len(self.mean)} as before: use one constraint per layer."
             )
 
     def _set_units(self, d: int) -> None:

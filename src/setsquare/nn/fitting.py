@@ -18,6 +18,7 @@ from setsquare.nn.generalized_moments import WorkingMoments
 from setsquare.nn.implicit import Sums, assemble, minimise, row_sums, sum_over_processes
 from setsquare.nn.layer import Orthogonalize
 from setsquare.nn.network import call, evaluating, takes_protected
+from setsquare.tables.validation import refuse_constant_protected
 
 #: Largest correlation that may be left on the rows of the loader.
 TOLERANCE = 1e-6
@@ -141,10 +142,7 @@ class _Fitter:
                 "those of the inputs, or look for the weights that make them."
             )
         if not bool((moments.gram.diagonal()[1:] > moments.gram[0, 1:].square()).any()):
-            raise InputError(
-                f"Every protected column is constant in the rows of the loader, so there is nothing to remove from "
-                f"layer {name!r}: check that the last element of each batch is the protected columns."
-            )
+            refuse_constant_protected(("the last element of each batch",), f"remove from layer {name!r}")
         if isinstance(moments, WorkingMoments) and self.max_passes > 1:
             return self._newton(name, moments)
         return float("nan")

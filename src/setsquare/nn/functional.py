@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
+from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.nn.activations import ACTIVATIONS
 from setsquare.nn.implicit import ImplicitCorrection, Prior, assemble, minimise, row_sums
 from setsquare.projection.basis import COLLINEAR, CONSTANT
+from setsquare.tables.validation import refuse_not_finite
 
 
 def project_out(y: Tensor, protected: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -140,7 +141,8 @@ def _as_tensor(protected: Any) -> Tensor:
         return torch.as_tensor(np.array(protected))  # of tables, too
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"The protected columns cannot be read as numbers ({error}): pass a tensor, with a dummy column a category."
+            f"The protected columns cannot be read as numbers ({error}): pass a tensor, with a dummy column for each "
+            "category."
         ) from None
 
 
@@ -179,7 +181,7 @@ def _read_weight(weight: Tensor | None, X: Tensor) -> Tensor:
     if not wrong and not torch.compiler.is_compiling():
         wrong = not bool((torch.isfinite(w) & (w >= 0.0)).all() & (w > 0.0).any())
     if wrong:
-        raise InputError("Weights must be one finite number a row, none negative and not all zero.")
+        raise InputError("Weights must be one finite number per row, none negative and not all zero.")
     return w / w.sum()
 
 
@@ -203,11 +205,17 @@ def _basis(X: Tensor, w: Tensor) -> Tensor:
     return Q
 
 
+def check_n_protected(n_protected: int) -> None:
+    """Refuse a number of protected columns below one."""
+    if n_protected < 1:
+        raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
+
+
 def refuse_missing(values: Tensor, what: str, remedy: str = "remove or fill them") -> None:
     """Refuse values that are not finite, with the sentence "``what`` missing or infinite values: ``remedy``"."""
     # A compiled graph cannot branch on data; there, what is not finite stays so in the result.
     if not torch.compiler.is_compiling() and not bool(torch.isfinite(values).all()):
-        raise MissingValuesError(f"{what} missing or infinite values: {remedy}.")
+        refuse_not_finite(what, remedy)
 
 
 def _check_converged(converged: Tensor, residual: Tensor, strict: bool) -> None:

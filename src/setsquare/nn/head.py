@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
+from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.families import Family, family
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Solution, solve
 from setsquare.nn.functional import read_protected
 from setsquare.nn.network import call, check_layer, evaluating, takes_protected
 from setsquare.tables.outcome import Values, guess_family
+from setsquare.tables.validation import check_same_rows, require_finite
 
 
 def refit_head(
@@ -158,14 +159,12 @@ def _three(batch: Any) -> tuple[Any, Tensor, Tensor]:
     if not isinstance(batch, tuple | list) or len(batch) != 3:
         raise InputError("The loader must give batches of three: (inputs, outcome, protected).")
     inputs, outcome, protected = batch
-    if len(outcome) != len(protected):
-        raise InputError(f"A batch has {len(outcome)} outcomes and {len(protected)} protected rows: give as many.")
+    check_same_rows("The outcome of a batch has", len(outcome), "its protected columns have", len(protected))
     return inputs, outcome, protected
 
 
 def _family(given: str | Family | None, y: NDArray[Any], n_outputs: int) -> Family:
-    if not np.isfinite(y).all():
-        raise MissingValuesError("The outcome has missing or infinite values: remove or fill them.")
+    require_finite("The outcome has", y)
     if given is None:
         seen = Values(n_levels=2 if np.isin(y, (0, 1)).all() else None)
         # Several outputs are a softmax's; one is not on a log scale unless that is said, so that no counts are guessed.

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from setsquare.errors import InputError, NotFiniteWarning
-from setsquare.nn.functional import check_activation, flatten, read_protected
+from setsquare.nn.functional import check_activation, check_n_protected, flatten, read_protected
 from setsquare.nn.generalized_moments import WorkingMoments
 from setsquare.nn.moments import Momentum, RunningMoments
+from setsquare.tables.validation import check_choice
 
 Where: TypeAlias = Literal["post", "pre", "generalized"]
 Inference: TypeAlias = Literal["protected", "marginal", "off"]
@@ -97,10 +98,10 @@ class Orthogonalize(nn.Module):
     ) -> None:
         super().__init__()
         where = ("post" if activation is None else "generalized") if where is None else where
-        _check_choice("where", where, get_args(Where))
-        _check_choice("inference", inference, get_args(Inference))
-        if n_protected is not None and n_protected < 1:
-            raise InputError(f"n_protected must be the number of protected columns, at least 1, not {n_protected}.")
+        check_choice("where", where, get_args(Where))
+        check_choice("inference", inference, get_args(Inference))
+        if n_protected is not None:
+            check_n_protected(n_protected)
         if (
             momentum is not None
             and momentum != "auto"
@@ -171,8 +172,3 @@ class Orthogonalize(nn.Module):
         """Show the settings."""
         named = "" if self.activation is None else f", activation={self.activation!r}"
         return f"{self.n_protected}, where={self.where!r}{named}, inference={self.inference!r}"
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"Unknown {name}={value!r}: choose one of {', '.join(choices)}.")

@@ -18,6 +18,7 @@ from setsquare.nn.fitting import call_with_protected
 from setsquare.nn.functional import refuse_ids
 from setsquare.nn.hooks import Blinded
 from setsquare.nn.network import call, check_layer, choose_tensor, evaluating, list_layers, takes_protected
+from setsquare.tables.validation import check_same_rows
 
 #: Samplers with which the rows of a loader come in another order each time.
 SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -135,11 +136,13 @@ def _last(batch: Any) -> np.ndarray[Any, Any]:
 
 
 def _check_rows(layer: str, n_units: int, n_protected: int, where: str) -> None:
-    if n_units != n_protected:
-        raise InputError(
-            f"Layer {layer!r} returned {n_units} rows for {where}, but there are {n_protected} rows of protected "
-            "columns: give the same rows in both, or batch_dim= if another axis is the batch."
-        )
+    check_same_rows(
+        f"The output of layer {layer!r} for {where} has",
+        n_units,
+        "the protected columns have",
+        n_protected,
+        advice=", or pass batch_dim= if another axis is the batch",
+    )
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import mean_weight, row_slices
+from setsquare.tables.validation import refuse_constant_protected
 
 #: A column whose part outside the span of the columns before it is smaller than this share of it is collinear.
 COLLINEAR = 1e-9
@@ -106,10 +107,7 @@ def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:
     limit = np.maximum(COLLINEAR, 4.0 * np.finfo(float).eps * np.abs(mean) / np.where(varies, spread, 1.0))
     kept = _independent(scaled, np.flatnonzero(varies), limit)
     if not kept:
-        raise InputError(
-            f"Every protected column is constant ({', '.join(names[:5])}): there is nothing to protect; "
-            "name a column that varies."
-        )
+        refuse_constant_protected(names)
     upper = scaled if len(kept) == p else np.linalg.qr(scaled[:, kept], mode="r")
     transform = np.zeros((p, len(kept)))
     transform[kept] = lapack.dtrtri(upper)[0] / spread[kept, None]

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.errors import InputError, MissingValuesError
+from setsquare.errors import InputError
 from setsquare.projection.basis import Basis, cholesky_factor, settle_basis
 from setsquare.projection.linear import Projector, coordinates, subtract_product
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Sums, row_slices, sum_over_rows
+from setsquare.tables.validation import refuse_not_finite
 
 #: Canonical correlations below this are rounding: to take such a direction out would lose it for nothing.
 ROUNDING = 1e-9
@@ -74,7 +75,7 @@ class Eraser:
         mean, S = moments.mean[basis.rank :], moments.scatter[basis.rank :] / moments.weight
         S_zq, S_zz = S[:, : basis.rank], S[:, basis.rank :]
         if not np.isfinite(S).all():
-            raise MissingValuesError("The features have missing or infinite values: remove or fill them.")
+            refuse_not_finite("The features have")
         if (np.sqrt(np.maximum(np.diag(S_zz), 0.0)) <= 1e-12 * np.abs(mean)).all():
             raise InputError("Every feature is constant: there is nothing to correct; give features that vary.")
         names = names or tuple(f"x{j}" for j in range(q))

@@ -20,11 +20,12 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
-from setsquare.errors import InputError, MissingValuesError
+from setsquare.errors import InputError
 from setsquare.families import Activation, activation, contrasts
 from setsquare.families.softmax import softmax_terms
 from setsquare.projection.basis import Basis, protected_basis
 from setsquare.rows.blocks import mean_weight, row_slices, single_threaded_blas, weighted_gram, weighted_product
+from setsquare.tables.validation import check_same_rows, require_finite
 
 Index: TypeAlias = "IntArray | slice"
 
@@ -94,14 +95,9 @@ class GeneralizedProjector:
         max_iter : int
         """
         h = activation(h)
-        if eta.shape[0] != X.shape[0]:
-            raise InputError(
-                f"The protected columns have {X.shape[0]} rows, the predictions have {eta.shape[0]}: "
-                "give both for the same rows."
-            )
+        check_same_rows("The protected columns have", len(X), "the predictions have", len(eta))
         units = np.asarray(eta, dtype=np.float64).reshape(len(eta), -1)
-        if not np.isfinite(units).all():
-            raise MissingValuesError("The pre-activations have missing or infinite values: remove or fill those rows.")
+        require_finite("The pre-activations have", units)
         if weight is not None and not weight.all():  # first, or a prediction of any size would enter as 0 times it
             units, X, weight = units[weight > 0.0], X[weight > 0.0], weight[weight > 0.0]
         basis = protected_basis(X, weight, names)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.errors import InputError, MissingValuesError
 from setsquare.projection.basis import Basis, basis_of_moments, protected_basis
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import OWN_CACHE, Sums, room, sum_over_rows
+from setsquare.tables.validation import check_same_rows, refuse_not_finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Projector:
         # As many rows as directions at least: adding up the products must cost less than they do.
         effect, gram = sum_over_rows(kernel, Y.shape[0], width, max(OWN_CACHE, 8 * basis.rank * width))
         if not np.isfinite(effect).all():
-            raise MissingValuesError("What is to be corrected has missing or infinite values: remove or fill them.")
+            refuse_not_finite("What is to be corrected has")
         return cls(basis, np.asarray(np.linalg.solve(gram, effect)[:-1], dtype=np.float64))
 
     @classmethod
@@ -125,11 +125,7 @@ def _flat(block: Array) -> Array:
 
 
 def _check_same_rows(Y: Array, X: Array) -> None:
-    if Y.shape[0] != X.shape[0]:
-        raise InputError(
-            f"The protected columns have {X.shape[0]} rows, what is to be corrected has {Y.shape[0]}: "
-            "give both for the same rows."
-        )
+    check_same_rows("The protected columns have", len(X), "what is to be corrected has", len(Y))
 
 
 def project_out(Y: Array, X: Array, weight: Array | None = None) -> Array:

@@ -11,6 +11,7 @@ from setsquare import tables
 from setsquare._typing import Table
 from setsquare.errors import InputError
 from setsquare.rows.passes import LocalParts, Parts, Piece, Progress
+from setsquare.tables.frame import is_dataframe
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,6 @@ def narrow(table: Table, names: Sequence[str]) -> Table:
     if not is_dataframe(table) or tables.column_names(table) == tuple(names):
         return table
     return tables.select(table, list(names))
-
-
-def is_dataframe(table: Table) -> bool:
-    """Whether a table brings names for its columns."""
-    return hasattr(table, "columns") or hasattr(table, "column_names")
 
 
 def _load(batch: Any) -> Table:

@@ -20,6 +20,7 @@ from setsquare._typing import Table
 from setsquare.errors import InputError
 from setsquare.rows.batches import narrow
 from setsquare.rows.passes import Parts, Piece, Progress, apply
+from setsquare.tables.validation import check_same_rows
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -120,11 +121,7 @@ def join_arrays(arrays: Mapping[str, Any]) -> DaskFrame:
     chunks = arrays["features"].chunks[0]
     columns: list[str] = []
     for key, array in arrays.items():
-        if array.shape[0] != arrays["features"].shape[0]:
-            raise InputError(
-                f"{key} has {array.shape[0]} rows but the features have {arrays['features'].shape[0]}: give the same "
-                "rows in both."
-            )
+        check_same_rows(f"{key} has", array.shape[0], "the features have", arrays["features"].shape[0])
         if array.ndim == 1:
             columns.append(key)
         else:

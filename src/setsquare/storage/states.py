@@ -17,13 +17,13 @@ from setsquare.estimators import (
     OrthogonalGLMRegressor,
     PredictionOrthogonalizer,
 )
-from setsquare.estimators.roles import Reader
 from setsquare.estimators.unconstrained import PlainGLM, PlainGLMClassifier, PlainGLMRegressor
 from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
 from setsquare.tables import Design, Formula
+from setsquare.tables.roles import Reader
 
 State = dict[str, Any]
 

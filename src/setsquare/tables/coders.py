@@ -11,19 +11,19 @@ import numpy as np
 from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.notes import Note, Option
-from setsquare.tables.column import Level, Levels, Rows, label
+from setsquare.tables.column import Level, Levels, TableRows, label
 
 Unseen: TypeAlias = Literal["error", "pool"]
-#: So many dummy columns are filled faster one after the other than row by row.
+#: Up to this many dummy columns are filled faster one after the other than row by row.
 FEW_LEVELS = 32
 
 
 class Coder(Protocol):
-    """What a design is made of: each coder fills its own columns of the output."""
+    """Part of a design: each coder fills its own columns of the output."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Input columns needed."""
+        """Input columns."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -35,9 +35,9 @@ class Coder(Protocol):
 
     @property
     def constant(self) -> tuple[str, ...]:
-        """Sources that give no output column, for they do not vary."""
+        """Sources without an output column, because they do not vary."""
 
-    def encode(self, rows: Rows, out: Array, unseen: Unseen) -> dict[str, int]:
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` (n, k), which comes in as zeros, and return the number of pooled rows by source."""
 
 
@@ -65,7 +65,7 @@ class Numeric:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Input columns needed."""
+        """Input columns."""
         return (self.name,)
 
     @property
@@ -80,10 +80,10 @@ class Numeric:
 
     @property
     def constant(self) -> tuple[str, ...]:
-        """Never any: rank is looked at elsewhere."""
+        """Always empty: rank is checked elsewhere."""
         return ()
 
-    def values(self, rows: Rows, unseen: Unseen) -> tuple[Array, BoolArray, int]:
+    def values(self, rows: TableRows, unseen: Unseen) -> tuple[Array, BoolArray, int]:
         """Return filled values (n,), a mask (n,) of those filled, and how many were pooled."""
         values = rows.numbers(self.name)
         missing = np.isnan(values)
@@ -99,7 +99,7 @@ class Numeric:
             raise MissingValuesError(Note("missing-values", text, column=self.name, count=count, pool=pool))
         return np.where(missing, self.fill, values), missing, 0 if self.indicator else count
 
-    def encode(self, rows: Rows, out: Array, unseen: Unseen) -> dict[str, int]:
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` and return the number of pooled rows by source."""
         values, missing, pooled = self.values(rows, unseen)
         out[:, 0] = values
@@ -110,7 +110,7 @@ class Numeric:
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
-    """Dummy columns of a categorical, one a level but the reference.
+    """Dummy columns of a categorical, one per level except the reference.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class Categorical:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Input columns needed."""
+        """Input columns."""
         return (self.name,)
 
     @property
@@ -147,13 +147,13 @@ class Categorical:
         """The column itself when it has a single level."""
         return (self.name,) if len(self.levels) == 1 else ()
 
-    def codes(self, rows: Rows, unseen: Unseen) -> tuple[IntArray, int]:
+    def codes(self, rows: TableRows, unseen: Unseen) -> tuple[IntArray, int]:
         """Positions (n,) in `levels`, and how many rows were pooled into the reference."""
         column = rows.levels(self.name)
         codes = locate_levels(self.levels, column)
         return _pool(codes, unseen, self.name, [column], label(self.levels[0]))
 
-    def encode(self, rows: Rows, out: Array, unseen: Unseen) -> dict[str, int]:
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` and return the number of pooled rows by source."""
         codes, pooled = self.codes(rows, unseen)
         _scatter(codes, out)
@@ -162,7 +162,7 @@ class Categorical:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Saturated coding of several categoricals: one column an observed combination but the first.
+    """Saturated coding of several categoricals: one column per observed combination except the first.
 
     Exact for every evaluation model of those columns.
 
@@ -170,7 +170,7 @@ class Cells:
     ----------
     columns : tuple of str
     levels : tuple of tuples of levels
-        One tuple a column, its reference first.
+        One tuple per column, its reference first.
     cells : tuple of tuples of int
         Observed combinations as positions in `levels`, in lexicographic order; the first is the reference.
 
@@ -204,7 +204,7 @@ class Cells:
         """The joined columns when there is a single cell."""
         return (self.source,) if len(self.cells) == 1 else ()
 
-    def encode(self, rows: Rows, out: Array, unseen: Unseen) -> dict[str, int]:
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` and return the number of pooled rows by source."""
         columns = [rows.levels(name) for name in self.columns]
         codes = [locate_levels(levels, column) for levels, column in zip(self.levels, columns, strict=True)]

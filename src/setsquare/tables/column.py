@@ -16,6 +16,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.notes import Note, Option
 from setsquare.tables.frame import Frame, is_sparse, open_table
 from setsquare.tables.stray_values import stray_values
+from setsquare.tables.validation import refuse_no_rows
 
 #: A level as plain data, fit for JSON; None stands for "missing" where that is a level of its own.
 Level: TypeAlias = str | int | float | bool | None
@@ -65,8 +66,8 @@ Column: TypeAlias = Numbers | Levels
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of a table that take part, read column by column.
+class TableRows:
+    """The rows of a table that are used, read column by column.
 
     Attributes
     ----------
@@ -85,7 +86,7 @@ class Rows:
 
     @property
     def n(self) -> int:
-        """Number of rows that take part."""
+        """Number of rows that are used."""
         return self.frame.n_rows if self.keep is None else int(self.keep.sum())
 
     def column(self, name: str) -> Column:
@@ -121,14 +122,14 @@ class Rows:
         )
 
 
-def open_rows(frame: Frame, columns: tuple[str, ...], missing: Missing) -> Rows:
-    """Choose the rows that take part under the rule for missing values."""
+def open_rows(frame: Frame, columns: tuple[str, ...], missing: Missing) -> TableRows:
+    """Choose the rows to use under the rule for missing values."""
     if missing != "drop":
-        return Rows(frame, columns, missing)
+        return TableRows(frame, columns, missing)
     keep = complete_rows(frame, columns)
     if not keep.any():
-        raise InputError(f"No row is left: every one has a missing value in {_quoted(columns)}.")
-    return Rows(frame, columns, missing, None if keep.all() else keep)
+        refuse_no_rows(columns)
+    return TableRows(frame, columns, missing, None if keep.all() else keep)
 
 
 def complete_rows(frame: Frame, columns: Sequence[str]) -> BoolArray:
@@ -149,7 +150,7 @@ def read(frame: Frame, name: str) -> Column:
 
 def _read(frame: Frame, j: int, name: str) -> Column:
     if not frame.n_rows:
-        return Numbers(np.zeros(0))  # of what kind it would be, nothing tells
+        return Numbers(np.zeros(0))  # the kind of an empty column is unknown
     if is_sparse(frame.source):
         return Numbers(frame.take([j]).toarray().ravel().astype(np.float64))
     series = frame.source[:, j]
@@ -157,14 +158,14 @@ def _read(frame: Frame, j: int, name: str) -> Column:
 
 
 def read_column(table: Table, name: str) -> Column:
-    """Read one column of any table; plain numbers without a view of the whole, which takes longer than they do."""
+    """Read one column of any table; plain numbers are read without opening the whole table, which would take longer."""
     for values in plain_columns(table, [name]):
         return _finite(Numbers(values.astype(np.float64)), name)
     return read(open_table(table), name)
 
 
 def plain_columns(table: Table, names: Sequence[str]) -> Iterator[np.ndarray[Any, Any]]:
-    """Numbers of a pyarrow table as they lie in memory, of any type; ends at a column that would have to be copied."""
+    """Numeric columns of a pyarrow table without a copy; ends at the first that would need one."""
     if type(table).__module__ != "pyarrow.lib" or len(batches := table.to_batches()) != 1:
         return
     from pyarrow.types import is_floating, is_integer
@@ -320,7 +321,7 @@ def _refuse_missing(frame: Frame, columns: Sequence[str]) -> None:
 
 
 def refuse_missing(counts: Mapping[str, int]) -> None:
-    """Raise one sentence that names the columns with missing values and counts these."""
+    """Refuse columns with missing values, with a count for each."""
     listed = ", ".join(f"{name!r} ({count})" for name, count in counts.items() if count)
     text = (
         "Missing (NaN) values in {columns}; fill them, or {drop:pass} to leave out those rows or {level} to give them "

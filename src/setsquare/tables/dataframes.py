@@ -1,4 +1,4 @@
-"""Dataframes of the library that the input came in."""
+"""Results as dataframes of the library that the input came from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Design and Encoded: what was learned from a table, and what it makes of one."""
+"""Design: the coding learned from a training table; Encoded: a table coded by it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
-from setsquare.tables.column import Missing, Rows, open_rows, plain_columns
+from setsquare.tables.column import Missing, TableRows, open_rows, plain_columns
 from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
 
 _KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
@@ -29,7 +29,7 @@ class Encoded:
     Attributes
     ----------
     values : (n_kept, k) float64 array, or CSR matrix of sparse input
-        A view of the input where that is such an array already.
+        A view of the input if that is such an array already.
     names : tuple of k str
     sources : tuple of k str
         The input column(s) behind each output column: the dummies of ``race`` share the source ``race``.
@@ -48,7 +48,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """What was learned from a training table: a coder for each column or group of columns.
+    """Coding learned from a training table: a coder for each column or group of columns.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Design:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Input columns needed."""
+        """Input columns."""
         return tuple(name for coder in self.coders for name in coder.columns)
 
     @property
@@ -88,7 +88,7 @@ class Design:
 
     @property
     def constant(self) -> tuple[str, ...]:
-        """Sources that give no output column, for they did not vary in training."""
+        """Sources without an output column, because they did not vary in training."""
         return tuple(source for coder in self.coders for source in coder.constant)
 
     def apply(self, table: Table) -> Encoded:
@@ -117,7 +117,7 @@ class Design:
         """Encode a batch of the training table into `out` (n, k), and return the number of pooled rows by source.
 
         Rows with missing values were dropped before, and whatever else the design does not expect was refused when it
-        was learned from these very rows, so plain numbers are copied without another look.
+        was learned from these very rows, so plain numbers are copied unchecked.
         """
         if all(map(_is_plain, self.coders)) and _copy_columns(table, self.columns, out):
             return {}
@@ -125,7 +125,7 @@ class Design:
         missing: Missing = "error" if self.missing == "drop" else self.missing
         return self._fill(open_rows(open_table(table), self.columns, missing), out)
 
-    def _fill(self, rows: Rows, values: Array) -> dict[str, int]:
+    def _fill(self, rows: TableRows, values: Array) -> dict[str, int]:
         pooled: dict[str, int] = {}
         start = 0
         for coder in self.coders:
@@ -149,7 +149,7 @@ class Design:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Design:
-        """Undo :meth:`to_dict`, also after a way through JSON.
+        """Undo :meth:`to_dict`, also after a round trip through JSON.
 
         Parameters
         ----------
@@ -167,9 +167,9 @@ class Design:
 
 
 def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
-    """Take numeric columns of an array or sparse matrix in one go, as stored; None where they go one by one.
+    """Take numeric columns of an array or sparse matrix at once, as stored; None if they must be read one by one.
 
-    Array columns that are not finite go one by one, where they are counted, filled or dropped.
+    Array columns with values that are not finite are read one by one, where these are counted, filled or dropped.
     """
     source = frame.source
     numeric = "fiub" if is_sparse(source) else "fiu"
@@ -186,7 +186,7 @@ def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
 def read_stored(design: Design, table: Table, *, learned: bool = False) -> Array | None:
     """Take the columns of a floating-point matrix as they lie in memory; None where the design changes anything.
 
-    With ``learned`` it was learned from this very table: nobody looks again for numbers that are not finite.
+    With ``learned`` the design was learned from this table, so values are not checked again.
     """
     is_matrix = isinstance(table, np.ndarray) or is_sparse(table)
     if not is_matrix or table.dtype.kind != "f" or not all(map(_is_plain, design.coders)):
@@ -203,7 +203,7 @@ def _select(frame: Frame, columns: tuple[str, ...]) -> Any:
 
 
 def _is_finite(values: Array) -> bool:
-    """Whether all numbers are; without anything of the size of the array."""
+    """Whether all numbers are finite, without a temporary array of the same size."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(values.sum()):  # one bad number would spoil the sum
             return True
@@ -211,7 +211,7 @@ def _is_finite(values: Array) -> bool:
 
 
 def _copy_columns(table: Table, columns: tuple[str, ...], out: Array) -> bool:
-    """Copy numbers that need no coding; False where some are no plain numbers."""
+    """Copy numbers that need no coding; False if some columns are not plain numbers."""
     count = 0
     for count, values in enumerate(plain_columns(table, columns), start=1):
         out[:, count - 1] = values

@@ -15,7 +15,7 @@ from setsquare._extras import require
 from setsquare._typing import Array
 from setsquare.errors import InputError, UnseenLevelError
 from setsquare.tables.coders import Categorical, Numeric, Unseen
-from setsquare.tables.column import Rows
+from setsquare.tables.column import TableRows
 from setsquare.tables.frame import Frame
 
 
@@ -68,7 +68,7 @@ class Formula:
         """Variables of terms that give no column."""
         return tuple(source for source, width in self.terms if not width)
 
-    def encode(self, rows: Rows, out: Array, unseen: Unseen) -> dict[str, int]:
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` and return the number of pooled rows by variable."""
         data, indicators, pooled = _tabulate(self.variables, rows, unseen)
         matrix = _materialize(self.spec, data, self.text)
@@ -102,7 +102,7 @@ def parse(text: str, frame: Frame) -> tuple[Any, tuple[str, ...]]:
     return parsed, tuple(name for name in frame.names if name in needed)
 
 
-def learn_formula(text: str, parsed: Any, variables: tuple[Numeric | Categorical, ...], rows: Rows) -> Formula:
+def learn_formula(text: str, parsed: Any, variables: tuple[Numeric | Categorical, ...], rows: TableRows) -> Formula:
     """Fit the state of a formula (levels, knots) to the training rows."""
     data, _, _ = _tabulate(variables, rows, "error")
     spec = _materialize(parsed, data, text).model_spec
@@ -112,7 +112,7 @@ def learn_formula(text: str, parsed: Any, variables: tuple[Numeric | Categorical
 
 
 def _tabulate(
-    variables: tuple[Numeric | Categorical, ...], rows: Rows, unseen: Unseen
+    variables: tuple[Numeric | Categorical, ...], rows: TableRows, unseen: Unseen
 ) -> tuple[Any, list[Any], dict[str, int]]:
     import pandas as pd
 

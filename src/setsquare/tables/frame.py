@@ -1,6 +1,6 @@
 """One view of every kind of table: dataframes through narwhals, arrays, sparse matrices.
 
-Nothing here knows about codings; columns have names and positions, and a table goes out as the kind it came in.
+Columns have names and positions; a table is returned as the kind it came in. Coding is done elsewhere.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import numpy as np
 from narwhals.exceptions import DuplicateError
 from scipy import sparse
 
-from setsquare._typing import BoolArray, Table
+from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError
+from setsquare.tables.validation import refuse_lazy, refuse_masked
 
 #: Columns asked for: names, integer positions, one of either, or None for all.
-Columns: TypeAlias = str | int | Sequence[str | int] | None
+ColumnSelection: TypeAlias = str | int | Sequence[str | int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Frame:
     seen: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def position(self, name: str) -> int:
-        """Position of a column, or an error that offers the nearest names."""
+        """Position of a column, or an error that suggests the nearest names."""
         check_column(name, self.names)
         return self.names.index(name)
 
@@ -53,12 +54,12 @@ class Frame:
 
 
 def open_table(table: Table) -> Frame:
-    """View any table as a :class:`Frame`, without a copy; one that is a frame passes through."""
+    """View any table as a :class:`Frame`, without a copy; a frame is returned as it is."""
     if isinstance(table, Frame):
         return table
     if is_sparse(table):
         return _from_matrix(table.tocsr())
-    native = None if isinstance(table, np.ndarray) else _as_narwhals(table)  # asking it takes longer than a small fit
+    native = None if isinstance(table, np.ndarray) else _as_narwhals(table)  # narwhals takes longer than a small fit
     if native is None:
         return _from_matrix(_as_array(table))
     names = tuple(str(name) for name in native.columns)
@@ -71,6 +72,16 @@ def is_sparse(table: Any) -> bool:
     return bool(sparse.issparse(table))
 
 
+def is_dataframe(table: Table) -> bool:
+    """Whether a table has column names."""
+    return hasattr(table, "columns") or hasattr(table, "column_names")
+
+
+def dense(values: Matrix) -> Array:
+    """A dense float64 array of a matrix that may be sparse."""
+    return np.asarray(values.toarray() if is_sparse(values) else values, dtype=np.float64)
+
+
 def require_filled(frame: Frame) -> None:
     """Refuse a table without rows or without columns."""
     if frame.n_rows == 0 or not frame.names:
@@ -80,7 +91,7 @@ def require_filled(frame: Frame) -> None:
         )
 
 
-def resolve(frame: Frame, columns: Columns) -> tuple[int, ...]:
+def resolve(frame: Frame, columns: ColumnSelection) -> tuple[int, ...]:
     """Positions of the columns asked for by name or by position."""
     if columns is None:
         return tuple(range(len(frame.names)))
@@ -129,7 +140,7 @@ def n_rows(table: Table) -> int:
     return int(table.num_rows) if type(table).__module__ == "pyarrow.lib" else open_table(table).n_rows
 
 
-def select(table: Table, columns: Columns) -> Table:
+def select(table: Table, columns: ColumnSelection) -> Table:
     """Take some columns, by name or position, as the same kind of table.
 
     Parameters
@@ -152,7 +163,7 @@ def select(table: Table, columns: Columns) -> Table:
     return _native(frame.take(resolve(frame, columns)))
 
 
-def drop(table: Table, columns: Columns) -> Table:
+def drop(table: Table, columns: ColumnSelection) -> Table:
     """Leave some columns out, by name or position; the rest is the same kind of table.
 
     Parameters
@@ -223,7 +234,7 @@ def slice_rows(table: Table, start: int, count: int) -> Table:
 
 
 def check_column(name: str, names: Sequence[str]) -> None:
-    """Refuse a name that is not among `names`, and offer the nearest.
+    """Refuse a name that is not among `names`, and suggest the nearest.
 
     Examples
     --------
@@ -244,14 +255,12 @@ def _as_narwhals(table: Table) -> nw.DataFrame[Any] | None:
         return native.to_frame() if native.name else native.alias("x0").to_frame()
     if isinstance(native, nw.DataFrame):
         return native
-    if hasattr(table, "collect") or hasattr(table, "compute"):
-        raise InputError(f"A lazy {type(table).__name__} cannot be read here; collect or compute it first.")
+    refuse_lazy(table)
     return None
 
 
 def _as_array(table: Table) -> np.ndarray[Any, Any]:
-    if isinstance(table, np.ma.MaskedArray):
-        raise InputError("Masked arrays are not read; fill the masked entries with NaN first.")
+    refuse_masked(table)
     try:
         array = np.asarray(table)
         if array.dtype.kind == "U" and not isinstance(table, np.ndarray):
@@ -261,7 +270,7 @@ def _as_array(table: Table) -> np.ndarray[Any, Any]:
         raise InputError(f"The rows of the table do not have equal lengths ({error}).") from error
     if array.ndim not in (1, 2):
         raise InputError(
-            f"A dataframe or an array of one or two dimensions is needed, not {type(table).__name__} "
+            f"Pass a dataframe or an array of one or two dimensions, not {type(table).__name__} "
             f"with {array.ndim} dimensions."
         )
     return array.reshape(-1, 1) if array.ndim == 1 else array
@@ -279,7 +288,7 @@ def _position(frame: Frame, column: Any) -> int:
     if isinstance(column, str):
         return frame.position(column)
     if isinstance(column, bool | np.bool_) or not isinstance(column, int | np.integer):
-        raise InputError(f"Columns are asked for by name or position, not by {column!r}.")
+        raise InputError(f"Columns are selected by name or position, not by {column!r}.")
     k = len(frame.names)
     if str(column) in frame.names and (not 0 <= column < k or frame.names[column] != str(column)):
         raise InputError(

@@ -9,18 +9,19 @@ from typing import Any, Literal, TypeAlias, get_args
 from setsquare._typing import Table
 from setsquare.errors import InputError
 from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen, locate_levels
-from setsquare.tables.column import Level, Missing, Rows, open_rows, refuse_missing
+from setsquare.tables.column import Level, Missing, TableRows, open_rows, refuse_missing
 from setsquare.tables.design import Design, read_matrix
 from setsquare.tables.formula import learn_formula, parse
-from setsquare.tables.frame import Columns, Frame, is_sparse, open_table, require_filled, resolve
+from setsquare.tables.frame import ColumnSelection, Frame, is_sparse, open_table, require_filled, resolve
 from setsquare.tables.summary import Seen, TableSeen, code_column, looks_like_codes, observed, see
+from setsquare.tables.validation import check_choice, refuse_no_rows
 
 Coding: TypeAlias = Literal["dummy", "cells"]
 
 
 def learn(
     table: Table,
-    columns: Columns = None,
+    columns: ColumnSelection = None,
     *,
     coding: Coding = "dummy",
     reference: Mapping[str, Level] | None = None,
@@ -46,7 +47,7 @@ def learn(
         Refuse missing values, leave out their rows, or give them a level ``missing`` (a numeric column: an indicator
         ``age[missing]``, with the training mean in place of the value).
     unseen : {"error", "pool"}
-        What happens to levels that only later tables have: refuse, or count them as the reference level.
+        Levels that only later tables have are refused, or counted as the reference level.
     formula : str, optional
         In place of `columns`; needs ``pip install setsquare[formula]``. Its intercept is left out.
 
@@ -88,15 +89,14 @@ def learn(
 def check_options(coding: str, missing: str, unseen: str) -> None:
     """Refuse options that do not exist."""
     for option, value, kind in (("coding", coding, Coding), ("missing", missing, Missing), ("unseen", unseen, Unseen)):
-        if value not in get_args(kind):
-            raise InputError(f"{option}={value!r} is not one of {', '.join(map(repr, get_args(kind)))}.")
+        check_choice(option, value, get_args(kind))
 
 
 def _learn_columns(
     frame: Frame, names: tuple[str, ...], coding: Coding, reference: Mapping[str, Level], missing: Missing
 ) -> tuple[Coder, ...]:
     if not names:
-        raise InputError("No column was asked for; name at least one.")
+        raise InputError("No column is named: name at least one.")
     plain = coding == "dummy" and not reference and (missing != "level" or is_sparse(frame.source))
     if plain and read_matrix(frame, names) is not None:
         return tuple(Numeric(name) for name in names)
@@ -112,7 +112,7 @@ def _learn_formula(frame: Frame, text: str, reference: Mapping[str, Level], miss
     return (learn_formula(text, parsed, variables, rows),)
 
 
-def _learn_variables(rows: Rows, reference: Mapping[str, Level]) -> Iterator[Numeric | Categorical]:
+def _learn_variables(rows: TableRows, reference: Mapping[str, Level]) -> Iterator[Numeric | Categorical]:
     _check_reference(reference, rows.columns)
     for name in rows.columns:
         yield code_column(name, see(rows.column(name)), reference, rows.missing)
@@ -124,8 +124,8 @@ def _check_reference(reference: Mapping[str, Level], columns: Sequence[str]) -> 
             raise InputError(f"The reference names the column {name!r}, which is not among {list(columns)}.")
 
 
-def _join(coders: Sequence[Numeric | Categorical], rows: Rows) -> tuple[Coder, ...]:
-    """Put one saturated coder in the place of the first categorical."""
+def _join(coders: Sequence[Numeric | Categorical], rows: TableRows) -> tuple[Coder, ...]:
+    """Replace the first categorical by one saturated coder, and drop the others."""
     for coder in coders:
         if isinstance(coder, Numeric):
             _refuse_codes(coder.name, see(rows.column(coder.name), distinct=True))
@@ -139,7 +139,7 @@ def _join(coders: Sequence[Numeric | Categorical], rows: Rows) -> tuple[Coder, .
 def _refuse_codes(name: str, seen: Seen) -> None:
     if looks_like_codes(seen):
         raise InputError(
-            f"Column {name!r} is numeric and would take no part in the cells, although it has few values; "
+            f"Column {name!r} is numeric with few values, so it would not be part of the cells; "
             "convert it to text or to a category."
         )
 
@@ -160,7 +160,7 @@ def settle(
     missing: Missing = "error",
     unseen: Unseen = "error",
 ) -> Design:
-    """Learn a design from what all batches of a table said of its columns; the options are those of :func:`learn`.
+    """Learn a design from the merged summary of all batches of a table; the options are those of :func:`learn`.
 
     Examples
     --------
@@ -173,7 +173,7 @@ def settle(
     """
     check_options(coding, missing, unseen)
     if not seen.n_kept:
-        raise InputError(f"No row is left: every one has a missing value in {', '.join(map(repr, columns))}.")
+        refuse_no_rows(columns)
     reference = reference or {}
     _check_reference(reference, columns)
     if missing == "error" and any(seen.columns[name].n_missing for name in columns):

@@ -1,4 +1,4 @@
-"""What an outcome or a prediction is by its values: the guess of a family."""
+"""The outcome: how it is read, and the guess of its family."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from sklearn.utils.validation import column_or_1d
 
-from setsquare.errors import InputError, MissingValuesError
+from setsquare.errors import InputError
 from setsquare.families import Family, family
 from setsquare.notes import Note, Option
 from setsquare.tables.stray_values import refuse_strays
+from setsquare.tables.validation import check_same_rows, is_missing, refuse_missing_outcome, require_finite
 
 #: More labels than this are an identifier.
 MANY_CLASSES = 100
@@ -18,20 +20,20 @@ MANY_CLASSES = 100
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What the guess of a family looks at.
+    """Summary of the values that a family is guessed from.
 
     Attributes
     ----------
     low, high : float
         Range of the numbers.
     n_levels : int or None
-        Distinct values; None where they were not counted.
+        Number of distinct values; None if they were not counted.
     is_text, is_whole : bool
-        Whether these are labels, and whether all are whole numbers.
+        Whether the values are labels; whether all are whole numbers.
     n_columns : int
-        Columns of class probabilities.
+        Number of columns of class probabilities.
     lowest_prediction : float
-        Of an outcome: the smallest prediction of it.
+        Smallest prediction of an outcome.
     """
 
     low: float = np.nan
@@ -46,15 +48,15 @@ class Values:
 def guess_family(
     values: Values, of: Literal["outcome", "predictions"] = "outcome", *, counts: bool = True
 ) -> tuple[str, str]:
-    """Guess a family, and say why; every guess of a family in the library is made here.
+    """Guess a family, and give the reason; every guess in the library is made here.
 
     Parameters
     ----------
     values : Values
     of : {"outcome", "predictions"}
-        An outcome is drawn from the family; predictions are means of it, so that counts have any positive mean.
+        An outcome is drawn from the family. Predictions are its means, which can be any positive number for counts.
     counts : bool
-        Whether whole numbers from 0 may be taken for counts, whose family has a log link.
+        Whether whole numbers from 0 may be read as counts, whose family has a log link.
 
     Examples
     --------
@@ -82,7 +84,7 @@ def guess_family(
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The family of an outcome, whether it is one of classes, and a note on why (None where it was asked for)."""
+    """Family of an outcome, whether it is one of classes, and a note on the reason (None if it was asked for)."""
 
     family: Family
     is_classes: bool
@@ -98,14 +100,16 @@ def read_family(
     lowest_prediction: float = np.inf,
     is_category: bool = False,
 ) -> Guess:
-    """Tell the family of an outcome by its values, or check the one that was asked for.
+    """Guess the family of an outcome by its values, or check the one that was asked for.
+
+    Two classes are binomial, even where the multinomial family was asked for.
 
     Parameters
     ----------
     outcome : ndarray of shape (n,)
     asked : Family, optional
     name : str
-        Of the outcome, for sentences.
+        Name of the outcome in messages.
     n_columns, lowest_prediction
         As in :class:`Values`.
     is_category : bool
@@ -132,6 +136,8 @@ def read_family(
             refuse_text(asked, what)
         if text and asked.name == "binomial" and len(levels) > 2:
             raise InputError(f"{what} has {len(levels)} groups: the binomial family takes two.")
+        if asked.is_vector and len(levels) == 2 and n_columns <= 2:
+            asked = family("binomial")
         return Guess(asked, asked.is_vector or (asked.name == "binomial" and len(levels) == 2))
     low, high = (np.nan, np.nan) if text else (float(levels[0]), float(levels[-1]))
     whole = not text and bool((levels == np.floor(levels)).all())
@@ -141,13 +147,24 @@ def read_family(
     return Guess(family(kind), kind in ("binomial", "multinomial"), reason)
 
 
+def read_outcome(y: Any, n_rows: int) -> Any:
+    """Outcome of an estimator as one column without missing values."""
+    if y is None:
+        raise InputError("The estimator requires y to be passed, but the target y is None.")
+    y = column_or_1d(y, warn=True)
+    if y.dtype.kind == "O":
+        refuse_missing_outcome(sum(map(is_missing, y)))
+    check_same_rows("The outcome has", len(y), "the features have", n_rows)
+    if y.dtype.kind == "f":
+        require_finite("The outcome (input y) has", y)
+    return y
+
+
 def _levels(outcome: np.ndarray[Any, Any], what: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     if outcome.dtype.kind not in "OUSbiuf":
         raise InputError(f"{what} is of type {outcome.dtype}: give numbers or groups.")
     missing = np.array([value is None for value in outcome]) if outcome.dtype.kind == "O" else outcome != outcome
-    if missing.any():
-        text, drop = "{what} has {count} missing value(s): {drop:pass}.", Option("missing", "drop")
-        raise MissingValuesError(Note("missing-values", text, what=what, count=int(missing.sum()), drop=drop))
+    refuse_missing_outcome(int(missing.sum()), f"{what} has", Option("missing", "drop"))
     return np.unique(outcome.astype(str) if outcome.dtype.kind == "O" else outcome, return_counts=True)
 
 

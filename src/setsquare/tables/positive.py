@@ -1,4 +1,4 @@
-"""Which of two classes counts as positive: the one that is named, never the one that the alphabet puts last."""
+"""The positive class of two: the one that is named, never the last by alphabet."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _BESIDE = frozenset(
 def positive_class(
     classes: Sequence[str], asked: object = None, columns: Sequence[str] = (), *, otherwise: str | None = None
 ) -> str:
-    """Which of two classes counts as positive: never the one that the alphabet puts last.
+    """Choose the positive class of two, never by alphabet.
 
-    The class that was asked for; else 1, True or "yes"; else the class whose name a column of predictions bears; else
-    `otherwise`, for models whose own order of classes decides. If nothing tells, it is refused.
+    It is the class that was asked for; else 1, True or "yes"; else the class that a column of predictions is named
+    after; else `otherwise`, for models whose own order of classes decides. If none of these applies, it is refused.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def positive_class(
         )
     numbers = ", or {gaussian} if these are numbers" if all(map(_is_number, classes)) else ""
     text = (
-        "Nothing tells which of the classes {first!r} and {second!r} is the positive one, whose probability the "
+        "It is unclear which of the classes {first!r} and {second!r} is the positive one, whose probability the "
         f"predictions give: {{one:pass}} or {{other}}{numbers}."
     )
     one, other = (Option("positive", name) for name in classes)
@@ -78,14 +78,14 @@ def _find(classes: Sequence[str], asked: object) -> str:
     raise InputError(Note("positive-class-unknown", text, positive=Option("positive", name), classes=known))
 
 
-def refuse_positive(name: str, where: str) -> NoReturn:
-    """Refuse the name of a positive class where there are not two classes."""
-    text = "{positive} belongs to two classes: leave it out for {where}."
-    raise InputError(Note("positive-class-unused", text, positive=Option("positive", name), where=where))
+def refuse_positive(asked: object) -> NoReturn:
+    """Refuse a positive class where there are not two classes."""
+    text, positive = "{positive} belongs to two classes: leave it out here.", Option("positive", class_name(asked))
+    raise InputError(Note("positive-class-unused", text, positive=positive))
 
 
 def class_name(value: object) -> str:
-    """A class as it is written: numbers without a point that they do not need."""
+    """Name of a class: whole numbers without a decimal point."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool | np.bool_)
@@ -104,7 +104,7 @@ def _is_number(name: str) -> bool:
 
 
 def _affirms(name: str, other: str) -> bool:
-    """Whether a class says yes; of the codes 1 and 2 neither does."""
+    """Whether a class means yes; neither of the codes 1 and 2 does."""
     if name.strip().casefold() in ("yes", "true"):
         return True
     return _number(name) == 1.0 and (not _is_number(other) or _number(other) in (0.0, -1.0))

@@ -1,4 +1,4 @@
-"""Texts that would be numbers but for a few values, such as an age with a '.' for what is missing."""
+"""Text columns that are numeric except for a few values, such as an age with a '.' for missing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from setsquare.errors import InputError
 from setsquare.notes import Note, Option
 
-#: So many values, or this share of all, may keep a column from being numeric; where they are more, or a third of the
-#: values, it is taken for text.
+#: At most this number, or this share, of the values is stray; a column with more, or with a third of its values, is
+#: text.
 FEW, SHARE = 10, 0.05
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 
 
 def stray_values(values: Sequence[object]) -> list[str]:
-    """Values that alone keep a column of texts from being numeric; none where all are numbers, or many are not.
+    """Values that keep a text column from being numeric; empty if all values are numbers, or many are not.
 
     Parameters
     ----------
@@ -40,15 +40,15 @@ def stray_values(values: Sequence[object]) -> list[str]:
 
 
 def refuse_strays(column: str, counts: Mapping[object, int], *, groups: bool = True) -> None:
-    """Refuse a column of texts that is numeric but for a few values, and name these.
+    """Refuse a text column that is numeric except for a few values, and name these.
 
     Parameters
     ----------
     column : str
-        What the sentence calls it, such as ``Column 'age'``.
+        Name of the column in the message, such as ``Column 'age'``.
     counts : mapping of value to number of rows
     groups : bool
-        Whether the sentence offers to take the values for groups.
+        Whether the message suggests to read the values as groups.
     """
     strays = stray_values(list(counts))
     if not strays:
@@ -66,5 +66,5 @@ def refuse_strays(column: str, counts: Mapping[object, int], *, groups: bool = T
     )
 
 
-#: What declares a column to hold groups; the command line has an option for it.
+#: Advice to declare that a column holds groups; the command line has an option for it.
 AS_GROUPS = Option("categorical", words="convert the column to a category")

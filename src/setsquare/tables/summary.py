@@ -1,4 +1,4 @@
-"""What rows say of their columns: kinds, levels, missing values. Of several batches, it is merged."""
+"""Mergeable summary of the columns of a table: kinds, levels, missing values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FEW_VALUES = 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What some rows say of one column.
+    """Summary of one column over some rows.
 
     Attributes
     ----------
@@ -61,11 +61,11 @@ class Seen:
 
     @property
     def is_blank(self) -> bool:
-        """Whether every value is missing, so that nothing tells numbers from levels."""
+        """Whether every value is missing, so that the kind of the column is unknown."""
         return self.n_missing == self.n
 
     def merge(self, other: Seen, name: str) -> Seen:
-        """What the rows of both say."""
+        """Summary of the rows of both."""
         numeric = {seen.counts is None for seen in (self, other) if not seen.is_blank}
         if len(numeric) > 1:
             raise InputError(
@@ -92,7 +92,7 @@ class Seen:
 
 
 def see(column: Column, *, distinct: bool = False) -> Seen:
-    """Look at one column; `distinct` also lists the values of a numeric one."""
+    """Summarise one column; `distinct` also lists the values of a numeric one."""
     if isinstance(column, Levels):
         counts = np.bincount(column.codes + 1, minlength=len(column.levels) + 1)
         present = {level: int(count) for level, count in zip(column.levels, counts[1:], strict=True) if count}
@@ -130,15 +130,15 @@ def code_column(name: str, seen: Seen, reference: Mapping[str, Level], missing: 
 
 @dataclass(frozen=True, slots=True)
 class TableSeen:
-    """What some rows say of several columns.
+    """Summary of several columns over some rows.
 
     Attributes
     ----------
     n_rows, n_kept : int
-        Rows, and those that are complete where others are to be dropped.
+        All rows, and those that are kept: the complete ones if others are dropped.
     columns : mapping of str to Seen
     cells : frozenset of tuples of levels
-        Combinations of the columns that cells were asked of; None stands for a missing value, and for any number.
+        Combinations of levels in the columns to be coded as cells; None stands for a missing value, and for any number.
     """
 
     n_rows: int
@@ -147,7 +147,7 @@ class TableSeen:
     cells: frozenset[tuple[Level, ...]] = frozenset()
 
     def merge(self, other: TableSeen) -> TableSeen:
-        """What the rows of both say."""
+        """Summary of the rows of both."""
         return TableSeen(
             self.n_rows + other.n_rows,
             self.n_kept + other.n_kept,
@@ -157,7 +157,7 @@ class TableSeen:
 
 
 def observe(table: Table, columns: Sequence[str], *, missing: Missing, cells: Sequence[str] = ()) -> TableSeen:
-    """Look at the columns of a batch, of which some will be coded by their cells."""
+    """Summarise the columns of a batch; `cells` will be coded by their combinations."""
     total = kept = n_rows(table)
     if missing == "drop":
         table = filter_rows(table, complete_rows(open_table(table), columns))
@@ -171,7 +171,7 @@ def observe(table: Table, columns: Sequence[str], *, missing: Missing, cells: Se
 
 
 def _sum_plain(table: Table, names: Sequence[str]) -> dict[str, Seen]:
-    """Look at numbers that lie plainly in memory, up to the first column that does not."""
+    """Summarise numeric columns that can be read without a copy, up to the first that cannot."""
     with np.errstate(over="ignore", invalid="ignore"):
         plain = zip(names, plain_columns(table, names), strict=False)
         totals = {name: (len(x), float(x.sum(dtype=np.float64))) for name, x in plain}

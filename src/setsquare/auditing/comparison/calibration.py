@@ -12,7 +12,6 @@ from setsquare.auditing.comparison.performance import (
     Interval,
     Metric,
     Scale,
-    cluster_codes,
     interval,
     mean_metric,
     midranks,
@@ -23,6 +22,7 @@ from setsquare.families import family as look_up
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Status, solve
 from setsquare.rows.blocks import weighted_gram
+from setsquare.tables.validation import read_cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def calibration(
         top, glm = (np.arange(len(y)), mu.argmax(axis=1)), look_up("binomial")
         y, mu = y[top], mu[top]
     scale: Scale = "logit" if glm.name == "binomial" else "identity" if glm.name == "gaussian" else "log"
-    labels = np.arange(len(y)) if cluster is None else cluster_codes(cluster, len(y))
+    labels = np.arange(len(y)) if cluster is None else read_cluster(cluster, len(y))
     place = np.where(w > 0.0, np.floor(n_bins * midranks(mu, w)[0]), -1.0)
     bins = []
     for rows in (place == k for k in np.unique(place) if k >= 0.0):

@@ -35,7 +35,7 @@ def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family, positive: o
     classes = _ordered_classes(outcome, given, glm)
     if len(classes) != 2 or glm.is_vector:
         if positive is not None:
-            refuse_positive(class_name(positive), "other outcomes")
+            refuse_positive(positive)
         return classes
     single = {name: raw for name, raw in given.items() if raw.array.ndim == 1}
     columns = [name for key, raw in single.items() if not is_text(raw) for name in (key, *raw.names)]

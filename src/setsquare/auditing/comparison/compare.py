@@ -14,7 +14,7 @@ from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.comparison.by_group import Sample
 from setsquare.auditing.comparison.calibration import Calibration, calibration
 from setsquare.auditing.comparison.classes import align, class_names, code_outcome
-from setsquare.auditing.comparison.performance import Interval, cluster_codes, interval
+from setsquare.auditing.comparison.performance import Interval, interval
 from setsquare.auditing.comparison.predicted_rows import PredictedRows
 from setsquare.auditing.comparison.scores import Score, score_models
 from setsquare.auditing.documents.assemble import assemble
@@ -22,13 +22,20 @@ from setsquare.auditing.documents.group_sections import describe_groups
 from setsquare.auditing.predictions import LABELS, Raw, open_predictions
 from setsquare.auditing.result import AuditResult
 from setsquare.document import Document, Documented, Section
-from setsquare.errors import InputError, MissingValuesError
-from setsquare.estimators.roles import check_alignment, validate_weight
+from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.notes import Note, describe, lead, message
 from setsquare.tables.dataframes import backend_of, to_frame
 from setsquare.tables.outcome import read_family
+from setsquare.tables.validation import (
+    check_alignment,
+    check_one_column,
+    check_same_rows,
+    read_cluster,
+    read_weight,
+    refuse_missing_outcome,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +185,6 @@ def compare(
     protected: Any,
     family: str | Family | None = None,
     *,
-    link: str | None = None,
-    parameter: float | None = None,
     cluster: Any = None,
     sample_weight: Any = None,
     confidence: float = 0.95,
@@ -196,9 +201,9 @@ def compare(
         The outcome: numbers, or two or more class labels.
     protected : dataframe, series or array of n rows
     family : str or Family, optional
-        Of outcome and predictions; guessed from the outcome by default (two values: binomial, text: classes, whole
-        numbers from 0: poisson, other numbers: gaussian).
-    link, parameter, cluster, sample_weight, confidence
+        Family of outcome and predictions. By default it is guessed from the outcome (two values: binomial, text:
+        classes, whole numbers from 0: poisson, other numbers: gaussian).
+    cluster, sample_weight, confidence
         As for :func:`audit`.
     positive : class of the outcome, optional
         Which of two classes the predictions give the probability of. By default 1, True or "yes", or else the class
@@ -215,7 +220,7 @@ def compare(
     given = {str(name): open_predictions(values) for name, values in predictions.items()}
     outcome = open_predictions(y)
     _check_rows(outcome, protected, predictions, given, y)
-    weight = validate_weight(sample_weight, outcome.n_rows)
+    weight = read_weight(sample_weight, outcome.n_rows)
     if options.get("missing") == "drop":
         keep = ~np.logical_or.reduce([outcome.missing, *(raw.missing for raw in given.values())])
         known = tables.learn(protected, missing="drop").apply(protected).keep
@@ -223,9 +228,8 @@ def compare(
         outcome, given = outcome.take(keep), {name: raw.take(keep) for name, raw in given.items()}
         protected = tables.filter_rows(protected, keep)
         cluster, weight = (None if v is None else np.asarray(v)[keep] for v in (cluster, weight))
-    if outcome.missing.any():
-        raise MissingValuesError(f"The outcome has {int(outcome.missing.sum())} missing value(s): remove those rows.")
-    glm, why = _family(outcome, given, family, link, parameter)
+    refuse_missing_outcome(int(outcome.missing.sum()))
+    glm, why = _family(outcome, given, family)
     classes = class_names(outcome, given, glm, positive)
     one = classes[1] if len(classes) == 2 and not glm.is_vector else ""
     target = code_outcome(outcome, classes)
@@ -242,7 +246,7 @@ def compare(
             calibrated[name] = calibration(target, values[name], glm, weight, confidence=confidence, cluster=cluster)
         except InputError as error:
             raise type(error)(lead(name, message(error))) from error
-    codes = None if cluster is None else cluster_codes(cluster, outcome.n_rows)
+    codes = None if cluster is None else read_cluster(cluster, outcome.n_rows)
     rows = PredictedRows(values, glm, classes, protected, target, Sample(weight, codes, confidence))
     scores = score_models(rows)
     sides = []
@@ -255,27 +259,20 @@ def compare(
 
 
 def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], given: Mapping[str, Raw], y: Any) -> None:
-    if outcome.array.ndim != 1:
-        raise InputError(f"The outcome must be one column, not the shape {outcome.array.shape}.")
+    check_one_column(outcome.array)
     check_alignment(protected, y, "the outcome")
     for name, raw in given.items():
-        if raw.n_rows != outcome.n_rows:
-            raise InputError(
-                f"{name}: There are {raw.n_rows} predictions but {outcome.n_rows} outcomes: give the same rows in both."
-            )
+        check_same_rows(f"{name}: The predictions have", raw.n_rows, "the outcome has", outcome.n_rows)
         check_alignment(y, predictions[name], f"{name}, a set of predictions,")
 
 
-def _family(
-    outcome: Raw, given: Mapping[str, Raw], family: Any, link: str | None, parameter: float | None
-) -> tuple[Family, tuple[Note, ...]]:
+def _family(outcome: Raw, given: Mapping[str, Raw], family: Any) -> tuple[Family, tuple[Note, ...]]:
     """The family that was asked for, or a guess with a sentence that says why."""
-    if family is not None:
-        return make_family(family, link, parameter), ()
     columns = [raw.array for raw in given.values()]
     numbers = [array for array in columns if array.dtype.kind in "fiu" and array.ndim == 1]
     guess = read_family(
         outcome.array,
+        None if family is None else make_family(family),
         name=outcome.names[0] if outcome.names else "",
         n_columns=max((array.shape[1] for array in columns if array.ndim == 2), default=1),
         lowest_prediction=min((float(np.nanmin(array)) for array in numbers), default=np.inf),

@@ -19,13 +19,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy.special import expit, logit, stdtr, stdtrit
 
-from setsquare._typing import Array, ArrayLike, IntArray
+from setsquare._typing import Array, ArrayLike
 from setsquare.errors import InputError
-from setsquare.estimators.roles import validate_weight
 from setsquare.families import Family
 from setsquare.families import family as look_up
-from setsquare.glm.problem import check_finite
 from setsquare.rows.blocks import mean_weight
+from setsquare.tables.validation import check_finite, read_cluster, read_weight
 
 Scale: TypeAlias = Literal["identity", "log", "logit", "log rest"]
 #: From a value to the scale of its interval, the slope of that, and back. What rounding leaves beside an edge is on it.
@@ -167,19 +166,12 @@ def read_pair(y: Array, mu: Array, glm: Family, weight: Array | None) -> tuple[A
     glm.check_outcome(y)
     if glm.is_vector and np.abs(y.sum(axis=1) - 1.0).max() > 1e-6:
         raise InputError(f"Number the classes 0 to {mu.shape[1] - 1}, like the columns, or give shares that sum to 1.")
-    return y, mu, mean_weight(len(y), validate_weight(weight, len(y)))
-
-
-def cluster_codes(cluster: ArrayLike, n_rows: int) -> IntArray:
-    """Clusters as numbers 0, 1, ...; one a row."""
-    if np.shape(cluster) != (n_rows,):
-        raise InputError(f"There are {np.size(cluster)} cluster labels for {n_rows} rows: give one a row.")
-    return np.unique(np.asarray(cluster), return_inverse=True)[1]
+    return y, mu, mean_weight(len(y), read_weight(weight, len(y)))
 
 
 def _error(influence: Array, cluster: ArrayLike | None) -> tuple[float, int]:
     """Standard error and its degrees of freedom."""
-    sums = influence if cluster is None else np.bincount(cluster_codes(cluster, len(influence)), influence)
+    sums = influence if cluster is None else np.bincount(read_cluster(cluster, len(influence)), influence)
     df = len(sums) - 1
     return (float(np.linalg.norm(sums) * np.sqrt((df + 1) / df)) if df else np.nan), df
 

@@ -11,12 +11,11 @@ import numpy as np
 from setsquare._typing import Array, BoolArray, Table
 from setsquare.auditing.comparison.by_group import Sample
 from setsquare.auditing.comparison.classes import align, class_names, code_outcome
-from setsquare.auditing.comparison.performance import cluster_codes
 from setsquare.auditing.predictions import Raw, open_predictions, read_predictions
 from setsquare.errors import InputError
-from setsquare.estimators.roles import check_alignment, validate_weight
 from setsquare.families import Family
 from setsquare.tables import n_rows
+from setsquare.tables.validation import check_alignment, check_same_rows, read_cluster, read_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +81,12 @@ def read_rows(
         for table in (protected, outcome):
             if table is not None:
                 check_alignment(table, column, f"{name}, a set of predictions,")
-    weight = validate_weight(sample_weight, n)
+    weight = read_weight(sample_weight, n)
     keep = ~np.logical_or.reduce([raw.missing for raw in (*given.values(), *([] if target is None else [target]))])
     keep &= True if weight is None else weight > 0.0
     if not keep.any():
         raise InputError("No row has a prediction, an outcome and a weight: there is nothing to report.")
-    codes = None if cluster is None else cluster_codes(cluster, n)
+    codes = None if cluster is None else read_cluster(cluster, n)
     if not keep.all():
         given = {name: raw.take(keep) for name, raw in given.items()}
         target = None if target is None else target.take(keep)
@@ -99,15 +98,12 @@ def read_rows(
 
 
 def _count_rows(given: Mapping[str, Raw], target: Raw | None, protected: Any) -> int:
-    sizes = {f"the predictions {name!r}": raw.n_rows for name, raw in given.items()}
-    sizes |= {} if target is None else {"the outcome": target.n_rows}
-    sizes |= {} if protected is None else {"the table of protected columns": n_rows(protected)}
+    sizes = {f"The set of predictions {name!r}": raw.n_rows for name, raw in given.items()}
+    sizes |= {} if target is None else {"The outcome": target.n_rows}
+    sizes |= {} if protected is None else {"The table of protected columns": n_rows(protected)}
     n = next(iter(sizes.values()))
     for what, rows in sizes.items():
-        if rows != n:
-            raise InputError(
-                f"{what[0].upper()}{what[1:]} has {rows} rows, others have {n}: give the same rows in all."
-            )
+        check_same_rows(f"{what} has", rows, "others have", n)
     return n
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from setsquare._typing import Array, IntArray
-from setsquare.errors import InputError, MissingValuesError
+from setsquare.errors import InputError
+from setsquare.tables.validation import require_finite
 
 #: Two statistics that differ by less than this share of the largest one are a tie: the rounding of a sum's order.
 TIE = 1e-10
@@ -88,7 +89,7 @@ def row_blocks(n_rows: int, rng: np.random.Generator, *, max_rows: int, block_ro
     (2, 350)
     """
     if min(max_rows, block_rows) < MIN_ROWS:
-        raise InputError(f"A permutation test needs at least {MIN_ROWS} rows a block: raise max_rows and block_rows.")
+        raise InputError(f"A permutation test needs at least {MIN_ROWS} rows per block: raise max_rows and block_rows.")
     used = min(n_rows, max_rows)
     count = -(-used // block_rows)
     size = used // count
@@ -119,10 +120,7 @@ def paired_arrays(y: Array, X: Array, n_permutations: int) -> tuple[Array, Array
         )
     if len(y) < MIN_ROWS:
         raise InputError(f"A permutation test of {len(y)} rows says nothing: give at least {MIN_ROWS}.")
-    if not (np.isfinite(y).all() and np.isfinite(X).all()):
-        raise MissingValuesError(
-            "The predictions or the protected columns have missing or infinite values: remove or fill those rows."
-        )
+    require_finite("The predictions or the protected columns have", y, X)
     return y.reshape(len(y), -1), X
 
 
@@ -135,7 +133,7 @@ def columns_by_source(sources: Sequence[str], n_columns: int) -> dict[str, list[
     {'race': [0, 2], 'age': [1]}
     """
     if len(sources) != n_columns or n_columns == 0:
-        raise InputError(f"There are {n_columns} protected columns and {len(sources)} sources: give one a column.")
+        raise InputError(f"There are {n_columns} protected columns and {len(sources)} sources: give one per column.")
     groups: dict[str, list[int]] = {}
     for j, source in enumerate(sources):
         groups.setdefault(source, []).append(j)

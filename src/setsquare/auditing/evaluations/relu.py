@@ -18,9 +18,10 @@ from setsquare._typing import Array
 from setsquare.auditing.evaluations.relu_cells import MAX_CELLS, branch_and_bound
 from setsquare.auditing.evaluations.relu_descent import Cells, multi_start
 from setsquare.auditing.evaluations.relu_line import one_column
-from setsquare.errors import InputError, MissingValuesError
+from setsquare.errors import InputError
 from setsquare.projection import protected_basis
 from setsquare.rows.blocks import mean_weight, single_threaded_blas
+from setsquare.tables.validation import read_weight, require_finite
 
 #: Predictions that vary by less than this share of their size are constant: rounding is no leak.
 ROUNDING = 1e-14
@@ -175,15 +176,10 @@ def _checked(y: Array, X: Array, weight: Array | None) -> tuple[Array, Array, Ar
             f"The ReLU model takes one column of predictions and a matrix of as many rows, not shapes {y.shape} and "
             f"{X.shape}: give both for the same rows."
         )
-    if not (np.isfinite(y).all() and np.isfinite(X).all()):
-        raise MissingValuesError(
-            "The predictions or the protected columns have missing or infinite values: remove or fill those rows."
-        )
+    require_finite("The predictions or the protected columns have", y, X)
+    weight = read_weight(weight, len(y))
     if weight is None:
         return y, X, mean_weight(len(y), None)
-    weight = np.asarray(weight, dtype=np.float64)
-    if weight.shape != y.shape or not np.isfinite(weight).all() or (weight < 0.0).any() or not weight.any():
-        raise InputError("Weights must be finite, not negative and not all zero: give one number for each row.")
     counts = weight > 0.0
     return y[counts], X[counts], mean_weight(len(y), weight)[counts]
 

@@ -27,9 +27,9 @@ from setsquare.auditing.audit_models import asked_for
 from setsquare.auditing.comparison.performance import Metric, performance
 from setsquare.auditing.verdict import SMALL
 from setsquare.errors import InputError
-from setsquare.estimators.roles import dense
 from setsquare.notes import Note
 from setsquare.tables import Categorical
+from setsquare.tables.frame import dense
 
 Kind: TypeAlias = Literal["linear", "logistic", "mlp", "boosting"]
 KINDS: tuple[Kind, ...] = ("linear", "logistic", "mlp", "boosting")

@@ -31,11 +31,11 @@ from setsquare.auditing.probes.models import (
 )
 from setsquare.auditing.probes.result import ProbeResult, ProbeScore
 from setsquare.errors import InputError
-from setsquare.estimators.roles import check_alignment, dense
-from setsquare.glm.problem import check_finite
 from setsquare.notes import Note
 from setsquare.projection import Projector
 from setsquare.tables.dataframes import backend_of
+from setsquare.tables.frame import dense
+from setsquare.tables.validation import check_alignment, check_confidence, check_finite, check_max_rows, check_same_rows
 
 #: Squared correlations times n below this do not happen by chance: the rows were corrected on themselves.
 TAUTOLOGY = 1e-4
@@ -49,11 +49,11 @@ def probe(
     *,
     features: Table | None = None,
     cluster: Any = None,
-    folds: int = 5,
+    cv: int = 5,
     probes: Sequence[Kind] = KINDS,
     max_rows: int = 10_000,
     confidence: float = 0.95,
-    seed: int = 0,
+    random_state: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> ProbeResult:
     """Let probes try to recover each protected column from each representation, on rows that they were not fitted on.
@@ -69,8 +69,8 @@ def probe(
         What transformers take.
     cluster : array of n values, optional
         Rows with the same value (images of a patient) are never in two folds, and are not independent in intervals.
-    folds : int
-        The same for all representations.
+    cv : int
+        Number of folds, at least 3; the same rows for all representations.
     probes : sequence of {"linear", "logistic", "mlp", "boosting"}
         Ridge regression (on indicators of levels), multinomial logistic regression (of a number: is it above its
         median), a network with one hidden layer of 64 units, and gradient boosted trees.
@@ -79,7 +79,8 @@ def probe(
     confidence : float
         Confidence of the intervals; about 1 - confidence is the chance that anything is found in a representation
         that knows nothing.
-    seed : int
+    random_state : int
+        Seed of the folds, and of the rows that slow probes are fitted on.
     progress : callable, optional
         Called as ``progress(done, total)`` after each fit.
 
@@ -113,18 +114,18 @@ def probe(
     >>> print(found.reason)
     before: x0 recovered (linear, boosting). erased: x0 recovered (boosting).
     """
-    _check(folds, probes, max_rows, confidence)
+    _check(cv, probes, max_rows, confidence)
     sources = _open(representations, features, protected)
     n = tables.n_rows(protected)
     clusters = cluster_numbers(cluster, n)
     units = np.arange(n) if clusters is None else clusters
     n_units = len(np.unique(units))
-    if n_units < 4 * folds:
-        raise InputError(f"{n_units} rows or clusters are too few for {folds} folds: use fewer folds, or more rows.")
-    attributes, notes = read_attributes(protected, units, folds)
+    if n_units < 4 * cv:
+        raise InputError(f"{n_units} rows or clusters are too few for {cv} folds: use fewer folds, or more rows.")
+    attributes, notes = read_attributes(protected, units, cv)
     targets: Targets = {(a.name, kind): a.halved() if kind == "logistic" else a for a in attributes for kind in probes}
     corrections = any(source.correction is not None for source in sources.values())
-    splits = split_rows(attributes, units, folds, max_rows, np.random.default_rng(seed))
+    splits = split_rows(attributes, units, cv, max_rows, np.random.default_rng(random_state))
     total, done = len(sources) * len(splits) * len(targets), count(1)
 
     def tick() -> None:
@@ -141,7 +142,7 @@ def probe(
     return ProbeResult(
         tuple(scores),
         n,
-        folds,
+        cv,
         None if clusters is None else n_units,
         confidence,
         (*notes, *_remarks(scores, splits, max_rows, corrections)),
@@ -149,15 +150,13 @@ def probe(
     )
 
 
-def _check(folds: int, probes: Sequence[Kind], max_rows: int, confidence: float) -> None:
-    if folds < 3:
-        raise InputError(f"folds = {folds} is too few: corrections, probes and scores each need rows; give 3 or more.")
+def _check(cv: int, probes: Sequence[Kind], max_rows: int, confidence: float) -> None:
+    if cv < 3:
+        raise InputError(f"cv={cv} folds are too few: corrections, probes and scores each need rows; give 3 or more.")
     if not probes or len(set(probes)) < len(probes) or not set(probes) <= set(KINDS):
-        raise InputError(f"probes = {probes!r}: name one or more of {', '.join(KINDS)}, each once.")
-    if max_rows < 100:
-        raise InputError(f"max_rows is a number of rows of 100 or more, not {max_rows}.")
-    if not 0.5 <= confidence < 1.0:
-        raise InputError(f"confidence is a confidence between 0.5 and 1, such as 0.95, not {confidence}.")
+        raise InputError(f"probes={probes!r}: name one or more of {', '.join(KINDS)}, each once.")
+    check_max_rows(max_rows)
+    check_confidence(confidence)
 
 
 def _open(representations: Any, features: Table | None, protected: Table) -> dict[str, Source]:
@@ -171,10 +170,7 @@ def _open(representations: Any, features: Table | None, protected: Table) -> dic
         table = features if value is None or is_model else value
         if table is None:
             raise InputError(f"{name} is made of the features: pass them as features=.")
-        if tables.n_rows(table) != n:
-            raise InputError(
-                f"{name} has {tables.n_rows(table)} rows, the protected columns have {n}: give the same rows in both."
-            )
+        check_same_rows(f"{name} has", tables.n_rows(table), "the protected columns have", n)
         check_alignment(protected, table, str(name))
         if not is_model:
             is_numeric = getattr(getattr(table, "dtype", None), "kind", "O") in "fiub"

@@ -1,0 +1,28 @@
+"""Validation of the feature table by scikit-learn's rules."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from setsquare import tables
+from setsquare._typing import Table
+from setsquare.errors import InputError
+from setsquare.tables.frame import is_dataframe
+
+
+def validate_features(estimator: BaseEstimator, table: Table, *, reset: bool) -> Table:
+    """Check the feature table as scikit-learn does; missing values, and text in arrays, are left to the design."""
+    if is_dataframe(table):
+        if not tables.n_rows(table):
+            raise InputError("The table is empty (0 rows): give at least one row.")
+        return validate_data(estimator, table, skip_check_array=True, reset=reset)
+    options = {"accept_sparse": "csr", "ensure_all_finite": False, "reset": reset}
+    try:
+        return validate_data(estimator, table, dtype=(np.float64, np.float32), **options)
+    except ValueError as error:
+        kind = np.asarray(table).dtype.kind if not hasattr(table, "tocsr") else "f"
+        if kind not in "OUS" or "convert string to float" not in str(error):
+            raise
+        return validate_data(estimator, table, dtype=None, **options)

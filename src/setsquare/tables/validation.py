@@ -1,0 +1,234 @@
+"""Checks of input, one sentence each: lengths, order, weights, offsets, clusters, finite values, options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from scipy import sparse
+
+from setsquare._typing import Array, IntArray, Matrix, Table
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.notes import Note, Option
+
+
+def check_same_rows(what: str, n: int, other: str, n_other: int, *, advice: str = "") -> None:
+    """Refuse two inputs of different lengths; ``what`` and ``other`` include their verb.
+
+    Examples
+    --------
+    >>> check_same_rows("The outcome has", 3, "the features have", 3)
+    """
+    if n != n_other:
+        raise InputError(f"{what} {n} rows but {other} {n_other}: give the same rows in both{advice}.")
+
+
+def check_alignment(table: Table, other: Any, what: str) -> None:
+    """Refuse pandas objects with the same labels in another order: rows are matched by position, as in scikit-learn."""
+    index: Any = getattr(table, "index", None)
+    other_index: Any = getattr(other, "index", None)
+    if not hasattr(index, "equals") or not hasattr(other_index, "equals") or len(index) != len(other_index):
+        return
+    if not index.equals(other_index) and index.is_unique and len(index.difference(other_index)) == 0:
+        raise InputError(
+            f"The rows of {what} have the labels of the features in another order: bring them into the same order, or "
+            "reset the index of both if their order is right as it is."
+        )
+
+
+def read_weight(weight: Any, n_rows: int) -> Array | None:
+    """Sample weights as float64, one per row; a single number stands for all rows."""
+    if weight is None:
+        return None
+    array = _numbers(weight, "sample_weight")
+    if array.ndim == 0:
+        array = np.full(n_rows, float(array))
+    check_per_row("sample_weight", array, n_rows)
+    check_weight(array)
+    return array
+
+
+def check_weight(weight: Array) -> None:
+    """Refuse sample weights that are negative, not finite, or all zero."""
+    check_weight_values(weight)
+    if not weight.any():
+        refuse_zero_weight()
+
+
+def check_weight_values(weight: Array) -> None:
+    """Refuse sample weights that are negative or not finite; all of a batch may be zero."""
+    if not np.isfinite(weight).all() or (weight < 0.0).any():
+        raise InputError("Sample weights must be finite and not negative: remove or repair the rows that break this.")
+
+
+def refuse_zero_weight() -> NoReturn:
+    """Refuse sample weights that are all zero."""
+    raise InputError("Sample weights must contain at least one non-zero number: give two rows or more a weight.")
+
+
+def read_offset(offset: Any, n_rows: int) -> Array | None:
+    """Offset of the linear predictor as float64, (n,) or (n, k)."""
+    if offset is None:
+        return None
+    array = _numbers(offset, "offset")
+    if array.ndim == 0 or len(array) != n_rows:
+        check_per_row("offset", array, n_rows)
+    return array
+
+
+def check_offset(offset: Array) -> None:
+    """Refuse an offset that is not finite."""
+    if not np.isfinite(offset).all():
+        raise InputError("The offset has missing or infinite values; note that an exposure of 0 has no logarithm.")
+
+
+def read_cluster(cluster: Any, n_rows: int) -> IntArray:
+    """Clusters as numbers 0, 1, ...; a missing label is refused."""
+    values = np.asarray(cluster)
+    check_per_row("cluster", values, n_rows)
+    labels = values.dtype.kind == "O"
+    if any(map(is_missing, values)) if labels else values.dtype.kind in "fmM" and not np.isfinite(values).all():
+        raise MissingValuesError("cluster has missing values: give each row a cluster.")
+    if not labels:
+        return np.unique(values, return_inverse=True)[1]
+    place = {label: code for code, label in enumerate(sorted(dict.fromkeys(values), key=str))}
+    return np.array([place[label] for label in values], dtype=np.int64)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a single value is None, NaN or pandas' NA."""
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # pandas' NA is neither equal nor unequal to itself
+        return True
+
+
+def check_per_row(what: str, values: Array, n_rows: int) -> None:
+    """Refuse anything but one value per row."""
+    if values.shape != (n_rows,):
+        raise InputError(f"{what} has the shape {values.shape} but there are {n_rows} rows: give one value per row.")
+
+
+def check_finite(values: Matrix, names: Sequence[str], what: str) -> None:
+    """Refuse missing or infinite values, with the name of the column and their number."""
+    is_sparse = bool(sparse.issparse(values))
+    data = values.data if is_sparse else values
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(data.sum(dtype=np.float64)):  # one number that is not finite would spoil the sum
+            return
+    if np.isfinite(data).all():
+        return
+    by_column = values.tocsc() if is_sparse else None
+    for j, name in enumerate(names):
+        column = values[:, j] if by_column is None else by_column[:, [j]].data
+        for count, kind in ((np.isnan(column).sum(), "NaN (missing)"), (np.isinf(column).sum(), "infinite")):
+            if count:
+                label = f"{what} {name}".strip()
+                raise MissingValuesError(
+                    f"{label[0].upper()}{label[1:]} has {count} {kind} value(s): "
+                    'remove or fill them, or pass missing="drop" to an estimator.'
+                )
+
+
+def require_finite(what: str, *arrays: Array) -> None:
+    """Refuse values that are not finite; ``what`` includes its verb, such as "The features have"."""
+    if not all(np.isfinite(array).all() for array in arrays):
+        refuse_not_finite(what)
+
+
+def refuse_not_finite(what: str, remedy: str = "remove or fill them") -> NoReturn:
+    """Refuse values that are not finite, with the sentence "``what`` missing or infinite values: ``remedy``"."""
+    raise MissingValuesError(f"{what} missing (NaN) or infinite values: {remedy}.")
+
+
+def refuse_missing_outcome(count: int, what: str = "The outcome has", remedy: Option | None = None) -> None:
+    """Refuse missing outcomes, if there are any."""
+    if count:
+        text = "{what} {count} missing (NaN) value(s): " + ("{remedy:pass}." if remedy else "leave out those rows.")
+        raise MissingValuesError(Note("missing-values", text, what=what, count=count, remedy=remedy))
+
+
+def refuse_masked(values: Any) -> None:
+    """Refuse a masked array, whose mask would be lost."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError("Masked arrays are not read: fill the masked entries with NaN first.")
+
+
+def refuse_lazy(table: Any) -> None:
+    """Refuse a table that is not computed yet."""
+    if hasattr(table, "collect") or hasattr(table, "compute"):
+        raise InputError(f"A lazy {type(table).__name__} cannot be read here: collect or compute it first.")
+
+
+def refuse_no_rows(columns: Sequence[str]) -> NoReturn:
+    """Refuse a table without a complete row."""
+    raise InputError(f"No row is left: every one has a missing value in {', '.join(map(repr, columns))}.")
+
+
+def refuse_constant_protected(names: Sequence[str], purpose: str = "protect") -> NoReturn:
+    """Refuse protected columns that are all constant."""
+    listed = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    raise InputError(
+        f"Every protected column is constant ({listed}): there is nothing to {purpose}; name a column that varies."
+    )
+
+
+def check_classes(classes: Any, all_weighted: bool = True) -> None:
+    """Refuse an outcome of a single class, or with a class whose rows all have the weight 0."""
+    if len(classes) < 2:
+        raise InputError(
+            f"The outcome has only one class ({classes[0]}): there is nothing to predict; give rows of two classes at "
+            "least."
+        )
+    if not all_weighted:
+        raise InputError("After leaving out rows of weight 0 a class has no row: give it rows or leave it out.")
+
+
+def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse an option that does not exist.
+
+    Examples
+    --------
+    >>> check_choice("vcov", "HC3", ("HC3", "model"))
+    """
+    if value not in choices:
+        raise InputError(f"{option}={value!r} is not one of {', '.join(map(repr, choices))}.")
+
+
+def check_l2(l2: float) -> None:
+    """Refuse a ridge that is negative or not finite."""
+    if not (np.isfinite(l2) and l2 >= 0.0):
+        raise InputError(f"l2 must be a number of 0 or more, not {l2}.")
+
+
+def check_one_column(outcome: Array) -> None:
+    """Refuse an outcome of several columns."""
+    if outcome.ndim != 1:
+        raise InputError(f"The outcome must be one column, not the shape {outcome.shape}.")
+
+
+def check_confidence(confidence: float) -> None:
+    """Refuse a confidence that no interval can have."""
+    if not 0.5 <= confidence < 1.0:
+        raise InputError(f"confidence={confidence!r} must be between 0.5 and 1, such as 0.95.")
+
+
+def check_max_rows(max_rows: int | None) -> None:
+    """Refuse a sample of rows that is too small to say anything."""
+    if max_rows is not None and max_rows < 100:
+        raise InputError(f"max_rows={max_rows} is too few: give 100 or more.")
+
+
+def check_folds(cv: int, n_rows: int, fewest: int = 2) -> None:
+    """Refuse a number of folds that the rows, or clusters, cannot be split into."""
+    if not fewest <= cv <= n_rows:
+        text = "{cv} folds of {n} rows are not possible: give {fewest} or more, such as 5."
+        raise InputError(Note("folds", text, cv=Option("cv", cv), n=n_rows, fewest=fewest))
+
+
+def _numbers(values: Any, what: str) -> Array:
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{what} must be numbers, not {type(values).__name__}: give one value per row.") from None

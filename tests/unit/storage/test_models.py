@@ -1,0 +1,198 @@
+"""Saved models: the same predictions from a file, for ever; and nothing from a file that is not what it says."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import LinearRegression
+from tests.fixtures.make_models import draw, models, output
+
+import setsquare as sq
+from setsquare.errors import InputError
+from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
+from setsquare.storage import write_files
+from setsquare.storage.container import DIGEST, pack, unpack
+from setsquare.storage.models import dump
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+FORMATS = sorted(FIXTURES.glob("model-v*.json"))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> sq.OrthogonalGLMRegressor:
+    table, outcomes = draw()
+    return sq.OrthogonalGLMRegressor("poisson", ["sex"], missing="level").fit(table, outcomes["count"])
+
+
+@pytest.mark.parametrize("name", models())
+def test_a_model_comes_back_with_the_same_predictions_and_the_same_bytes(name: str, tmp_path: Path):
+    table, outcomes = draw()
+    model, outcome = models()[name]
+    model.fit(table, outcomes[outcome])
+    sq.save(model, tmp_path / "model.setsquare")
+    again = sq.load(tmp_path / "model.setsquare")
+    np.testing.assert_array_equal(output(again, table), output(model, table))
+    assert type(again) is type(model) and dump(again) == dump(model)
+    if hasattr(model, "solution_"):
+        assert again.solution_.certificate == model.solution_.certificate
+        assert str(again.family_) == str(model.family_)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [(path, name) for path in FORMATS for name in json.loads(path.read_text())["predictions"]]
+)
+def test_models_that_earlier_versions_saved_predict_what_they_did(path: Path, name: str):
+    content = json.loads(path.read_text())
+    rows = pd.DataFrame(content["rows"])
+    model = sq.load(path.with_name(f"{path.stem}-{name}.setsquare"))
+    np.testing.assert_allclose(output(model, rows), content["predictions"][name], rtol=1e-12, atol=1e-13)
+
+
+def test_there_are_models_of_every_format():
+    assert FORMATS and {path.stem for path in FORMATS} == {f"model-v{v}" for v in range(1, len(FORMATS) + 1)}
+
+
+def test_every_changed_byte_and_every_shorter_file_is_refused(fitted, tmp_path: Path):
+    content, path = dump(fitted), tmp_path / "model.setsquare"
+    rng = np.random.default_rng(0)
+    for place in rng.choice(len(content), 300, replace=False):
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(changed)
+        with pytest.raises(InputError, match=f"The file {path} "):
+            sq.load(path)
+    for length in (0, 1, 3, 4, 64, 65, 200, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(InputError, match=f"The file {path} "):
+            sq.load(path)
+    path.write_bytes(content)
+    sq.load(path)
+
+
+def sealed(content: bytes) -> bytes:
+    """Bytes with the checksum that they should have."""
+    return content[:-DIGEST] + hashlib.sha256(content[:-DIGEST]).hexdigest().encode()
+
+
+def changed(fitted, **parts: object) -> bytes:
+    tree = unpack(dump(fitted))
+    return pack({**tree, **parts})
+
+
+class Shell:
+    """What a pickle can do."""
+
+    def __reduce__(self):
+        return os.mkdir, ("run",)
+
+
+def test_a_file_cannot_run_code(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("model").write_bytes(pickle.dumps(Shell()))
+    with pytest.raises(InputError, match="something else than a saved model"):
+        sq.load("model")
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("model.json", '{"format": {"$array": "evil"}}')
+        member = io.BytesIO()
+        np.save(member, np.array([Shell()], dtype=object), allow_pickle=True)
+        archive.writestr("evil.npy", member.getvalue())
+        archive.comment = b"0" * DIGEST
+    Path("model").write_bytes(sealed(stream.getvalue()))
+    with pytest.raises(InputError, match="something else than a saved model"):
+        sq.load("model")
+    assert not Path("run").exists()
+    np.load("model", allow_pickle=True)["evil"]  # the same bytes, in hands that trust them
+    assert Path("run").exists()
+
+
+@pytest.mark.parametrize(
+    ("parts", "what"),
+    [
+        ({"schema": 2}, "has the format 2, and this setsquare reads 1: update setsquare"),
+        ({"format": "a poem"}, "something else than a saved model"),
+        ({"model": {"class": "Popen", "parameters": {}}}, "holds a 'Popen', which this setsquare does not know"),
+        ({"model": {"class": "OrthogonalGLMRegressor"}}, "lacks a part of the model"),
+        ({"model": 3}, "lacks a part of the model"),
+    ],
+)
+def test_a_file_of_something_else_is_refused_in_one_sentence(fitted, parts, what: str, tmp_path: Path):
+    path = tmp_path / "model.setsquare"
+    path.write_bytes(changed(fitted, **parts))
+    with pytest.raises(InputError) as error:
+        sq.load(path)
+    assert what in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_small_file_does_not_unpack_to_a_large_one(tmp_path: Path):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.json", json.dumps({"format": " " * 10**7}))
+        archive.comment = b"0" * DIGEST
+    with pytest.raises(InputError, match="something else than a saved model"):
+        unpack(sealed(stream.getvalue()))
+
+
+def test_what_cannot_be_written_without_pickle_is_refused(tmp_path: Path):
+    table, outcomes = draw()
+    table, path = table.drop(columns="income"), tmp_path / "model.setsquare"
+    numeric = table.drop(columns=["race", "region"])
+    around = sq.PredictionOrthogonalizer(LinearRegression(), protected=["sex"]).fit(numeric, outcomes["count"])
+    with pytest.raises(InputError, match="A LinearRegression cannot be saved without pickle"):
+        sq.save(around, path)
+    with pytest.raises(InputError, match="A LinearRegression cannot be saved"):
+        sq.save(LinearRegression(), path)
+    formula = sq.OrthogonalGLMRegressor("poisson", "~ sex * race").fit(table, outcomes["count"])
+    with pytest.raises(InputError, match="A model with a formula cannot be saved"):
+        sq.save(formula, path)
+    seeded = sq.OrthogonalGLMRegressor("poisson", "sex", random_state=np.random.default_rng(0))
+    with pytest.raises(InputError, match="The parameter random_state is a Generator"):
+        sq.save(seeded.fit(table, outcomes["count"]), path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_are_written_all_or_none_and_leave_nothing_beside(tmp_path: Path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(b"before")
+    with pytest.raises(InputError, match="does not exist"):
+        write_files({first: b"after", tmp_path / "none" / "second": b""})
+
+    def fail(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "replace", fail)
+        with pytest.raises(InputError, match="No space left on device"):
+            write_files({first: b"after", second: b"after"})
+    assert first.read_bytes() == b"before" and list(tmp_path.iterdir()) == [first]
+    link = tmp_path / "link"
+    link.symlink_to(first)
+    write_files({link: b"after", second: b"new"})
+    assert link.is_symlink() and first.read_bytes() == b"after" and second.read_bytes() == b"new"
+    write_files({Path(os.devnull): b"gone"})
+    assert not Path(os.devnull).is_file()
+
+
+def test_plain_models_are_those_of_statsmodels():
+    sm = pytest.importorskip("statsmodels.api")
+    table, outcomes = draw()
+    Z = table[["x0", "x1", "x2"]].to_numpy()
+    exog = sm.add_constant(Z)
+    poisson = sm.GLM(outcomes["count"], exog, family=sm.families.Poisson()).fit(tol=1e-14)
+    np.testing.assert_allclose(
+        PlainGLMRegressor("poisson").fit(Z, outcomes["count"]).predict(Z), poisson.predict(), rtol=1e-8
+    )
+    y = outcomes["label"] == "yes"
+    logit = sm.GLM(y.astype(float), exog, family=sm.families.Binomial()).fit(tol=1e-14)
+    found = PlainGLMClassifier().fit(Z, outcomes["label"])
+    np.testing.assert_allclose(found.predict_proba(Z)[:, 1], logit.predict(), rtol=1e-8)
+    assert list(found.classes_) == ["no", "yes"]
