@@ -17,10 +17,10 @@ HEAD = """# Benchmarks
 
 <!-- Written by `python -m benchmarks --page`; changes belong there. -->
 
-What Setsquare takes beside what others take, as the median and the quartiles of ratios: both were timed in turn, round
-by round, in one run, so a busy moment of the machine hits both. Under 1 we are faster, or need less. Times of R are the
-exception: they are from paper, and of other machines. `make bench` runs everything again; beside each line stands the
-command that runs it alone. [How it scales](how_it_scales.md) has growth and complexity.
+Time and memory of Setsquare relative to other packages: medians and quartiles of ratios. Both were timed alternately in
+the same run, so that other load on the machine affects both. Below 1, Setsquare is faster or needs less memory. The times
+of R are an exception: they are published values from another machine. `make bench` runs all benchmarks; each row names the
+command that runs it alone. [How it scales](how_it_scales.md) covers growth and complexity.
 """
 PICTURE = "![Time and peak memory as rows, features and protected columns grow](images/growth.png)"
 RATIOS = ("what", "of", "ours / peer", "limit", "ours", "peer", "command")
@@ -58,7 +58,7 @@ def benchmarks_page(found: Mapping[str, Any], missing: Sequence[str]) -> str:
     machines = {f"{r['processor']}, {r['cores']} cores; {', '.join(r['versions'])}" for r in found.values()}
     parts = [HEAD]
     parts += ["![All ratios with their quartiles](images/benchmarks.png)\n", table(RATIOS, lines)] if lines else []
-    parts += ["## Limits that are not ratios\n", table(BOUNDS, bounds)] if bounds else []
+    parts += ["## Absolute limits\n", table(BOUNDS, bounds)] if bounds else []
     parts += ["## Runs\n", table(RUNS, runs), *(f"Machine: {each}.\n" for each in sorted(machines))] if runs else []
     parts += [f"Not measured yet: {', '.join(missing)}.\n"] if missing else []
     return "\n".join(parts)
@@ -82,7 +82,7 @@ def exponent_part(record: Mapping[str, Any]) -> str:
         span = f"{whole['from']:,} to {whole['to']:,}".replace(",", " ")
         solver = f", `{line['solver']}`" if line["solver"] else ""
         lines.append((NAMES[line["kind"]] + solver, line["size"], span, _exponent(whole), _exponent(each)))
-    text = table(("work", "grows", "over", "exponent of the time", "by iteration"), lines)
+    text = table(("work", "grows", "over", "exponent of the time", "per iteration"), lines)
     about = f"{record['date'].partition('T')[0]}, {record['processor']}, {record['cores']} cores"
     source = f"*From `{record['command']}`, {about}: medians and ranges of the rounds.*"
     return f"{text}\n{source}\n\n{PICTURE}"
@@ -96,11 +96,11 @@ def estimate_part(m: Measured, processor: str) -> str:
     median, low, high = (1e6 * row for row in m.row)
     each = f"{median:.2f} µs (rounds: {low:.2f} to {high:.2f})"
     given = [
-        ("rows by node", f"n / N = {n / 1e6:.0f} million"),
+        ("rows per node", f"n / N = {n / 1e6:.0f} million"),
         ("a row in the files, b", f"{m.stored} bytes"),
-        ("a row held by a worker", f"{m.held} bytes, so {n * m.held / 1e9:.0f} GB by node"),
+        ("a row held by a worker", f"{m.held} bytes, so {n * m.held / 1e9:.0f} GB per node"),
         ("a row and iteration in memory, t", f"{each} on {m.cores} cores ({processor}), q = {m.q}, p = {m.p}"),
-        ("out of core over in memory, by row and iteration", f"{digits(m.stream)}"),
+        ("out of core over in memory, per row and iteration", f"{digits(m.stream)}"),
         (
             "iterations i, passes k",
             f"{m.iterations}, {m.n_passes} ({m.passes:.1f} passes for each iteration, out of core)",

@@ -256,7 +256,7 @@ def test_mistakes_are_one_sentence_that_names_column_and_file(files: Path, tmp_p
         OrthogonalGLMClassifier(protected=["gender"]).fit(stream, y="income")
     with pytest.raises(InputError, match="A formula needs the rows in memory"):
         OrthogonalGLMClassifier(protected="~ sex * race").fit(stream, y="income")
-    with pytest.raises(InputError, match="cannot be protected and have another role"):
+    with pytest.raises(InputError, match="'income' has two roles"):
         OrthogonalGLMClassifier(protected=["income"]).fit(stream, y="income")
     with pytest.raises(InputError, match='needs the rows in memory: use "sqp"'):
         OrthogonalGLMClassifier(protected=PROTECTED, solver="mdmm").fit(stream, y="income")

@@ -114,7 +114,7 @@ def test_a_search_whose_scorer_cannot_hand_protected_columns_on_is_refused_at_on
     # scikit-learn would swallow the error of predict_proba: all scores NaN, and the first candidate wins.
     Z, X, y = data
     search = GridSearchCV(asking(wrapper()), GRID, scoring=scoring, refit=False, cv=3)
-    with pytest.raises(ValueError, match=r"does not hand protected= on to predictions[^.]*into the feature table"):
+    with pytest.raises(ValueError, match=r"does not pass protected= on to predictions[^.]*into the feature table"):
         search.fit(Z, y, protected=X)
 
 
@@ -138,7 +138,7 @@ def test_models_in_pipelines_and_around_are_refused_too(data, steps):
 
 def test_held_out_predictions_are_refused_before_the_fit(data):
     Z, X, y = data
-    with pytest.raises(InputError, match=r"cross_val_predict does not hand protected= on .*protected=\['age'\]"):
+    with pytest.raises(InputError, match=r"cross_val_predict does not pass protected= on .*protected=\['age'\]"):
         cross_val_predict(asking(wrapper()), Z, y, method="predict_proba", params={"protected": X})
 
 

@@ -1,18 +1,14 @@
-"""Data sets with a known source, checksum, licence and protected columns, and synthetic data.
+"""Data sets with their source, checksum, licence and protected columns, and synthetic data.
 
-Files are looked up in the folder ``$SETSQUARE_DATA``, then in the user's cache, then downloaded where a public
-address is known; every file is checked against its sha256. Nothing is bundled: read the licence in
-:func:`describe` before you pass data on. Importing this package imports neither pandas nor anything that downloads.
+Files are searched for in the folder ``$SETSQUARE_DATA``, then in the user's cache, then downloaded if a public address
+is known; every file is checked against its sha256. Nothing is bundled: read the licence in :func:`describe` before you
+pass data on. Importing this package imports neither pandas nor any code that downloads.
 """
 
 from __future__ import annotations
 
-from setsquare.datasets.adult import load_adult
-from setsquare.datasets.bank import load_bank
 from setsquare.datasets.catalogue import available, describe, load, names
-from setsquare.datasets.compas import load_compas
-from setsquare.datasets.diabetes import load_diabetes
-from setsquare.datasets.health_retirement import load_health_retirement
+from setsquare.datasets.loaders import load_adult, load_bank, load_compas, load_diabetes, load_health_retirement
 from setsquare.datasets.record import Dataset
 from setsquare.datasets.registry import DataFile, DatasetInfo
 from setsquare.datasets.synthetic import SyntheticData, make_synthetic

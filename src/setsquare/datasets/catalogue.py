@@ -1,4 +1,4 @@
-"""Data sets by name, for the command line and for loops over all of them."""
+"""Look-up of data sets by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
-from setsquare.datasets.adult import load_adult
-from setsquare.datasets.bank import load_bank
-from setsquare.datasets.compas import load_compas
-from setsquare.datasets.diabetes import load_diabetes
 from setsquare.datasets.files import find
-from setsquare.datasets.health_retirement import load_health_retirement
+from setsquare.datasets.loaders import load_adult, load_bank, load_compas, load_diabetes, load_health_retirement
 from setsquare.datasets.record import Dataset
 from setsquare.datasets.registry import REGISTRY, DatasetInfo
 from setsquare.errors import InputError
@@ -40,17 +36,12 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> DatasetInfo:
-    """Return what is known of a data set without reading it.
+    """Return the description of a data set, without reading its files.
 
     Parameters
     ----------
     name : str
-        One of :func:`names`; case does not matter, and "." and "-" stand for "_".
-
-    Returns
-    -------
-    DatasetInfo
-        ``print`` it, or take its ``to_dict()``.
+        One of :func:`names`; case is ignored, and "." and "-" are read as "_".
 
     Examples
     --------
@@ -69,24 +60,19 @@ def describe(name: str) -> DatasetInfo:
     if key in REGISTRY:
         return REGISTRY[key]
     near = get_close_matches(key, names(), n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names())}."
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(names())}."
     raise InputError(f"There is no data set {name!r}; {hint}")
 
 
 def load(name: str, **options: Any) -> Dataset:
-    """Load a data set by name; `options` are those of its own loader.
+    """Load a data set by name.
 
     Parameters
     ----------
     name : str
         One of :func:`names`.
     **options
-        What the loader takes, such as ``verify=False``, or ``table2=True`` for "adult_uci".
-
-    Returns
-    -------
-    Dataset
-        As its own loader returns it.
+        Options of its loader, such as ``verify=False``, or ``table2=True`` for "adult_uci".
 
     Examples
     --------

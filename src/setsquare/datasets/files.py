@@ -1,4 +1,4 @@
-"""From a registered file to a path on this machine: the user's folder, the cache, the download; always checked."""
+"""Locate registered files in the user's folder or cache, or download them; verify their checksums."""
 
 from __future__ import annotations
 
@@ -10,45 +10,34 @@ from setsquare._extras import require
 from setsquare.datasets.registry import DataFile
 from setsquare.errors import DataNotFoundError, InputError
 
-#: The environment variable that names the user's folder of data.
+#: Environment variable with the user's data folder.
 VARIABLE = "SETSQUARE_DATA"
 
 
 def locate(file: DataFile, *, verify: bool = True) -> Path:
-    """Return the path of a file or of one of its alternatives, downloading it if need be.
+    """Return the path of a file or of one of its alternatives, downloading it if necessary.
 
-    The order is: every candidate in ``$SETSQUARE_DATA``, every candidate in the user's cache, every address.
-
-    Parameters
-    ----------
-    file : DataFile
-        The file wanted; its alternatives will do as well.
-    verify : bool, default True
-        Whether a file found on this machine must have the registered checksum. Downloads always must.
-
-    Returns
-    -------
-    pathlib.Path
-        The suffix tells which of the candidates it is.
+    All candidates are searched for in ``$SETSQUARE_DATA``, then in the user's cache, then at their addresses. With
+    `verify`, a file on this machine must have the registered checksum; downloads always must.
 
     Raises
     ------
     InputError
-        A file is there, but with another checksum.
+        A file exists, but its checksum differs.
     DataNotFoundError
         No candidate is on this machine, and none could be downloaded.
     """
     found = find(file)
-    if found is not None:
-        candidate, path = found
-        if verify:
-            check(path, candidate.sha256)
-        return path
-    return _download(file)
+    if found is None:
+        return _download(file)
+    candidate, path = found
+    if verify:
+        check(path, candidate.sha256)
+    return path
 
 
 def find(file: DataFile) -> tuple[DataFile, Path] | None:
-    """Return the first candidate that is on this machine and its path, unchecked; None if there is none."""
+    """Return the first candidate on this machine and its path, without checking it; None if there is none."""
     for folder in _folders():
         for candidate in file.candidates:
             path = folder / candidate.path
@@ -64,24 +53,23 @@ def check(path: Path, sha256: str) -> None:
     if got != sha256:
         raise InputError(
             f"The file {path} has the wrong checksum (expected sha256 {sha256}, got {got}): "
-            f"replace it, or pass verify=False if you trust it."
+            "replace it, or pass verify=False if you trust it."
         )
 
 
 def _folders() -> list[Path]:
-    """Return the folders to look into, the user's own first."""
-    folders = []
+    """Return the folders to search, the user's own first."""
     own = os.environ.get(VARIABLE)
-    if own:
-        folder = Path(own).expanduser()
-        if not folder.is_dir():
-            raise InputError(f"{VARIABLE} is set to {own}, which is not a folder.")
-        folders.append(folder)
-    return [*folders, _cache()]
+    if not own:
+        return [_cache()]
+    folder = Path(own).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"{VARIABLE} is set to {own}, which is not a folder: create it, or set another one.")
+    return [folder, _cache()]
 
 
 def _cache() -> Path:
-    """Return the user's cache folder, which need not exist."""
+    """Return the user's cache folder, which may not exist."""
     require("Data sets need", "pooch")
     import pooch
 
@@ -89,7 +77,7 @@ def _cache() -> Path:
 
 
 def _download(file: DataFile) -> Path:
-    """Download the first candidate that has an address that works into the cache."""
+    """Download the first candidate with a working address to the cache."""
     import pooch
 
     failures = []
@@ -97,7 +85,7 @@ def _download(file: DataFile) -> Path:
         target = _cache() / candidate.path
         for url in candidate.urls:
             try:
-                # The checksum is compared before the file gets its name: a failed download leaves nothing behind.
+                # The checksum is compared before the file gets its name, so a failed download leaves no file.
                 pooch.retrieve(url, known_hash=f"sha256:{candidate.sha256}", fname=target.name, path=target.parent)
             except (OSError, ValueError) as error:
                 failures.append(f"{url} failed ({_reason(error)})")
@@ -107,14 +95,14 @@ def _download(file: DataFile) -> Path:
 
 
 def _reason(error: Exception) -> str:
-    """Say in a few words why a download failed."""
+    """Return the reason of a failed download in a few words."""
     if isinstance(error, OSError) and getattr(error, "response", None) is None:
-        return type(error).__name__  # no answer at all: the message is a chain of nested exceptions
+        return type(error).__name__  # without a response the message is a chain of nested exceptions
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _not_found(file: DataFile, failures: list[str]) -> str:
-    """Say in one sentence where the file comes from and where to put it."""
+    """Return the message that says where to get the file and where to put it."""
     tried = " and ".join(failures) if failures else "no public address holds it"
     hint = "" if os.environ.get(VARIABLE) else f" (the environment variable {VARIABLE} is not set)"
     last = file.candidates[-1]

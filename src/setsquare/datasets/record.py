@@ -1,4 +1,4 @@
-"""The record that every loader returns: a table and the roles of its columns."""
+"""Dataset: a table with the roles of its columns, as returned by the loaders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.datasets.registry import DatasetInfo, Family
+from setsquare.datasets.registry import DatasetInfo, FamilyName
 from setsquare.errors import InputError, MissingValuesError
 
 if TYPE_CHECKING:
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Dataset:
-    """A table with the roles of its columns, its source and its licence.
+    """Table with the roles of its columns, its source and its licence.
 
     Attributes
     ----------
     name : str
-        The name in the registry.
+        Name in the registry.
     table : pandas.DataFrame, n rows
-        Everything: outcome, features and protected columns. The first level of a categorical column is its
-        reference; levels that no row has are kept as published.
+        Outcome, features and protected columns. The first level of a categorical column is its reference; published
+        levels without rows are kept.
     outcome : str
-        The column to predict.
+        Column to predict.
     protected : tuple of str
-        The columns that predictions must not use.
+        Columns that predictions must not depend on.
     features : tuple of str
-        The columns that the paper's models are fitted on; as a rule all but the outcome, protected ones included.
+        Columns that the paper's models are fitted on; usually all but the outcome, including the protected columns.
     family : {"gaussian", "binomial", "poisson"}
-        The family of the outcome.
+        Family of the outcome.
     source, licence : str
-        Where the data come from, and on what terms.
+        Origin and terms of use of the data.
     arrays : mapping of str to array of shape (n, ...)
-        Images or embeddings that run over the rows of the table; empty for plain tables. Anything
-        with a length, a shape and ``take(rows, axis=0)`` will do, so that rows of a large file can stay on the disk.
+        Images or embeddings with the same rows as the table; empty for plain tables. Any object with a length, a shape
+        and ``take(rows, axis=0)`` is accepted, so that the rows of a large file can stay on disk.
     cluster : str or None
-        The column that tells which rows belong together (several images of a patient): errors and splits must know.
+        Column of the clusters, such as the patient for several images each; standard errors and splits must use it.
     dropped : mapping of str to int
-        How many rows of the files were left out, by reason.
+        Number of rows of the files that were left out, by reason.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class Dataset:
     outcome: str
     protected: tuple[str, ...]
     features: tuple[str, ...]
-    family: Family
+    family: FamilyName
     source: str
     licence: str
     arrays: Mapping[str, Any] = field(default_factory=dict)
@@ -80,12 +80,12 @@ class Dataset:
 
     @property
     def n_rows(self) -> int:
-        """The number of rows."""
+        """Number of rows."""
         return len(self.table)
 
     @property
     def y(self) -> Array:
-        """The outcome as float64, shape (n,): 1 for the second of two levels, a count or a measurement."""
+        """Outcome as float64, shape (n,): 1 for the second of two levels, a count, or a measurement."""
         column = self.table[self.outcome]
         if column.isna().any():
             raise MissingValuesError(f"The outcome {self.outcome} has {int(column.isna().sum())} missing values.")
@@ -93,7 +93,7 @@ class Dataset:
             return np.asarray(column, dtype=np.float64)
         if len(column.cat.categories) != 2:
             raise InputError(
-                f"The outcome {self.outcome} has {len(column.cat.categories)} levels; two are needed for 0 and 1."
+                f"The outcome {self.outcome} has {len(column.cat.categories)} levels, but 0 and 1 need exactly two."
             )
         return np.asarray(column.cat.codes, dtype=np.float64)
 
@@ -158,18 +158,8 @@ def assemble(
     arrays: Mapping[str, Any] | None = None,
     cluster: str | None = None,
 ) -> Dataset:
-    """Join what the registry knows with what the loader read; features default to all columns but the outcome."""
+    """Create a data set from its registry entry and its table; by default, all columns but the outcome are features."""
     if features is None:
         features = tuple(str(column) for column in table.columns if column != info.outcome)
-    return Dataset(
-        name=info.name,
-        table=table,
-        outcome=info.outcome,
-        protected=info.protected if protected is None else protected,
-        features=features,
-        family=info.family,
-        source=info.source,
-        licence=info.licence,
-        arrays=dict(arrays or {}),
-        cluster=cluster,
-    )
+    roles = info.outcome, info.protected if protected is None else protected, features, info.family
+    return Dataset(info.name, table, *roles, info.source, info.licence, dict(arrays or {}), cluster)

@@ -1,15 +1,15 @@
-"""What is known of every data set: files with checksums, source, licence, outcome and protected columns.
+"""Registry of the data sets: files with checksums, source, licence, outcome and protected columns.
 
-A new data set is one entry in :data:`REGISTRY`, one loader in a file of its own, and one line in ``catalogue.py``.
-A data set may need several files (a table and arrays that run over the same rows): list them all in ``files``.
+A new data set needs an entry in :data:`REGISTRY`, a loader in ``loaders.py`` and a line in ``catalogue.py``. If it has
+several files, such as a table and arrays with the same rows, list all of them in ``files``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-Family: TypeAlias = Literal["gaussian", "binomial", "poisson"]
+FamilyName: TypeAlias = Literal["gaussian", "binomial", "poisson"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +19,15 @@ class DataFile:
     Attributes
     ----------
     path : str
-        Where the file is, relative to ``$SETSQUARE_DATA`` and to the user's cache, with forward slashes.
+        Path of the file relative to ``$SETSQUARE_DATA`` and to the user's cache, with forward slashes.
     sha256 : str
-        The checksum of the file; empty where none may be published (data that need credentials).
+        Checksum of the file; empty if it must not be published (data that need credentials).
     origin : str
-        How to come by the file, as the end of a sentence.
+        How to get the file, as the end of a sentence.
     urls : tuple of str
-        Public addresses of exactly this file, the first one tried first; empty where none is known.
+        Public addresses of exactly this file, tried in this order; empty if none is known.
     alternatives : tuple of DataFile
-        Files that hold the same data in another format; any of them will do.
+        Files with the same data in another format; any of them can be used instead.
     """
 
     path: str
@@ -38,55 +38,45 @@ class DataFile:
 
     @property
     def candidates(self) -> tuple[DataFile, ...]:
-        """The file itself, then its alternatives."""
+        """The file and its alternatives."""
         return (self, *self.alternatives)
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """What is known of a data set without reading it; ``print`` shows it in a readable form.
+    """Description of a data set; ``print`` shows it in a readable form.
 
     Attributes
     ----------
     name, title : str
-        The name that :func:`setsquare.datasets.load` takes, and one line on what the data are.
+        Name for :func:`setsquare.datasets.load`, and a one-line description.
     outcome : str
-        The column to predict.
+        Column to predict.
     protected : tuple of str
-        The protected columns, in the order of the paper's tables.
+        Protected columns, in the order of the paper's tables.
     family : {"gaussian", "binomial", "poisson"}
-        The family of the outcome.
+        Family of the outcome.
     n_rows : int
-        Rows that the loader returns by default.
+        Number of rows that the loader returns by default.
     source, licence : str
-        Where the data come from, and on what terms.
+        Origin and terms of use of the data.
     files : tuple of DataFile
-        All files that are needed; empty where the data ship inside a dependency.
+        All files of the data set; empty if a dependency contains the data.
     """
 
     name: str
     title: str
     outcome: str
     protected: tuple[str, ...]
-    family: Family
+    family: FamilyName
     n_rows: int
     source: str
     licence: str
     files: tuple[DataFile, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the checksums as a plain dict of strings, numbers and lists."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "outcome": self.outcome,
-            "protected": list(self.protected),
-            "family": self.family,
-            "n_rows": self.n_rows,
-            "source": self.source,
-            "licence": self.licence,
-            "files": [file.path for file in self.files],
-        }
+        """Return everything but the checksums as a dict of strings, numbers and lists."""
+        return asdict(self) | {"protected": list(self.protected), "files": [file.path for file in self.files]}
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.title}"]

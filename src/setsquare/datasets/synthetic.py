@@ -1,4 +1,4 @@
-"""The paper's synthetic data: protected columns that are correlated with the features and act on the outcome."""
+"""Synthetic data of the paper: protected columns that are correlated with the features and affect the outcome."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from setsquare.errors import InputError
 
 SyntheticFamily: TypeAlias = Literal["binomial", "poisson"]
 
-#: The authors draw the coefficients of the features with a tenth of the spread of those of the protected columns.
+#: The authors draw the features' coefficients with a tenth of the protected columns' standard deviation.
 FEATURE_SPREAD = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SyntheticData:
-    """Synthetic features, protected columns and outcome, with the coefficients that made them.
+    """Synthetic features, protected columns and outcome, with the true coefficients.
 
     Attributes
     ----------
     Z : array of shape (n, q)
-        The features.
+        Features.
     X : array of shape (n, p)
-        The protected columns.
+        Protected columns.
     y : array of shape (n,)
-        The outcome: 0 and 1, or counts, as float64.
+        Outcome as float64: 0 and 1, or counts.
     coefficients : array of shape (q,)
-        The effect of `Z` on the linear predictor.
+        Effect of `Z` on the linear predictor.
     protected_coefficients : array of shape (p,)
-        The effect of `X` on the linear predictor, which a model of `y` on `Z` does not see.
+        Effect of `X` on the linear predictor, which a model of `y` on `Z` omits.
     family : {"binomial", "poisson"}
-        The family of the outcome, with its canonical link.
+        Family of the outcome, with its canonical link.
     """
 
     Z: Array
@@ -68,32 +68,27 @@ def make_synthetic(
 
     .. math:: y_i \sim \mathrm{family}\bigl(h(z_i^\top b + x_i^\top c)\bigr).
 
-    Column j of `X` so has the correlation :math:`\rho / \sqrt{1 + \rho^2}` with column j of `Z`, for j ≤ m, and none
-    with the others. The paper prints :math:`Z_{[:, 1:q]}` and :math:`\dim E = \dim Z`, which fits its shapes only
-    for p = q; its code takes the first p columns of `Z`, as here, and lets `X` act on the outcome.
+    For j ≤ m, column j of `X` thus has the correlation :math:`\rho / \sqrt{1 + \rho^2}` with column j of `Z`, and 0
+    with the other columns. The paper prints :math:`Z_{[:, 1:q]}` and :math:`\dim E = \dim Z`, which matches its shapes
+    only for p = q; its code uses the first p columns of `Z` and an effect of `X` on the outcome, as here.
 
     The entries of b are drawn from :math:`N(0, 0.1^2)` and those of c from :math:`N(0, 1)`, as in the paper's code;
-    then both are scaled by one number so that the linear predictor has the standard deviation `signal` over the
+    then both are multiplied by one number so that the linear predictor has the standard deviation `signal` over the
     distribution of `Z` and `X`. Poisson rates therefore have the mean :math:`\exp(\mathrm{signal}^2 / 2)`, 1.65 by
     default, whatever p, q and rho.
 
     Parameters
     ----------
     family : {"binomial", "poisson"}, default "binomial"
-        The family of the outcome, with its canonical link.
+        Family of the outcome, with its canonical link.
     n, p, q : int
-        Rows, protected columns and features, each at least 1.
+        Numbers of rows, protected columns and features, each at least 1.
     rho : float, default 1.0
-        How strongly the protected columns load on the features; the paper has 0, 1 and 2.
+        Coefficient of the features in the protected columns; the paper uses 0, 1 and 2.
     random_state : int or numpy.random.Generator, optional
-        A seed, or the generator to draw from. None takes a fresh seed from the operating system.
+        Seed or generator; by default, a seed from the operating system.
     signal : float, default 1.0
-        The standard deviation of the linear predictor, between 0 and 5.
-
-    Returns
-    -------
-    SyntheticData
-        The arrays `Z`, `X`, `y` and the coefficients.
+        Standard deviation of the linear predictor, between 0 and 5.
 
     Examples
     --------
@@ -114,7 +109,7 @@ def make_synthetic(
 
 
 def _coefficients(rng: np.random.Generator, p: int, q: int, rho: float, signal: float) -> tuple[Array, Array]:
-    """Draw the coefficients of Z (q,) and of X (p,); the linear predictor has the standard deviation `signal`."""
+    """Draw coefficients of Z (q,) and X (p,) that give the linear predictor the standard deviation `signal`."""
     b = FEATURE_SPREAD * rng.standard_normal(q)
     c = rng.standard_normal(p)
     m = min(p, q)
@@ -126,7 +121,7 @@ def _coefficients(rng: np.random.Generator, p: int, q: int, rho: float, signal: 
 
 
 def _check(family: str, sizes: dict[str, int], rho: float, signal: float) -> None:
-    """Raise an :class:`~setsquare.errors.InputError` for what cannot be drawn."""
+    """Raise an :class:`~setsquare.errors.InputError` for invalid arguments."""
     if family not in ("binomial", "poisson"):
         raise InputError(f'family must be "binomial" or "poisson", not {family!r}.')
     for name, size in sizes.items():

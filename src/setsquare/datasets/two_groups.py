@@ -1,4 +1,4 @@
-"""Two groups of images that differ by a true signal and by a confounder: the synthetic study of MetadataNorm.
+"""Images of two groups that differ in a true signal and a confounder: the synthetic study of MetadataNorm.
 
 Lu et al., "Metadata Normalization", CVPR 2021, after Adeli et al., "Representation learning with statistical
 independence to mitigate bias", WACV 2021.
@@ -14,22 +14,22 @@ from scipy.special import ndtr
 from setsquare._typing import Array
 from setsquare.errors import InputError
 
-#: Intensities of the first and the second group are uniform between these, those of signal and confounder alike.
+#: Bounds of the uniform intensities of the first and second group, for both signal and confounder.
 RANGES = np.array([[1.0, 4.0], [3.0, 6.0]])
-#: Half the width of a kernel, in standard deviations of the square of its profile, and the spread of a pixel's noise.
+#: Half the width of a kernel, in standard deviations of its squared profile; standard deviation of the pixel noise.
 N_SIGMA, NOISE = 5.0, 0.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TwoGroups:
-    """Images of two groups, and what they were made of.
+    """Images of two groups, with the intensities of signal and confounder.
 
     Attributes
     ----------
     images : array of shape (n, size, size)
-        Kernels of the intensity `signal` on the main diagonal, one of the intensity `confounder` below it, and noise.
+        Kernels with intensity `signal` on the main diagonal, one with intensity `confounder` below it, and noise.
     group : array of shape (n,)
-        0 or 1: what is to be predicted.
+        Group to predict, 0 or 1.
     signal, confounder : array of shape (n,)
     """
 
@@ -48,29 +48,26 @@ def make_two_groups(
 ) -> TwoGroups:
     r"""Draw images as in MetadataNorm's synthetic study.
 
-    Four quadrants: on the main diagonal a Gaussian kernel times the signal, below it the same kernel times the
-    confounder, above it nothing. Within a group signal and confounder are independent, each uniform on [1, 4] in
-    group 0 and on [3, 6] in group 1.
+    Each image has four quadrants: on the main diagonal a Gaussian kernel times the signal, below it the same kernel
+    times the confounder, above it only noise. Within a group, signal and confounder are independent, each uniform on
+    [1, 4] in group 0 and on [3, 6] in group 1.
 
     Parameters
     ----------
     n_per_group : int, default 1000
-        As in the study.
+        Number of images per group; the study uses 1000.
     random_state : int or numpy.random.Generator, optional
-        A seed, or the generator to draw from. None takes a fresh seed from the operating system.
+        Seed or generator; by default, a seed from the operating system.
     size : int, default 32
-        Pixels a side, even. The kernels have the same norm, and so the same signal to noise, for every size.
+        Pixels per side, an even number. The norm of the kernels, and so the signal-to-noise ratio, is the same for
+        every size.
     confounded : bool, default True
-        False draws the confounder without regard to the group, from the same values: accuracy on such images shows
-        what a classifier owes to the confounder.
-
-    Returns
-    -------
-    TwoGroups
+        If False, the same confounder values are assigned independently of the group: accuracy on such images shows how
+        much a classifier relies on the confounder.
 
     See Also
     --------
-    best_accuracy : What can be reached with and without the confounder.
+    best_accuracy : Largest accuracy with and without the confounder.
 
     Examples
     --------
@@ -97,15 +94,15 @@ def make_two_groups(
 def best_accuracy(*, confounder: bool) -> float:
     """Return the largest accuracy that any classifier can have on confounded images, in the limit of little noise.
 
-    The uniform densities of the groups are equal where they overlap, on a third of each range. Only there must a
-    classifier guess: with the signal alone for a third of the images, with the confounder as well only where both
-    overlap.
+    The uniform densities of the groups overlap on a third of each range, and are equal there. Only there a classifier
+    must guess: for a third of the images if it uses only the signal, and only where both overlap if it also uses the
+    confounder.
 
     Parameters
     ----------
     confounder : bool
-        Whether the classifier may use the confounder besides the signal. Without it, the accuracy is the same on
-        images that are not confounded.
+        Whether the classifier may also use the confounder. If not, the accuracy is the same on images that are not
+        confounded.
 
     Examples
     --------
@@ -118,13 +115,13 @@ def best_accuracy(*, confounder: bool) -> float:
 
 
 def _kernel(size: int) -> Array:
-    """Gaussian kernel (size, size), of the published norm at any size; for 16 pixels it is the published one."""
+    """Gaussian kernel (size, size) with the published norm; for 16 pixels it is the published kernel."""
     kernel = _published_kernel(size)
     return kernel * float(np.linalg.norm(_published_kernel(16)) / np.linalg.norm(kernel))
 
 
 def _published_kernel(size: int) -> Array:
-    """Square root of a Gaussian's mass in each pixel, with the sum 1."""
+    """Square root of the Gaussian mass in each pixel, normalised to the sum 1."""
     margin = 0.5 * (2.0 * N_SIGMA + 1.0) / size
     edges = np.linspace(-N_SIGMA - margin, N_SIGMA + margin, size + 1)
     root: Array = np.sqrt(np.diff(ndtr(edges)))

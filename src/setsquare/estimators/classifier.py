@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -83,37 +82,6 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     >>> bool(abs(np.corrcoef(age, p)[0, 1]) < 1e-8)
     True
     """
-
-    def __init__(
-        self,
-        protected: str | int | Sequence[str | int] | None = None,
-        solver: str = "auto",
-        l2: float = 0.0,
-        *,
-        use_protected: bool = False,
-        coding: Literal["dummy", "cells"] = "dummy",
-        reference: Mapping[str, Any] | None = None,
-        missing: str = "error",
-        unseen: str = "error",
-        max_iter: int | None = None,
-        tol: float = 1e-8,
-        warm_start: bool = False,
-        n_restarts: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self.protected = protected
-        self.solver = solver
-        self.l2 = l2
-        self.use_protected = use_protected
-        self.coding = coding
-        self.reference = reference
-        self.missing = missing
-        self.unseen = unseen
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.n_restarts = n_restarts
-        self.random_state = random_state
 
     def fit(
         self, X: Table, y: Any, protected: Table | None = None, sample_weight: Any = None, offset: Any = None

@@ -42,19 +42,36 @@ from setsquare.tables.validation import check_alignment, read_offset, read_weigh
 class OrthogonalGLM(BaseEstimator, ABC):
     """Base of classifier and regressor: read tables, solve, check the certificate, predict."""
 
-    protected: str | int | Sequence[str | int] | None
-    solver: str
-    l2: float
-    use_protected: bool
-    coding: Literal["dummy", "cells"]
-    reference: Mapping[str, Any] | None
-    missing: str
-    unseen: str
-    max_iter: int | None
-    tol: float
-    warm_start: bool
-    n_restarts: int
-    random_state: Any
+    def __init__(
+        self,
+        protected: str | int | Sequence[str | int] | None = None,
+        solver: str = "auto",
+        l2: float = 0.0,
+        *,
+        use_protected: bool = False,
+        coding: Literal["dummy", "cells"] = "dummy",
+        reference: Mapping[str, Any] | None = None,
+        missing: str = "error",
+        unseen: str = "error",
+        max_iter: int | None = None,
+        tol: float = 1e-8,
+        warm_start: bool = False,
+        n_restarts: int = 0,
+        random_state: Any = None,
+    ) -> None:
+        self.protected = protected
+        self.solver = solver
+        self.l2 = l2
+        self.use_protected = use_protected
+        self.coding = coding
+        self.reference = reference
+        self.missing = missing
+        self.unseen = unseen
+        self.max_iter = max_iter
+        self.tol = tol
+        self.warm_start = warm_start
+        self.n_restarts = n_restarts
+        self.random_state = random_state
 
     def _columns(self) -> Columns:
         return Columns(self.protected, self.use_protected, self.coding, self.reference, self.missing, self.unseen)

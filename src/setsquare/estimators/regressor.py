@@ -75,21 +75,23 @@ random_state
         n_restarts: int = 0,
         random_state: Any = None,
     ) -> None:
+        super().__init__(
+            protected,
+            solver,
+            l2,
+            use_protected=use_protected,
+            coding=coding,
+            reference=reference,
+            missing=missing,
+            unseen=unseen,
+            max_iter=max_iter,
+            tol=tol,
+            warm_start=warm_start,
+            n_restarts=n_restarts,
+            random_state=random_state,
+        )
         self.family = family
-        self.protected = protected
-        self.solver = solver
-        self.l2 = l2
         self.link = link
-        self.use_protected = use_protected
-        self.coding = coding
-        self.reference = reference
-        self.missing = missing
-        self.unseen = unseen
-        self.max_iter = max_iter
-        self.tol = tol
-        self.warm_start = warm_start
-        self.n_restarts = n_restarts
-        self.random_state = random_state
 
     def fit(
         self, X: Table, y: Any, protected: Table | None = None, sample_weight: Any = None, offset: Any = None

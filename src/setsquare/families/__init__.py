@@ -1,12 +1,12 @@
-"""Families and activations as values.
+"""Families and activations.
 
-An :class:`Activation` is a monotone function ``h`` with its first two derivatives and its antiderivative ``H`` (convex,
-because ``h`` increases). A :class:`Family` pairs an activation (the inverse link) with a loss: the negative
+An :class:`Activation` is an increasing function ``h`` with its first two derivatives and its antiderivative ``H``,
+which is convex. A :class:`Family` pairs an activation (the inverse link) with a loss: the negative
 log-likelihood of one row as a function of the linear predictor ``eta``, without constants.
 
-With the canonical link the loss is ``H(eta) - y*eta`` and needs nothing of its own: its derivatives are ``h - y`` and
-``h'``. Families with a log link that is not canonical bring the three functions themselves. An ``eta`` outside the
-domain of a link has the loss infinity, so that a line search steps back from it.
+With the canonical link the loss is ``H(eta) - y*eta`` with derivatives ``h - y`` and ``h'``. Families with a log link
+that is not canonical define loss and derivatives themselves. The loss is infinite for an ``eta`` outside the domain of
+the link, so that a line search steps back.
 """
 
 from setsquare.families.activations import Activation

@@ -1,7 +1,7 @@
 """Activations: monotone functions ``h`` with their derivatives and antiderivative.
 
-Nothing is clipped. Where a value exceeds float64 it is an infinity of the right sign; an ``eta`` outside the domain has
-the mean NaN.
+Nothing is clipped. Values that exceed float64 become infinite with the right sign; the mean is NaN for an ``eta``
+outside the domain.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Four = tuple[Array, Array, Array, Array]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Activation:
-    """A monotone function ``h`` and what the solvers need of it.
+    """An increasing function ``h``, with the derivatives and the inverse that the solvers need.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Activation:
     inverse : callable
         ``mu -> eta``; ``None`` where ``h`` is not invertible (ReLU).
     domain, range : tuple of float
-        Open interval of ``eta`` and closure of the values of ``h``.
+        Open interval of valid ``eta``, and closed interval of the values of ``h``.
     """
 
     name: str
@@ -72,20 +72,20 @@ def _identity(eta: Array) -> Four:
 
 
 def _sigmoid(eta: Array) -> Four:
-    # One exponential for all of them; neither mu nor 1 - mu loses a digit.
+    # A single exponential for all four; neither mu nor 1 - mu loses digits.
     e = np.exp(-np.abs(eta))
     above = 1.0 + e
     large = 1.0 / above
     small = e * large
     mu = np.where(eta >= 0.0, large, small)
     slope = large * small
-    # log1p(e), which would take as long as all the rest: the logarithm of the rounded sum, and what rounding took off.
+    # np.log1p(e) would take as long as all the rest: use the logarithm of the rounded sum plus the rounding error.
     log1p = np.log(above) + (e - (above - 1.0)) * large
     return np.maximum(eta, 0.0) + log1p, mu, slope, slope * (1.0 - 2.0 * mu)
 
 
 def softplus(eta: Array) -> Array:
-    """``log(1 + exp(eta))``, exact for any size of ``eta``."""
+    """``log(1 + exp(eta))``, accurate for any ``eta``."""
     positive: Array = np.maximum(eta, 0.0)
     return positive + np.log1p(np.exp(-np.abs(eta)))
 
@@ -96,7 +96,7 @@ def _logit(mu: Array) -> Array:
 
 
 def exp(eta: Array) -> Array:
-    """``exp(eta)``, infinite beyond float64 without a warning."""
+    """``exp(eta)``, without a warning where it overflows to infinity."""
     with np.errstate(over="ignore"):
         return np.exp(eta)
 
@@ -128,14 +128,14 @@ def _tanh(eta: Array) -> Four:
 
 
 def softmax(scores: Array) -> Array:
-    """Softmax of each row, stable for any size of the scores."""
+    """Softmax of each row, stable for any scores."""
     p: Array = np.exp(scores - scores.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
     return p
 
 
 def log_sum_exp(scores: Array) -> Array:
-    """Antiderivative of the softmax, one value a row."""
+    """Antiderivative of the softmax, one value per row."""
     top: Array = scores.max(axis=-1, keepdims=True)
     total: Array = np.log(np.exp(scores - top).sum(axis=-1)) + top[..., 0]
     return total
@@ -147,7 +147,7 @@ def _softmax(eta: Array) -> Four:
     return log_sum_exp(eta), p, slope, slope * (1.0 - 2.0 * p)
 
 
-def _power(eta: Array, power: float) -> Four:
+def _power(power: float, eta: Array) -> Four:
     """Canonical mean of a Tweedie family: ``mu = ((1-power) eta)^(1/(1-power))``; ``h' = V(mu) = mu^power``."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         base: Array = np.where(eta < 0.0, (1.0 - power) * eta, np.nan)
@@ -156,13 +156,13 @@ def _power(eta: Array, power: float) -> Four:
         return H, mu, mu**power, power * mu ** (2.0 * power - 1.0)
 
 
-def _power_link(mu: Array, power: float) -> Array:
+def _power_link(power: float, mu: Array) -> Array:
     with np.errstate(divide="ignore"):
         eta: Array = mu ** (1.0 - power) / (1.0 - power)
     return eta
 
 
-def _negative_binomial(eta: Array, theta: float) -> Four:
+def _negative_binomial(theta: float, eta: Array) -> Four:
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         below: Array = np.where(eta < 0.0, eta, np.nan)
         mu = theta / np.expm1(-below)
@@ -170,7 +170,7 @@ def _negative_binomial(eta: Array, theta: float) -> Four:
         return -theta * np.log(-np.expm1(below)), mu, variance, (1.0 + 2.0 * mu / theta) * variance
 
 
-def _negative_binomial_link(mu: Array, theta: float) -> Array:
+def _negative_binomial_link(theta: float, mu: Array) -> Array:
     with np.errstate(divide="ignore"):
         return -np.log1p(theta / mu)
 
@@ -180,37 +180,23 @@ SIGMOID = Activation("sigmoid", _sigmoid, inverse=_logit, range=(0.0, 1.0))
 EXP = Activation("exp", _exp, inverse=_log, range=(0.0, np.inf))
 RELU = Activation("relu", _relu, inverse=None, range=(0.0, np.inf))
 TANH = Activation("tanh", _tanh, inverse=np.arctanh, range=(-1.0, 1.0))
-#: Vector-valued along the last axis; the derivatives are the diagonals, ``H`` is one value a row.
+#: Vector-valued along the last axis; the derivatives are the diagonals, ``H`` has one value per row.
 SOFTMAX = Activation("softmax", _softmax, inverse=_log, range=(0.0, 1.0))
 #: The mean of the log-binomial family: ``exp``, but only for negative ``eta``.
 EXP_BELOW_ONE = Activation("exp-below-one", _exp_below_one, _log, domain=(-np.inf, 0.0), range=(0.0, 1.0))
 
 
-def power_activation(power: float) -> Activation:
-    """Canonical mean function of the Tweedie family of this power."""
-    return Activation(
-        f"power:{power!r}",
-        partial(_power, power=power),
-        partial(_power_link, power=power),
-        domain=(-np.inf, 0.0),
-        range=(0.0, np.inf),
-    )
-
-
-def negative_binomial_activation(theta: float) -> Activation:
-    """Canonical mean function of the negative binomial family."""
-    return Activation(
-        f"negative-binomial:{theta!r}",
-        partial(_negative_binomial, theta=theta),
-        partial(_negative_binomial_link, theta=theta),
-        domain=(-np.inf, 0.0),
-        range=(0.0, np.inf),
-    )
-
-
 ACTIVATIONS = {a.name: a for a in (IDENTITY, SIGMOID, EXP, RELU, TANH, SOFTMAX, EXP_BELOW_ONE)}
-_PARAMETRIC = {"power": power_activation, "negative-binomial": negative_binomial_activation}
+_PARAMETRIC = {"power": (_power, _power_link), "negative-binomial": (_negative_binomial, _negative_binomial_link)}
+
+
+def parametric_activation(name: str, parameter: float) -> Activation:
+    """Canonical mean function of the Tweedie ("power") or negative binomial ("negative-binomial", theta) family."""
+    mean, link = _PARAMETRIC[name]
+    return Activation(
+        f"{name}:{parameter!r}", partial(mean, parameter), partial(link, parameter), (-np.inf, 0.0), (0.0, np.inf)
+    )
 
 
 def _restore_activation(name: str, parameter: float | None) -> Activation:
-    return ACTIVATIONS[name] if parameter is None else _PARAMETRIC[name](parameter)
+    return ACTIVATIONS[name] if parameter is None else parametric_activation(name, parameter)

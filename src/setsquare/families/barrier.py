@@ -1,4 +1,4 @@
-"""A logarithmic barrier that keeps linear predictors off the edge of a link's domain."""
+"""Logarithmic barrier that keeps linear predictors inside the domain of a link."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from setsquare.families.softmax import RowTerms
 
 
 def add_barrier(terms: RowTerms, eta: Array, edge: float, strength: float) -> RowTerms:
-    """Add ``-strength log(edge - eta)`` to the loss of each row, with its derivatives; ``eta`` is (n, 1).
+    """Add ``-strength log(edge - eta)`` to the loss of each row, and its derivatives; ``eta`` is (n, 1).
 
     Examples
     --------
@@ -30,6 +30,6 @@ def add_barrier(terms: RowTerms, eta: Array, edge: float, strength: float) -> Ro
 
 
 def barrier_loss(eta: Array, edge: float, strength: float) -> Array:
-    """``-strength log(edge - eta)`` of each row, (n,); infinite outside the domain."""
+    """``-strength log(edge - eta)`` for each row, (n,); infinite outside the domain."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(eta[:, 0] < edge, -strength * np.log(edge - eta[:, 0]), np.inf)

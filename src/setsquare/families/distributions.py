@@ -1,4 +1,4 @@
-"""Families: a loss and an activation, as one value."""
+"""Families: a distribution with its link, loss and deviance."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from setsquare.families.activations import (
     SOFTMAX,
     Activation,
     Three,
-    negative_binomial_activation,
-    power_activation,
+    parametric_activation,
 )
 from setsquare.families.softmax import RowTerms, softmax_terms, softmax_values
 
@@ -35,20 +34,20 @@ class Family:
     ----------
     name : str
     link : str
-        "canonical" or "log" (for gaussian, the canonical link is the identity; for binomial, the logit).
+        "canonical" (identity for gaussian, logit for binomial, ...) or "log".
     activation : Activation
         The mean function ``h``.
     unit_deviance : callable
-        ``(y, mu) -> deviance of each row``.
+        ``(y, mu) ->`` deviance of each row.
     outcome_range : tuple of float
-        Smallest and largest possible outcome.
+        Smallest and largest possible outcomes.
     open_below : bool
-        Whether the smallest value itself is excluded (gamma: y > 0).
+        Whether the smallest value is excluded (gamma: y > 0).
     own_loss : callable or None
-        ``(y, eta) -> (loss, slope, curvature)`` where ``H(eta) - y*eta`` will not do: the link is not canonical, or
-        (gaussian) the two terms would cancel.
+        ``(y, eta) -> (loss, slope, curvature)`` where ``H(eta) - y*eta`` does not apply, because the link is not
+        canonical, or loses digits to cancellation (gaussian).
     parameter : float or None
-        Power of the Tweedie family, theta of the negative binomial one.
+        Power of the Tweedie family, or theta of the negative binomial family.
     """
 
     name: str
@@ -67,13 +66,13 @@ class Family:
 
     @property
     def is_convex(self) -> bool:
-        """Whether the loss is known to be convex in ``eta``; else fits can have several optima."""
+        """Whether the loss is known to be convex in ``eta``; otherwise a fit can have several optima."""
         if self.link == "canonical" or self.name in ("binomial", "poisson", "gamma", "negative_binomial"):
             return True
         return self.name == "tweedie" and self.parameter is not None and self.parameter <= 2.0
 
     def row_losses(self, y: Array, eta: Array) -> Three:
-        """Negative log-likelihood of each row without constants, with two derivatives in ``eta``."""
+        """Negative log-likelihood of each row without constants, and its first two derivatives in ``eta``."""
         if self.own_loss is not None:
             return self.own_loss(y, eta)
         return self._canonical_losses(y, eta, *self.activation.evaluate(eta)[:3])
@@ -85,12 +84,7 @@ class Family:
         return loss, h - y, slope
 
     def terms(self, y: Array, eta: Array, v: Array) -> RowTerms:
-        """Everything a row adds to the objective; ``v`` = Q lambda is the multiplier that the row sees.
-
-        Parameters
-        ----------
-        y, eta, v : ndarray of shape (n, k)
-        """
+        """Contribution of each row to the objective; ``v = Q @ lam`` holds the multipliers per row; all are (n, k)."""
         if self.is_vector:
             return softmax_terms(y, eta, v)
         y, eta, v = y[:, 0], eta[:, 0], v[:, 0]
@@ -100,7 +94,7 @@ class Family:
         return RowTerms(loss, slope[:, None], (curvature + d2h * v)[:, None, None], h[:, None], dh[:, None, None])
 
     def value_terms(self, y: Array, eta: Array) -> tuple[Array, Array]:
-        """Loss (n,) and mean (n, k) alone: what a line search needs."""
+        """Loss (n,) and mean (n, k) only, for a line search."""
         if self.is_vector:
             return softmax_values(y, eta)
         y, eta = y[:, 0], eta[:, 0]
@@ -109,7 +103,7 @@ class Family:
         return loss, h[:, None]
 
     def deviance(self, y: Array, mu: Array, weight: Array | None = None) -> float:
-        """Deviance, summed over the rows.
+        """Sum of the deviances of all rows.
 
         Examples
         --------
@@ -121,7 +115,7 @@ class Family:
         return float(np.sum(units if weight is None else units * weight))
 
     def check_outcome(self, y: Array, name: str = "the outcome") -> None:
-        """Raise one clear sentence if ``y`` holds a value that this family cannot produce."""
+        """Raise an :class:`~setsquare.errors.OutcomeRangeError` if the family cannot produce a value of ``y``."""
         low, high = self.outcome_range
         outside = (y <= low) if self.open_below else (y < low)
         outside |= y > high
@@ -173,7 +167,7 @@ def _check_link(link: str) -> None:
 
 
 def tweedie(power: float = 1.5, link: str = "log") -> Family:
-    """Tweedie family with variance ``mu^power``, power > 1: compound Poisson below 2, gamma at 2, positive above.
+    """Tweedie family with variance ``mu^power``: compound Poisson for 1 < power < 2, gamma for 2, positive above 2.
 
     Examples
     --------
@@ -185,13 +179,13 @@ def tweedie(power: float = 1.5, link: str = "log") -> Family:
     _check_link(link)
     deviance = losses.gamma_deviance if power == 2.0 else partial(losses.tweedie_deviance, power=power)
     loss = partial(losses.tweedie_log_loss, power=power) if link == "log" else None
-    h = EXP if link == "log" else power_activation(power)
+    h = EXP if link == "log" else parametric_activation("power", power)
     name, parameter = ("gamma", None) if power == 2.0 else ("tweedie", float(power))
     return Family(name, link, h, deviance, _COUNT, power >= 2.0, loss, parameter)
 
 
 def gamma(link: str = "log") -> Family:
-    """Gamma family: the Tweedie family of power 2.
+    """Gamma family, the Tweedie family of power 2.
 
     Examples
     --------
@@ -202,7 +196,7 @@ def gamma(link: str = "log") -> Family:
 
 
 def negative_binomial(theta: float = 1.0, link: str = "log") -> Family:
-    """Negative binomial family with variance ``mu + mu^2/theta`` for a given ``theta``.
+    """Negative binomial family with variance ``mu + mu^2/theta`` for a fixed ``theta``.
 
     Examples
     --------
@@ -214,7 +208,7 @@ def negative_binomial(theta: float = 1.0, link: str = "log") -> Family:
     _check_link(link)
     deviance = partial(losses.negative_binomial_deviance, theta=theta)
     loss = partial(losses.negative_binomial_log_loss, theta=theta) if link == "log" else None
-    h = EXP if link == "log" else negative_binomial_activation(theta)
+    h = EXP if link == "log" else parametric_activation("negative-binomial", theta)
     return Family("negative_binomial", link, h, deviance, _COUNT, False, loss, float(theta))
 
 
@@ -232,16 +226,16 @@ FAMILIES = (*_FIXED, *_MAKERS)
 
 
 def family(name: str | Family, link: str | None = None, parameter: float | None = None) -> Family:
-    """Look a family up by name; a :class:`Family` passes through.
+    """Return the family with the given name; a :class:`Family` is returned as it is.
 
     Parameters
     ----------
     name : str or Family
         "gaussian", "binomial", "multinomial", "poisson", "gamma", "tweedie" or "negative_binomial".
     link : {"canonical", "log"}, optional
-        By default the canonical link for the first four, log for the others.
+        By default canonical for the first four, log for the others.
     parameter : float, optional
-        Power of the Tweedie family (1.5), theta of the negative binomial one (1.0).
+        Power of the Tweedie family (1.5 by default) or theta of the negative binomial family (1.0).
 
     Examples
     --------
@@ -257,14 +251,14 @@ def family(name: str | Family, link: str | None = None, parameter: float | None 
     if name in _MAKERS:
         return _MAKERS[name](link=link) if parameter is None else _MAKERS[name](parameter, link)
     if parameter is not None:
-        raise InputError(f"The {name} family has no parameter, so it cannot be {parameter}.")
+        raise InputError(f"The {name} family has no parameter, but parameter={parameter} was passed: leave it out.")
     if link not in _FIXED[name]:
-        raise InputError(f"The {name} family has its canonical link only, not {link!r}.")
+        raise InputError(f"The {name} family supports only its canonical link, not {link!r}.")
     return _FIXED[name][link]
 
 
 def activation(name: str | Activation | Family) -> Activation:
-    """Look an activation up: "identity", "sigmoid", "exp", "relu", "tanh", or the mean function of a family.
+    """Return an activation by name ("identity", "sigmoid", "exp", "relu", "tanh"), or the mean function of a family.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Losses with a log link that is not canonical, and unit deviances.
+"""Losses for log links that are not canonical, and unit deviances.
 
-A loss returns the negative log-likelihood of each row without constants and its two derivatives in ``eta``.
+A loss returns the negative log-likelihood of each row, without constants, and its first two derivatives in ``eta``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def tweedie_log_loss(y: Array, eta: Array, power: float) -> Three:
             push - pull,
             (power - 1.0) * pull + (2.0 - power) * push,
         )
-    # Both terms overflow together here, so the common factor comes out first.
+    # Both terms overflow together for power > 2, so factor out what they share.
     factor, ratio = exp((2.0 - power) * eta), y * exp(-eta)
     with np.errstate(over="ignore"):
         return (
@@ -71,7 +71,7 @@ def gaussian_deviance(y: Array, mu: Array) -> Array:
 
 
 def binomial_deviance(y: Array, mu: Array) -> Array:
-    """Binomial deviance; ``y`` may be a share."""
+    """Binomial deviance; ``y`` may be a proportion."""
     z, nu = 1.0 - y, 1.0 - mu
     units: Array = 2.0 * (xlogy(y, y) - xlogy(y, mu)) + 2.0 * (xlogy(z, z) - xlogy(z, nu))
     return units

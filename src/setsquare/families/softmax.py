@@ -1,4 +1,4 @@
-"""The softmax, in orthonormal contrasts: classes minus one linear predictors a row, each of them identified."""
+"""Softmax in orthonormal contrasts: one linear predictor fewer than classes, all of them identified."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from setsquare.families.activations import log_sum_exp, softmax
 
 
 class RowTerms(NamedTuple):
-    """What one row adds to the objective, for ``k`` linear predictors a row (1, or classes minus one).
+    """Contribution of each row to the objective, for ``k`` linear predictors per row (1, or classes minus one).
 
     Shapes: ``loss`` (n,); ``slope`` and ``mean`` (n, k); ``curvature`` and ``mean_slope`` (n, k, k). ``curvature``
-    is that of the Lagrangian, so it holds the constraint's share as well.
+    is that of the Lagrangian, which includes the constraint.
     """
 
     loss: Array
@@ -25,7 +25,7 @@ class RowTerms(NamedTuple):
 
 
 def contrasts(n_classes: int) -> Array:
-    """Orthonormal contrasts, (classes, classes - 1): softmax sees only differences between its inputs.
+    """Orthonormal contrasts, (classes, classes - 1); the softmax depends only on differences of its inputs.
 
     Examples
     --------
@@ -34,7 +34,7 @@ def contrasts(n_classes: int) -> Array:
     True
     """
     C = np.zeros((n_classes, n_classes - 1))
-    for j in range(1, n_classes):  # Helmert: class j against the mean of those before it
+    for j in range(1, n_classes):  # Helmert: class j against the mean of the earlier classes
         C[:j, j - 1] = -1.0 / np.sqrt(j * (j + 1.0))
         C[j, j - 1] = j / np.sqrt(j * (j + 1.0))
     return C
@@ -48,12 +48,12 @@ def softmax_values(y: Array, eta: Array) -> tuple[Array, Array]:
 
 
 def softmax_terms(y: Array, eta: Array, v: Array) -> RowTerms:
-    """Everything a row adds to the objective, with the multiplier ``v`` in contrasts as well."""
+    """Contribution of each row to the objective, with the multipliers ``v`` also in contrasts."""
     C = contrasts(eta.shape[1] + 1)
     scores, multipliers = eta @ C.T, v @ C.T
     p = softmax(scores)
     loss, mean = log_sum_exp(scores) - np.einsum("nk,nk->n", y, eta), p @ C
-    # The constraint's share of the Lagrangian is s = v'p; with u = p*(v - s) its Hessian is diag(u) - up' - pu'.
+    # The constraint adds s = v'p to the Lagrangian; with u = p*(v - s) its Hessian is diag(u) - up' - pu'.
     u = p * (multipliers - np.einsum("nk,nk->n", multipliers, p)[:, None])
     pairs = C[:, :, None] * C[:, None, :]
     cross = (u @ C)[:, :, None] * mean[:, None, :]

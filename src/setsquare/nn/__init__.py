@@ -1,4 +1,4 @@
-"""Networks: blind any layer of a torch model to the protected columns, while training or afterwards."""
+"""Neural networks: remove protected columns from any layer of a torch model, during training or afterwards."""
 
 from setsquare._extras import require
 
@@ -6,11 +6,12 @@ require("Networks need", "torch")
 
 from setsquare.nn import functional
 from setsquare.nn.audit import audit_layer
+from setsquare.nn.blinding import Blinded, blind
 from setsquare.nn.constraint import OrthogonalityConstraint
-from setsquare.nn.fitting import LayerFit, fit_layer
 from setsquare.nn.head import refit_head
-from setsquare.nn.hooks import Blinded, LayerInfo, blind, list_layers
-from setsquare.nn.layer import Orthogonalize
+from setsquare.nn.layer_fit import LayerFit, fit_layer
+from setsquare.nn.network_layers import LayerInfo, list_layers
+from setsquare.nn.orthogonalize import Orthogonalize
 
 __all__ = [
     "Blinded",

@@ -1,4 +1,4 @@
-"""Activations of tensors: the counterpart of :mod:`setsquare.families.activations`."""
+"""Activation functions for tensors: the torch counterpart of :mod:`setsquare.families.activations`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Activation(NamedTuple):
     slope: Callable[[Tensor], Tensor]
 
     def terms(self, u: Tensor, spare: Tensor) -> Terms:
-        """All that a Newton step needs; ``u`` and ``spare`` may be overwritten."""
+        """Return everything that a Newton step needs; ``u`` and ``spare`` may be overwritten."""
         if self.h is torch.relu:
             out = u.relu_()
             square = torch.mul(out, out, out=spare).sum(0)
@@ -36,7 +36,7 @@ class Activation(NamedTuple):
         return Terms(self.H(u).sum(0), torch.mul(out, out, out=spare).sum(0), out, self.slope(u))
 
     def times_slope(self, g: Tensor, u: Tensor, out: Tensor) -> Tensor:
-        """``g h'(u)`` in the memory ``out``, which may be that of ``g`` or ``u``."""
+        """Write ``g h'(u)`` to ``out``, which may be ``g`` or ``u`` itself."""
         if self.h is torch.relu:
             torch.ops.aten.threshold_backward.grad_input(g, u, 0.0, grad_input=out)
             return out
@@ -46,7 +46,7 @@ class Activation(NamedTuple):
 ACTIVATIONS = {
     "identity": Activation(lambda u: 0.5 * u.square(), lambda u: u, torch.ones_like),
     "relu": Activation(lambda u: 0.5 * u.relu().square(), torch.relu, lambda u: (u > 0.0).to(u.dtype)),
-    # Products of two sigmoids: one minus the square of something near one has no digits left.
+    # Products of two sigmoids: 1 - h² would lose all digits to cancellation where h is close to 1.
     "sigmoid": Activation(lambda u: -F.logsigmoid(-u), torch.sigmoid, lambda u: torch.sigmoid(u) * torch.sigmoid(-u)),
     "tanh": Activation(
         lambda u: -u - F.logsigmoid(-2.0 * u),

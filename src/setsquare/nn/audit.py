@@ -1,4 +1,4 @@
-"""Audit a layer of a network: do its units follow the protected columns at test time."""
+"""Audit the output of a network's layer at test time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from setsquare.auditing import AuditResult, Evaluation, Test, audit
 from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED, RELU_GAIN
 from setsquare.auditing.verdict import judge
 from setsquare.errors import InputError
-from setsquare.nn.layer_outputs import Tap, read_layer
+from setsquare.nn.layer_outputs import OutputCollector, collect_outputs
 from setsquare.notes import Note
 from setsquare.tables.validation import check_choice
 
-#: Evaluation models of a layer; all but the first look at its leading principal components.
+#: Evaluation models for a layer; all but the first use its leading principal components.
 EVALUATIONS = ("tensor", *PERMUTATION_BASED)
 
 
@@ -42,39 +42,41 @@ def audit_layer(
     random_state: int = 0,
     **options: Any,
 ) -> AuditResult:
-    """Audit what a layer puts out at test time, unit by unit and jointly.
+    """Audit the output of a layer at test time, for each unit and jointly.
 
-    The network runs once over the loader, in ``eval`` mode and without gradients, and is left as it was. For a blinded
-    network this is the layer's output *after* the correction. A correction that was fitted on these rows passes here
-    whatever it does to new ones: audit rows that it has not seen.
+    The network runs once over the loader, in ``eval`` mode and without gradients, and is not changed. For a blinded
+    network, the output *after* the correction is audited. Audit rows that the correction was not fitted on: on its own
+    training rows it passes the audit whatever it does to new rows.
 
     Parameters
     ----------
     model : torch.nn.Module
         Any network, or one from :func:`~setsquare.nn.blind`.
     loader : iterable
-        Batches ``(inputs, ..., protected)``. The last element goes to the network as ``protected=`` if its ``forward``
-        has such a parameter (a blinded one has).
+        Batches ``(inputs, ..., protected)``. The last element is passed to the network as ``protected=`` if its
+        ``forward`` has this parameter, as that of a blinded network does.
     layer : str
-        A name as in :func:`~setsquare.nn.list_layers` of the network itself; ``"relu#2"`` is the second call in a pass.
+        Name of a layer of the original network, see :func:`~setsquare.nn.list_layers`; ``"relu#2"`` is its second call
+        in a forward pass.
     protected : dataframe, series or array, optional
-        Protected columns of all rows, in the loader's order. By default the last element of each batch.
+        Protected columns of all rows, in the order of the loader. By default, the last element of each batch.
     evaluation : str or sequence of str
-        "tensor", the linear model of all units, is always done: it gives the effect map and the bounds. Also "relu",
-        "relu without intercept", "forest", "independence", see Notes. The verdict heeds all of them, adjusted by Holm.
+        "tensor", a linear model of all units, is always included: it gives the effect map and the bounds. Further
+        models are "relu", "relu without intercept", "forest" and "independence", see Notes. The verdict uses all of
+        them, with Holm's adjustment.
     pool : int, tuple of int or callable, optional
-        Axes of the output to average over, rows being axis 0, such as ``(2, 3)`` for the space of a convolution; or
-        what to audit instead of the output, as a function of it, such as ``torch.relu``.
+        Axes of the output to average over, where axis 0 holds the rows, such as ``(2, 3)`` for the spatial axes of a
+        convolution; or a function that is applied to the output first, such as ``torch.relu``.
     n_components : int
-        Number of principal components and units for the other evaluation models.
+        Number of principal components, and of units, for the other evaluation models.
     output : int or str, optional
-        Which element to audit where the layer returns a tuple or a dict.
+        Element to audit if the layer returns a tuple or a dict.
     batch_dim : int
-        Axis of the rows; 1 for sequence-first transformers.
+        Axis that holds the rows; 1 for sequence-first transformers.
     forward : callable, optional
-        ``forward(model, batch)``, for batches of another form.
+        ``forward(model, batch)``, for batches in another format.
     max_values : int
-        Rows times units that may be kept. The audit needs about 40 bytes for each.
+        Largest number of values (rows times units) to keep in memory. The audit needs about 40 bytes per value.
     confidence, n_permutations, random_state, **options
         As in :func:`setsquare.audit`; further options are ``cluster``, ``tolerance``, ``coding``, ``missing`` and
         ``max_rows``.
@@ -82,19 +84,19 @@ def audit_layer(
     Returns
     -------
     AuditResult
-        Its ``effect_map`` has the shape of the layer's output (without rows).
+        Its ``effect_map`` has the shape of the layer's output, without the row axis.
 
     Notes
     -----
-    The forest and the measures of dependence look at the leading principal components of the standardised units. The R²
-    of a forest does not change when units are rotated, so this is the forest of all units, up to the share of the
-    variance that the components leave out. A ReLU unit explains activations, not mixtures of them: it is fitted to the
-    unit nearest to each component, and the smallest p-value counts times their number. Neither choice looks at the
-    protected columns, so the permutation tests stay exact. What only a few units of little weight know, and not
-    linearly, can be missed: audit such units alone, with `pool`.
+    The forest and the measures of dependence use the leading principal components of the standardised units. The R² of
+    a forest does not change when the units are rotated, so this equals the forest of all units, up to the share of the
+    variance that the components leave out. A ReLU unit models an activation, not a mixture of activations: it is fitted
+    to the unit closest to each component, and the smallest p-value is multiplied by their number (Bonferroni). Neither
+    choice uses the protected columns, so the permutation tests stay exact. A nonlinear dependence of a few units with
+    low loadings can be missed: audit such units separately, with `pool`.
 
-    Every unit counts alike, however little it varies. A correction leaves its own trace, small as it is, in units that
-    hardly vary, such as those at the border of an image: on new rows these can follow the columns closely.
+    All units have the same weight, however little they vary. A correction leaves a small trace in units that hardly
+    vary, such as those at the border of an image: on new rows, these can correlate strongly with the protected columns.
 
     Examples
     --------
@@ -114,12 +116,12 @@ def audit_layer(
         check_choice("evaluation", name, EVALUATIONS)
     if n_components < 1:
         raise InputError(f"n_components={n_components} must be at least 1.")
-    tap = Tap(layer, output, batch_dim, pool, max_values)
-    units, columns = read_layer(model, loader, tap, protected, forward)
+    collector = OutputCollector(layer, output, batch_dim, pool, max_values)
+    units, columns = collect_outputs(model, loader, collector, protected, forward)
     judged: Callable[..., AuditResult] = partial(
         audit,
         protected=columns,
-        family="gaussian",  # units, even where the rows of a layer sum to one
+        family="gaussian",  # the outputs are units, even where they sum to one in each row
         confidence=confidence,
         n_permutations=n_permutations,
         random_state=random_state,
@@ -134,34 +136,28 @@ def audit_layer(
         decision = judge(evaluations, found.certificate, confidence=confidence, limits=found.limits, what=what)
         verdict, reason = decision.verdict, decision.reason
     notes = list(found.notes)
-    if tap.n_calls > 1:
-        text = "The network runs this layer {calls} times in a pass; {name}#2 is the second."
-        notes.append(Note("layer-runs-again", text, calls=tap.n_calls, name=tap.name))
+    if collector.n_calls > 1:
+        text = "The network calls this layer {calls} times per forward pass; {name}#2 is the second call."
+        notes.append(Note("layer-runs-again", text, calls=collector.n_calls, name=collector.name))
     n_tests = min(n_components, units[0].size) * len(evaluations)
     if any(name.startswith("relu") for name in names) and n_tests > (1.0 - confidence) * (n_permutations + 1):
         text = (
-            "With {count} permutations no p-value of relu is small enough to count among so many units: raise "
-            "n_permutations, or lower n_components."
+            "With {count} permutations no p-value of relu can be significant after adjustment for the number of units: "
+            "increase n_permutations, or reduce n_components."
         )
         notes.append(Note("few-permutations", text, severity="warning", count=n_permutations))
-    return replace(
-        found,
-        verdict=verdict,
-        reason=reason,
-        evaluations=evaluations,
-        notes=tuple(notes),
-    )
+    return replace(found, verdict=verdict, reason=reason, evaluations=evaluations, notes=tuple(notes))
 
 
 def _beyond_linear(
     units: np.ndarray[Any, Any], names: Sequence[str], components: int, seed: int, judged: Callable[..., AuditResult]
 ) -> tuple[Evaluation, ...]:
-    """Evaluate the leading principal components, or for ReLU the units nearest to them."""
+    """Evaluate the leading principal components or, for ReLU, the units closest to them."""
     flat = units.reshape(len(units), -1)
     scores, nearest, share = _principal(flat, components, seed)
     places = [tuple(map(int, np.unravel_index(unit, units.shape[1:]))) for unit in nearest]
     text = (
-        "The {name} evaluation model looked at {count} principal component(s) of the standardised units, {share:.0%} "
+        "The {name} evaluation model used {count} principal component(s) of the standardised units, {share:.0%} "
         "of their variance."
     )
     found = []
@@ -177,7 +173,7 @@ def _beyond_linear(
 
 
 def _principal(Y: np.ndarray[Any, Any], k: int, seed: int) -> tuple[Array, IntArray, float]:
-    """Leading principal components (n, k) of the standardised units, the units nearest to them, and their share."""
+    """Leading principal components (n, k) of the standardised units, the closest units, and the variance share."""
     mean = Y.mean(axis=0, dtype=np.float64)
     Z = Y - mean.astype(Y.dtype)
     spread = np.sqrt(np.einsum("ij,ij->j", Z, Z) / len(Z))
@@ -189,13 +185,13 @@ def _principal(Y: np.ndarray[Any, Any], k: int, seed: int) -> tuple[Array, IntAr
     nearest = np.empty(k, dtype=np.intp)
     for j in range(k):
         nearest[j] = loadings[j].argmax()
-        loadings[:, nearest[j]] = -1.0  # each unit once
+        loadings[:, nearest[j]] = -1.0  # use each unit only once
     share = float(np.sum(s**2) / (len(Z) * varies.sum()))
     return np.asarray((U * s)[:, s > 1e-6 * s[0]], dtype=np.float64), nearest, share
 
 
 def _merge(alone: Mapping[tuple[int, ...], Evaluation]) -> Evaluation:
-    """One evaluation of several units: of their p-values for each test, the smallest times their number counts."""
+    """Combine the evaluations of several units; each test gets the smallest p-value times their number (Bonferroni)."""
     first, *others = alone.values()
     if not others:
         return first

@@ -1,13 +1,14 @@
-"""Constrained training: the weights move until the covariance with the protected columns is zero.
+"""Constrained training: a penalty with multipliers drives the covariance with the protected columns to zero.
 
     min over w, max over lam   loss(w) + <lam, c(w)> + penalty/2 |c(w)|^2
 
-with ``c`` (p x units) the covariances of the protected columns (orthonormalised) with the units, relative to a spread.
-On minibatches the *value* of ``c`` is a running one and its *gradient* is the batch's: the gradient is unbiased but for
-the lag of the running value, while the square of a noisy batch covariance would punish noise as if it were dependence.
+where ``c`` (p x units) holds the covariances of the orthonormalised protected columns with the units, divided by a
+scale. On minibatches, the *value* of ``c`` is a running mean and its *gradient* is that of the batch. This gradient is
+unbiased except for the lag of the running mean; the square of a noisy batch covariance would penalise noise as if it
+were dependence.
 
-By default the spread is a fixed one. Relative to the units' own, ``c`` has gradients without bound where they hardly
-vary, as the predictions of a fresh network do: its noise outweighs the loss, and they stay constant.
+By default the scale is a constant. Divided by the units' own standard deviation, ``c`` has unbounded gradients where
+units hardly vary, as the predictions of an untrained network do: the noise outweighs the loss, and they stay constant.
 """
 
 from __future__ import annotations
@@ -19,48 +20,48 @@ import torch
 from torch import Tensor, nn
 
 from setsquare.errors import InputError
+from setsquare.nn.distributed import sum_over_processes
 from setsquare.nn.functional import check_n_protected, flatten, read_protected, refuse_missing
-from setsquare.nn.implicit import sum_over_processes
-from setsquare.nn.moments import COLLINEAR
-from setsquare.nn.network import in_double
+from setsquare.nn.moments import MIN_EIGENVALUE, in_double
 from setsquare.tables.validation import check_choice
 
 Method: TypeAlias = Literal["augmented_lagrangian", "mdmm"]
 Scale: TypeAlias = float | Literal["unit", "shared"]
-#: Ascent on the multipliers a call. The squared constraint of MDMM is small near zero, so its multiplier must run.
+#: Step of the multipliers per call. The squared constraint of MDMM is small near zero, so its step must be large.
 RATES = {"augmented_lagrangian": 0.25, "mdmm": 50.0}
-#: A unit with a smaller spread than this, relative to `scale` or to its size, is constant.
-CONSTANT = 0.01
+#: A unit with a standard deviation below this share of `scale`, or of its root mean square, counts as constant.
+MIN_SPREAD = 0.01
 
 
 class OrthogonalityConstraint(nn.Module):
     """Penalty that drives the covariance of any output of a network with the protected columns to zero.
 
     Add ``constraint(activations, protected)`` to the loss of each batch: predictions, activations, or activations
-    pooled over space or time. The network needs no protected columns afterwards. What holds is what :attr:`residual`
-    says: constrained training is exact only in the limit (:func:`~setsquare.nn.head.refit_head` is exact). Its
-    multipliers must move more slowly than the weights: where the residual swings, lower ``rate``. A constant output is
-    orthogonal to everything; :attr:`constant` and a residual of NaN tell when it came to that.
+    pooled over space or time. The network does not need the protected columns for prediction. Constrained training is
+    exact only in the limit: :attr:`residual` is the correlation that remains
+    (:func:`~setsquare.nn.head.refit_head` is exact). The multipliers must move more slowly than the weights: if the
+    residual oscillates, reduce ``rate``. A constant output is orthogonal to everything; :attr:`constant` and a residual
+    of NaN show when training ends there.
 
     Parameters
     ----------
     n_protected : int
-        Columns of ``protected``; categories as dummy columns.
+        Number of columns of ``protected``; categories are dummy columns.
     method : {"augmented_lagrangian", "mdmm"}
-        "augmented_lagrangian" has one multiplier for each covariance. "mdmm" is the paper's: one multiplier for the sum
-        of squares, whose gradient vanishes on the constraint, so it comes near zero and stalls.
+        "augmented_lagrangian" has one multiplier per covariance. "mdmm" is the method of the paper: one multiplier for
+        the sum of squares. The gradient of this sum vanishes on the constraint, so training stalls close to it.
     penalty : float
-        Weight of the squared covariances (for "mdmm" the damping, of the square of their sum).
+        Weight of the squared covariances; for "mdmm" the damping, the weight of the square of their sum.
     rate : float, optional
-        Step of the multipliers in each training call; 0 leaves them to :meth:`step`.
+        Step of the multipliers in each training call; with 0 only :meth:`step` changes them.
     momentum : float
-        Weight of a new batch in the running covariances; 1 where each batch is the whole data.
+        Weight of a new batch in the running covariances; 1 if each batch is the whole data set.
     scale : float, "unit" or "shared"
-        The spread that covariances are relative to. A number: that of the outcome, for predictions; the default is that
-        of a balanced binary one. "unit": each unit's own, so that every unit counts alike; gradients grow as the unit
-        becomes constant, and each unit that dies (always zero after ReLU) lowers the penalty. "shared": that of all
-        units together, so that the squares add up to the share of the units' variance that the protected columns
-        explain. Take it for hidden layers: the death of a unit like the others leaves the penalty as it was.
+        Standard deviation by which covariances are divided. A number, for predictions: that of the outcome; the default
+        is that of a balanced binary outcome. "unit": each unit's own, so that all units have the same weight; gradients
+        grow as a unit becomes constant, and each dead unit (always zero after ReLU) lowers the penalty. "shared": that
+        of all units together, so that the squares add up to the share of the units' variance that the protected columns
+        explain. Use "shared" for hidden layers: a typical unit that dies does not change the penalty.
 
     Attributes
     ----------
@@ -68,9 +69,9 @@ class OrthogonalityConstraint(nn.Module):
 
     Notes
     -----
-    In a distributed run the moments are those of the rows of all processes, so each must pass the same number of
-    batches. The gradients of a process are those of its own rows, times the number of processes: averaged, as
-    ``DistributedDataParallel`` does, they are those of all rows.
+    In a distributed run the moments are computed from the rows of all processes, so each process must pass the same
+    number of batches. The gradients of a process are those of its own rows times the number of processes: their average
+    over the processes, which ``DistributedDataParallel`` takes, is the gradient of all rows.
 
     Examples
     --------
@@ -107,7 +108,7 @@ class OrthogonalityConstraint(nn.Module):
         check_choice("method", method, tuple(RATES))
         check_n_protected(n_protected)
         if not (0.0 < scale < torch.inf if isinstance(scale, int | float) else scale in ("unit", "shared")):
-            raise InputError(f"scale must be a spread above 0, 'unit' or 'shared', not {scale!r}.")
+            raise InputError(f"scale must be a positive number, 'unit' or 'shared', not {scale!r}.")
         if not 0.0 < momentum <= 1.0:
             raise InputError(f"momentum must be above 0 and at most 1, not {momentum}.")
         self.rate = RATES[method] if rate is None else rate
@@ -115,35 +116,22 @@ class OrthogonalityConstraint(nn.Module):
             raise InputError(f"penalty and rate must be 0 or more, not {penalty} and {self.rate}.")
         self.n_protected, self.method, self.penalty, self.momentum = n_protected, method, penalty, momentum
         self.scale = scale
-        for name in (
-            "multipliers",
-            "mean",
-            "variance",
-            "covariance",
-            "n_calls",
-            "n_rows",
-            "protected_mean",
-            "protected_scatter",
-        ):
+        for name in OrthogonalityConstraint.__annotations__:
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
         self.reset()
 
     def reset(self) -> None:
-        """Forget the multipliers and all that was seen; the number of units is open again."""
+        """Reset the multipliers and all moments; the next batch sets the number of units."""
         p, zeros = self.n_protected, self.n_rows.new_zeros
-        # Not of shape (): torch.compile takes such a float64 for a constant, and what is written to it is lost.
+        # Not of shape (): torch.compile treats such a float64 as a constant and loses what is written to it.
         self.n_calls, self.n_rows = zeros(1), zeros(1)
         self.protected_mean, self.protected_scatter = zeros(p), zeros(p, p)
         self._set_units(0)
 
     def forward(self, activations: Tensor, protected: Tensor) -> Tensor:
-        """Penalty of a batch, a scalar to add to the loss.
+        """Penalty of a batch, a scalar to add to the loss; ``protected`` is (n, p), or (n,) for one column.
 
-        Parameters
-        ----------
-        activations : Tensor of shape (n, ...)
-            Every entry but the first axis is a unit with a constraint of its own.
-        protected : Tensor of shape (n, p), or (n,) for one column
+        Each position of ``activations`` (n, ...) beyond the first axis is a unit with its own constraint.
         """
         A, X = flatten(activations), read_protected(protected, activations, self.n_protected)
         if self.n_rows.device != A.device:
@@ -156,9 +144,9 @@ class OrthogonalityConstraint(nn.Module):
         return value
 
     def step(self) -> None:
-        """Take the classical step of the multipliers, by ``penalty`` times the running correlation.
+        """Take the classical step of the multipliers: ``penalty`` times the running correlation.
 
-        For ``rate=0``: call it once the weights have settled, such as after each epoch.
+        With ``rate=0``, call it when the weights have converged, for example after each epoch.
         """
         self._ascend(self._relative(self.covariance, self.variance, self.scale), self.penalty)
 
@@ -169,15 +157,15 @@ class OrthogonalityConstraint(nn.Module):
 
     @property
     def constant(self) -> Tensor:
-        """Units (d,) without a spread, relative to ``scale`` or else to their size: their correlations say nothing."""
+        """Whether each unit (d,) is practically constant, relative to ``scale`` or else to its size."""
         reference = self.variance + self.mean.square() if isinstance(self.scale, str) else self.scale**2
-        return self.variance <= CONSTANT**2 * reference
+        return self.variance <= MIN_SPREAD**2 * reference
 
     @property
     def residual(self) -> float:
-        """Largest running correlation of a unit that varies, as noisy as about ``1 / momentum`` batches are.
+        """Largest running correlation of a unit that varies, estimated from about ``1 / momentum`` batches.
 
-        NaN before the first call, and where all units have become constant.
+        NaN before the first call, and if all units are constant.
         """
         left = self.correlation[:, ~self.constant]
         return float(left.abs().max()) if left.numel() else float("nan")
@@ -189,7 +177,7 @@ class OrthogonalityConstraint(nn.Module):
         )
 
     def _learn(self, A: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Covariance (p, d) and variance (d,), with this batch: running values with the gradient of its own."""
+        """Update the running covariance (p, d) and variance (d,); return them with the gradients of this batch."""
         p, d = self.n_protected, A.shape[1]
         first = len(self.mean) == 0
         self._check_units(d)
@@ -199,19 +187,19 @@ class OrthogonalityConstraint(nn.Module):
         rows, mean = self.n_rows + n, self.mean.lerp(a / n, weight)
         apart = x / n - self.protected_mean
         protected_mean = self.protected_mean + apart * (n / rows)
-        # Centred on the running means, the batch's covariance has no bias however small the batch is.
+        # Centring on the running means keeps the covariance of a batch unbiased, however small the batch is.
         covariance, variance = _products(A - mean.to(A.dtype), X - protected_mean)
         within = (X - x / n).T @ (X - x / n)
         sums = _sum_all(within.ravel(), covariance.detach().ravel(), variance.detach()) / n
         try:
             refuse_missing(sums, "The activations have", "lower the learning rate if the network diverged")
         except InputError:
-            if first:  # a batch that is refused leaves no trace
+            if first:  # a refused batch must leave no trace
                 self._set_units(0)
             raise
         scatter, new_covariance, new_variance = torch.split(sums, [p * p, p * d, d])
         between = torch.outer(apart, apart) * (self.n_rows * n / rows)
-        # All protected rows count alike: unlike the units they do not move, so nothing is forgotten.
+        # All protected rows have the same weight: unlike the units, they do not change during training.
         self.protected_scatter = self.protected_scatter + n * scatter.view(p, p) + between
         self.protected_mean, self.n_rows, self.n_calls, self.mean = protected_mean, rows, self.n_calls + 1.0, mean
         self.covariance = self.covariance.lerp(new_covariance.view(p, d), weight)
@@ -219,19 +207,16 @@ class OrthogonalityConstraint(nn.Module):
         return self._attach(covariance * (one / n), variance * (one / n))
 
     def _evaluate(self, A: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
-        """The same without remembering the batch."""
+        """Return the same without updating the running values."""
         if len(self.mean) == 0:
-            raise InputError("The constraint has not seen a batch: call it in training first.")
+            raise InputError("The constraint has not seen a batch: call it in training mode first.")
         self._check_units(A.shape[1])
         covariance, variance = _products(A - self.mean.to(A.dtype), X - self.protected_mean)
         return self._attach(covariance / len(A), variance / len(A))
 
     def _attach(self, covariance: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Running values with the gradient of those of a batch."""
-        return (
-            self.covariance + (covariance - covariance.detach()),
-            self.variance + (variance - variance.detach()),
-        )
+        """Return the running values with the gradients of the batch values."""
+        return self.covariance + (covariance - covariance.detach()), self.variance + (variance - variance.detach())
 
     def _check_units(self, d: int) -> None:
         if len(self.mean) == 0:
@@ -254,12 +239,12 @@ class OrthogonalityConstraint(nn.Module):
         return white / torch.where(variance > 0.0, variance, 1.0).sqrt()  # a dead unit has no covariance either
 
     def _whitening(self) -> Tensor:
-        """Symmetric inverse root of the protected columns' covariance: unlike a triangular one it moves smoothly."""
+        """Symmetric inverse square root of the protected covariance; unlike a triangular one, it changes smoothly."""
         S = self.protected_scatter / self.n_rows.clamp(min=1.0)
         variance = S.diagonal()
         scale = torch.where(variance > 0.0, variance, 1.0).rsqrt()
         values, vectors = torch.linalg.eigh(S * torch.outer(scale, scale))
-        root = torch.where(values > COLLINEAR, values, torch.inf).rsqrt()
+        root = torch.where(values > MIN_EIGENVALUE, values, torch.inf).rsqrt()
         whitening: Tensor = (vectors * root) @ vectors.T * scale
         return whitening
 
@@ -270,7 +255,7 @@ class OrthogonalityConstraint(nn.Module):
         return (self.multipliers * c).sum() + 0.5 * self.penalty * squares
 
     def _ascend(self, c: Tensor, rate: float) -> None:
-        # A new tensor, because the backward pass still needs the old one.
+        # Not in place: the backward pass still needs the old tensor.
         slope = c.square().sum() if self.method == "mdmm" else c
         self.multipliers = self.multipliers + rate * slope
 
@@ -281,15 +266,15 @@ class OrthogonalityConstraint(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         saved = state_dict.get(prefix + "mean")
         if saved is not None:
-            self._set_units(len(saved))  # the number of units that the saved constraint had seen
+            self._set_units(len(saved))  # the number of units of the saved constraint
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 def _products(Ac: Tensor, Xc: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of products (p, d) and of squares (d,) in double precision."""
+    """Return sums of products (p, d) and of squares (d,), in double precision."""
     return (Xc.to(Ac.dtype).T @ Ac).double(), Ac.square().sum(0).double()
 
 
 def _sum_all(*parts: Tensor) -> Tensor:
-    """Parts end to end, summed over the processes of a distributed run in one message."""
+    """Concatenate the parts and sum them over the processes of a distributed run in one message."""
     return sum_over_processes(torch.cat([part.double() for part in parts]))

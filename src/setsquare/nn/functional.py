@@ -1,4 +1,4 @@
-"""Projections of a batch as functions of tensors: nothing is remembered between calls."""
+"""Stateless projections of a batch of tensors, and the checks of their inputs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch import Tensor
 
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.nn.activations import ACTIVATIONS
-from setsquare.nn.implicit import ImplicitCorrection, Prior, assemble, minimise, row_sums
+from setsquare.nn.generalized_solver import ImplicitCorrection, Prior, assemble, minimise, row_sums
 from setsquare.projection.basis import COLLINEAR, CONSTANT
 from setsquare.tables.validation import refuse_not_finite
 
 
 def project_out(y: Tensor, protected: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Remove the linear effect of ``protected`` (n, p) from ``y`` (n, ...); the mean of each unit is kept.
+    """Remove the linear effect of ``protected`` (n, p) from ``y`` (n, ...), keeping the mean of each unit.
 
-    The same as :func:`setsquare.projection.project_out`, for tensors on any device and with gradients to ``y``. A batch
-    of at most p rows keeps nothing but its means; :class:`~setsquare.nn.Orthogonalize` remembers earlier batches.
+    The torch counterpart of :func:`setsquare.projection.project_out`, on any device and differentiable in ``y``. Only
+    the means remain of a batch of p rows or fewer; :class:`~setsquare.nn.Orthogonalize` also uses earlier batches.
 
     Parameters
     ----------
     y : Tensor of shape (n, ...)
-        float16 and bfloat16 are computed in float32; the result has the type of ``y``.
+        float16 and bfloat16 are computed in float32; the result has the dtype of ``y``.
     protected : Tensor of shape (n, p) or (n,)
-        A column that is constant in the batch, or a combination of others, changes nothing.
+        Columns that are constant in the batch, or linear combinations of others, have no effect.
     weight : Tensor of shape (n,), optional
 
     Examples
@@ -42,33 +42,34 @@ def project_out(y: Tensor, protected: Tensor, weight: Tensor | None = None) -> T
     with torch.autocast(y.device.type, enabled=False):
         Q = _basis(X, w)
         Q, wQ = Q.to(units.dtype), (w[:, None] * Q).to(units.dtype)
-        shift = units[:1].detach()  # changes nothing but rounding
-        for _ in range(2):  # the second time removes what rounding left
+        shift = units[:1].detach()  # affects only the rounding
+        for _ in range(2):  # the second pass removes the rounding error of the first
             effect = wQ.T @ (units - shift)
             units = units - Q @ effect
-    refuse_missing(effect, "What is to be corrected has")
+    refuse_missing(effect, "The tensor to correct has")
     return units.to(y.dtype).reshape(y.shape)
 
 
 def generalized_project_out(
     pre: Tensor, protected: Tensor, activation: str, *, max_iter: int = 100, strict: bool = True
 ) -> Tensor:
-    """Correct pre-activations so that their *activations* have no linear effect of ``protected`` and keep their means.
+    """Correct pre-activations so that ``protected`` has no linear effect on the *activations*, whose means are kept.
 
-    The same as :class:`setsquare.projection.GeneralizedProjector`: ``pre - a - Qb``, unit by unit, after which
-    ``activation(...)`` is uncorrelated with every protected column and has not left its range. Gradients are those of
-    the exact solution, by the implicit function theorem.
+    The torch counterpart of :class:`setsquare.projection.GeneralizedProjector`: returns ``pre - a - Qb`` for each unit,
+    after which ``activation(...)`` is uncorrelated with every protected column and stays in its range. Gradients are
+    those of the exact solution, by the implicit function theorem.
 
     Parameters
     ----------
     pre : Tensor of shape (n, ...)
     protected : Tensor of shape (n, p) or (n,)
     activation : {"identity", "relu", "sigmoid", "tanh", "exp"}
-        What the network applies to the result.
+        Function that the network applies to the result.
     max_iter : int
-        Newton steps.
+        Largest number of Newton steps.
     strict : bool
-        Raise :class:`~setsquare.errors.NotOrthogonalError` if a unit was not solved; else return what was found.
+        Raise :class:`~setsquare.errors.NotOrthogonalError` if a unit did not converge; otherwise return the
+        best solution found.
 
     Examples
     --------
@@ -110,23 +111,21 @@ def generalized_project_out(
 
 
 def read_protected(protected: Any, y: Tensor, n_protected: int | None = None) -> Tensor:
-    """Protected columns (n, p) of the batch ``y`` (n, ...) in double precision, on its device; without gradients."""
+    """Return protected columns (n, p) in double precision and without gradients, on the device of ``y`` (n, ...)."""
     if protected is None:
-        raise InputError(
-            "The protected columns of the batch are missing: pass them, one row for each row of the batch."
-        )
+        raise InputError("The protected columns of the batch are missing: pass them with one row per row of the batch.")
     X = _as_tensor(protected)
     X = X[:, None] if X.ndim == 1 else X
     if y.ndim > 0 and len(y) == 0:
-        raise InputError("The batch has no rows: pass one at least.")
+        raise InputError("The batch has no rows: pass at least one.")
     if y.ndim == 0 or X.ndim != 2 or len(X) != len(y):
         raise InputError(
-            f"The protected columns have the shape {tuple(X.shape)}, what is to be corrected {tuple(y.shape)}: "
-            "give columns (n, p) for the same n rows."
+            f"The protected columns have shape {tuple(X.shape)} and the tensor to correct has {tuple(y.shape)}: "
+            "pass columns of shape (n, p) for the same n rows."
         )
     if n_protected is not None and X.shape[1] != n_protected:
         raise InputError(
-            f"{n_protected} protected column(s) are expected, {X.shape[1]} were given: pass the same columns."
+            f"Expected {n_protected} protected column(s), got {X.shape[1]}: pass the same columns as before."
         )
     refuse_ids(X)
     X = X.to(device=y.device, dtype=torch.float64)
@@ -138,26 +137,26 @@ def _as_tensor(protected: Any) -> Tensor:
     if isinstance(protected, Tensor):
         return protected.detach()
     try:
-        return torch.as_tensor(np.array(protected))  # of tables, too
+        return torch.as_tensor(np.array(protected))  # np.array also reads tables
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"The protected columns cannot be read as numbers ({error}): pass a tensor, with a dummy column for each "
+            f"The protected columns could not be read as numbers ({error}): pass a tensor, with one dummy column per "
             "category."
         ) from None
 
 
 def refuse_ids(X: Tensor) -> None:
-    """Refuse whole numbers other than 0 and 1: of groups, an effect of their number means nothing."""
+    """Refuse integers other than 0 and 1: they may be group ids, whose linear effect is meaningless."""
     whole = not (X.is_floating_point() or X.dtype == torch.bool)
     if not torch.compiler.is_compiling() and whole and bool(((X != 0) & (X != 1)).any()):
         raise InputError(
-            "The protected columns hold whole numbers, which may be ids: for groups pass "
-            "torch.nn.functional.one_hot(ids, n_groups), for counts ids.float()."
+            "The protected columns have an integer dtype and may be group ids: for groups pass "
+            "torch.nn.functional.one_hot(ids, n_groups), for counts pass ids.float()."
         )
 
 
 def flatten(y: Tensor) -> Tensor:
-    """Units (n, d) of a tensor (n, ...), in float32 at least."""
+    """Flatten a tensor (n, ...) to units (n, d), in float32 or wider."""
     if not isinstance(y, Tensor) or not y.is_floating_point() or y.ndim == 0:
         kind = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
         raise InputError(f"Only floating-point tensors (n, ...) can be corrected, not {kind}: convert it first.")
@@ -165,7 +164,7 @@ def flatten(y: Tensor) -> Tensor:
 
 
 def check_activation(name: str | None) -> None:
-    """Refuse an activation that is unknown or does not increase."""
+    """Refuse an activation that is unknown or not increasing."""
     if name not in ACTIVATIONS:
         raise InputError(
             f"No generalised projection for the activation {name!r}: choose one of {', '.join(ACTIVATIONS)}, "
@@ -181,14 +180,14 @@ def _read_weight(weight: Tensor | None, X: Tensor) -> Tensor:
     if not wrong and not torch.compiler.is_compiling():
         wrong = not bool((torch.isfinite(w) & (w >= 0.0)).all() & (w > 0.0).any())
     if wrong:
-        raise InputError("Weights must be one finite number per row, none negative and not all zero.")
+        raise InputError("Weights must be one finite, non-negative number per row, and not all zero.")
     return w / w.sum()
 
 
 def _basis(X: Tensor, w: Tensor) -> Tensor:
-    """Orthonormal, centred basis of ``X``, (n, min(n, p)): ``Q' diag(w) Q = I``, and zeros for what is not needed.
+    """Orthonormal, centred basis of ``X``, (n, min(n, p)), with ``Q' diag(w) Q = I``.
 
-    Zeros instead of fewer columns, so that no shape depends on the data.
+    Columns that are not needed are zero rather than dropped, so that no shape depends on the data.
     """
     mean = w @ X
     Xc = X - mean
@@ -197,9 +196,9 @@ def _basis(X: Tensor, w: Tensor) -> Tensor:
     eps = torch.finfo(X.dtype).eps
     varies = spread > CONSTANT * mean.abs()
     scale = torch.where(varies, spread, torch.inf)
-    S = Xc / scale  # each column is judged relative to its own spread
+    S = Xc / scale  # each column relative to its own standard deviation
     _, s, V = torch.linalg.svd(w.sqrt()[:, None] * S, full_matrices=False)
-    # A copy that is shifted far from zero differs from the original by rounding alone.
+    # A copy of a column that is shifted far from zero differs from it only by rounding.
     limit = (4.0 * eps * (mean.abs() / scale).max()).clamp_min(COLLINEAR)
     Q: Tensor = S @ (V.T / torch.where(s > limit, s, torch.inf))
     return Q
@@ -212,8 +211,8 @@ def check_n_protected(n_protected: int) -> None:
 
 
 def refuse_missing(values: Tensor, what: str, remedy: str = "remove or fill them") -> None:
-    """Refuse values that are not finite, with the sentence "``what`` missing or infinite values: ``remedy``"."""
-    # A compiled graph cannot branch on data; there, what is not finite stays so in the result.
+    """Refuse values that are not finite, with the message "``what`` missing or infinite values: ``remedy``"."""
+    # A compiled graph cannot branch on data; there, values that are not finite remain in the result.
     if not torch.compiler.is_compiling() and not bool(torch.isfinite(values).all()):
         refuse_not_finite(what, remedy)
 
@@ -222,5 +221,5 @@ def _check_converged(converged: Tensor, residual: Tensor, strict: bool) -> None:
     if strict and not torch.compiler.is_compiling() and not bool(converged.all()):
         raise NotOrthogonalError(
             f"{int((~converged).sum())} of {len(converged)} units could not be made orthogonal (correlation "
-            f"{float(residual[~converged].max()):.1e} left): look for outliers, or pass strict=False."
+            f"{float(residual[~converged].max()):.1e} left): check for outliers, or pass strict=False."
         )

@@ -1,4 +1,4 @@
-"""Running moments of a generalised projection, whose problem is a least-squares one near its solution."""
+"""Running moments of a generalised projection, which is a least-squares problem near its solution."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from setsquare.nn.activations import ACTIVATIONS
-from setsquare.nn.implicit import (
+from setsquare.nn.distributed import sum_over_processes
+from setsquare.nn.generalized_solver import (
     ImplicitCorrection,
     Minimum,
     Prior,
@@ -14,34 +15,33 @@ from setsquare.nn.implicit import (
     minimise,
     row_sums,
     solve_units,
-    sum_over_processes,
     unpack,
 )
 from setsquare.nn.moments import PAST, Momentum, RunningMoments
 
-#: Newton steps of the first batch, which has no solution to start from, and of the others. These stop at a correlation
-#: far below what chance makes in a batch, and leave some units for the next.
+#: Newton steps for the first batch, which has no earlier solution to start from, and for later batches. Later batches
+#: stop at a correlation far below that of chance, and leave a share of units (stragglers) to the next batch.
 FIRST_STEPS, STEPS, TOLERANCE, STRAGGLERS = 30, 2, 1e-2, 0.02
-#: With small batches a step of the running solution shifts pre-activations by this share of their size, at most.
+#: With small batches, a step of the running solution shifts pre-activations by at most this share of their size.
 STRIDE = 0.3
 
 
-class WorkingMoments(RunningMoments):
-    """The same for a generalised projection, whose Newton step is least squares with weights ``h'`` (d of them a row).
+class GeneralizedMoments(RunningMoments):
+    """Moments of a generalised projection, whose Newton step is least squares with weights ``h'`` (d per row).
 
-    Each batch leaves the quadratic that its problem is near the solution known by then: ``curvature`` and ``response``.
-    Their minimum is the correction for all rows that are remembered, up to how far the earlier solutions were from it.
+    Each batch adds the quadratic approximation of its problem at the current solution: ``curvature`` and ``response``.
+    The minimum of their sum is the correction for all rows in memory, up to the error of the earlier solutions.
 
     Attributes
     ----------
     curvature : Tensor of shape ((1 + p)(2 + p) / 2, d)
-        Upper triangles of the mean ``D' diag(h') D``.
+        Upper triangle of the mean ``D' diag(h') D``.
     mean : Tensor of shape (d,)
-        Mean activation before the correction, which is kept.
+        Mean activation before the correction, which the correction keeps.
     solution : Tensor of shape (1 + p, d)
     unsolved : Tensor of shape (1,)
-        Units of the last training batch that were not solved to a correlation of 0.01 in the steps allowed: the best
-        that was found is used, and is where the next batch starts from.
+        Number of units of the last training batch that did not reach a correlation of 0.01 in the allowed steps. Their
+        best solution is used, and the next batch starts from it.
     """
 
     curvature: Tensor
@@ -59,11 +59,11 @@ class WorkingMoments(RunningMoments):
         return super()._shapes(m, d) | more
 
     def coefficients(self) -> Tensor:
-        """Shift and effects (1 + p, d) to subtract from the pre-activations, from all that is remembered."""
+        """Shift and effects (1 + p, d) to subtract from the pre-activations, estimated from all rows in memory."""
         return self.solution
 
     def learn(self, units: Tensor, X: Tensor) -> Tensor:
-        """Correct a batch by the solution for it and the past together, and remember it."""
+        """Correct a batch by the joint solution for it and the rows in memory, and update the moments."""
         first = self.is_empty
         D = self.design(X, units.shape[1])
         n, narrow, h = self._count(D), D.to(units.dtype), ACTIVATIONS[self.activation]
@@ -85,22 +85,13 @@ class WorkingMoments(RunningMoments):
             )
             self._learn_from(found, n, square, hold, gram=gram, mean=mean)
         corrected, _ = ImplicitCorrection.apply(  # type: ignore[no-untyped-call]
-            units,
-            found.B,
-            narrow,
-            n,
-            prior.share,
-            prior.centre,
-            prior.K,
-            self.activation,
-            True,
-            found.last.curvature,
+            units, found.B, narrow, n, prior.share, prior.centre, prior.K, self.activation, True, found.last.curvature
         )
         result: Tensor = corrected
         return result
 
     def _hold(self, units: Tensor, D: Tensor, n: float, gram: Tensor) -> Tensor:
-        """Curvature (m, m, d) of stand-ins for the rows to come: the first of small batches determine nothing yet."""
+        """Curvature (m, m, d) of pseudo-rows: the first few small batches do not determine a solution."""
         rows = n + self._past(n)
         missing = (2 * PAST * len(gram) / rows - 1.0).clamp(min=0.0)
         u = torch.addmm(units, D, self.solution.to(D.dtype), alpha=-1.0)
@@ -116,15 +107,15 @@ class WorkingMoments(RunningMoments):
             return Prior(share, centre, target, scale)
         K = (1.0 - share) * unpack(self.curvature) + hold
         c = (1.0 - share) * self.response + (hold * self.solution).sum(1)
-        share = torch.as_tensor(share)  # of one element, it would widen whatever it meets
+        share = torch.as_tensor(share)  # shape (1,) would promote the dtype of what it multiplies
         return Prior(share.to(mean.dtype), centre, target, scale, K.to(mean.dtype), c.to(mean.dtype))
 
     def exact_prior(self) -> Prior:
-        """Problem of all rows that were seen, without quadratic approximation."""
+        """Problem of all rows seen, without the quadratic approximation."""
         return Prior(1.0, self.gram[0], self.mean, _scale(self.gram))
 
     def _learn_from(self, found: Minimum, n: float, square: Tensor, hold: Tensor | None, **seen: Tensor) -> None:
-        # A small batch's own solution can be far out, where its problem looks like no other.
+        # The solution of a small batch can be extreme, and the quadratic there untypical of other batches.
         B, near = (found.B, found.last) if hold is None else (self.solution.to(found.B.dtype), found.first)
         response = (unpack(near.curvature) * B).sum(1) + near.out
         finite = torch.isfinite(square).all()
@@ -135,17 +126,17 @@ class WorkingMoments(RunningMoments):
         if hold is None:
             start = torch.where(self.rows == n, B, start)
         missing = (self.response - self.gram[0][:, None] * self.mean).to(dtype) - (K * start).sum(1)
-        # Where few rows were active the quadratic is nearly flat: hold on a little to what was there.
+        # Where few rows are active the quadratic is nearly flat: regularise slightly towards the previous solution.
         K = torch.addcmul(K, gram[:, :, None], 1e-3 * K.diagonal().sum(1) / gram.diagonal().sum())
         step = solve_units(K if hold is None else K + hold.to(dtype), missing, drop=1e-12)
         length = (step * (gram @ step)).sum(0).clamp_min(torch.finfo(dtype).tiny).sqrt()
         stride = (1.0 if hold is None else STRIDE) * square.sqrt()
-        moved = torch.addcmul(start, step, (stride / length).clamp(max=1.0))  # what is left comes with the next batch
+        moved = torch.addcmul(start, step, (stride / length).clamp(max=1.0))  # the next batch takes the rest
         self.solution.copy_(torch.where(finite, moved, self.solution))
 
 
 def _scale(gram: Tensor) -> Tensor:
-    """Standard deviation of each column of the design; one for the intercept, infinite where nothing varies."""
+    """Standard deviation of each design column; 1 for the intercept, infinite for constant columns."""
     variance = gram.diagonal() - gram[0].square()
     scale = torch.where(variance > 0.0, variance, torch.inf).sqrt()
     scale[0] = 1.0

@@ -1,4 +1,4 @@
-"""Refit the last layer of a network exactly: the rest of it stays as it was trained."""
+"""Refit the last layer of a trained network exactly, leaving the other layers unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from setsquare.families import Family, family
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Solution, solve
 from setsquare.nn.functional import read_protected
-from setsquare.nn.network import call, check_layer, evaluating, takes_protected
+from setsquare.nn.network_layers import call_model, check_layer, eval_mode, takes_protected
 from setsquare.tables.outcome import Values, guess_family
 from setsquare.tables.validation import check_same_rows, require_finite
 
@@ -30,31 +30,31 @@ def refit_head(
 ) -> Solution:
     """Refit a network's last linear layer so that its predictions are orthogonal to the protected columns.
 
-    One pass over the loader keeps what enters the head (n × q numbers, in the precision of the network); the exact
-    solver fits the constrained generalised linear model of the outcome on it, and its coefficients replace those of the
-    head. Predicting needs no protected columns. In float64 the predictions on these rows, in ``eval`` mode, have a
-    correlation of at most 1e-8 with every protected column; in float32 the rounding of the coefficients leaves about
-    1e-7 (times the size of the linear predictor's terms relative to its spread).
+    One pass over the loader collects the inputs of the head (n × q numbers, in the precision of the network). The exact
+    solver fits the constrained generalised linear model of the outcome on them, and its coefficients replace those of
+    the head. Prediction does not need the protected columns. In float64 the predictions on these rows, in ``eval``
+    mode, have a correlation of at most 1e-8 with every protected column; in float32 the rounding of the coefficients
+    leaves about 1e-7 (times the size of the linear predictor's terms relative to its standard deviation).
 
     Parameters
     ----------
     model : torch.nn.Module
-        Changed in place: the weight and the bias of its head.
+        The weight and bias of its head are changed in place.
     loader : iterable of (inputs, outcome, protected)
-        Batches in any order; ``inputs`` is a tensor, or a tuple or dict of what the model takes.
+        Batches in any order; ``inputs`` is a tensor, or a tuple or dict of arguments of the model.
     head : str
-        Name of the ``torch.nn.Linear`` that makes the output, as in ``model.named_modules()``.
+        Name of the ``torch.nn.Linear`` that produces the output, as in ``model.named_modules()``.
     family : str or Family, optional
-        What the output stands for. By default: several outputs are the classes 0, 1, ... (softmax); one output is
-        binomial (sigmoid) where the outcome is 0 or 1 throughout, else gaussian.
+        Family of the outcome. By default, several outputs are the classes 0, 1, ... (softmax); one output is binomial
+        (sigmoid) if all outcomes are 0 or 1, otherwise gaussian.
     l2 : float
-        Ridge on the coefficients, see :class:`~setsquare.glm.problem.Problem`; for wide heads.
+        Ridge penalty on the coefficients, for wide heads; see :class:`~setsquare.glm.problem.Problem`.
 
     Returns
     -------
     Solution
-        With its certificate. If that is not orthogonal, :class:`~setsquare.errors.NotOrthogonalError` is raised and the
-        head stays as it was.
+        The fit with its certificate. If the result is not orthogonal, :class:`~setsquare.errors.NotOrthogonalError` is
+        raised and the head is not changed.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def refit_head(
     if not solution.certificate.is_orthogonal:
         raise NotOrthogonalError(
             f"The head could not be made orthogonal (correlation {solution.certificate.max_correlation:.1e} left, "
-            f"{solution.status}): remove outliers among the protected columns, or pass a ridge l2."
+            f"{solution.status}): remove outliers from the protected columns, or pass a ridge penalty l2."
         )
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(solution.coef))
@@ -88,13 +88,13 @@ def _find(model: nn.Module, name: str) -> nn.Linear:
     check_layer(name, list(linear), "linear layer")
     layer = linear[name]
     if layer.bias is None:
-        raise InputError(f"The layer {name} has no bias, and the exact fit needs one: build it with bias=True.")
+        raise InputError(f"The layer {name} has no bias, which the exact fit needs: build it with bias=True.")
     own = [parameter for module in model.modules() for parameter in module._parameters.values()]
     for part in ("weight", "bias"):
         if sum(parameter is getattr(layer, part) for parameter in own) != 1:
             raise InputError(
-                f"The {part} of layer {name} is shared with another layer or made from other parameters (weight_norm, "
-                "pruning), so it cannot be replaced: give the head a plain parameter of its own."
+                f"The {part} of layer {name} is shared with another layer or computed from other parameters "
+                "(weight_norm, pruning), so it cannot be replaced: give the head its own plain parameter."
             )
     if layer.weight.dtype not in (torch.float32, torch.float64):
         raise InputError(
@@ -106,43 +106,43 @@ def _find(model: nn.Module, name: str) -> nn.Linear:
 def _collect(
     model: nn.Module, layer: nn.Linear, loader: Iterable[tuple[Any, Tensor, Tensor]]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """What enters the head (n, q), the outcome (n,) and the protected columns (n, p)."""
+    """Collect the inputs of the head (n, q), the outcome (n,) and the protected columns (n, p)."""
     entered: list[Tensor] = []
     parts: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
     handle = layer.register_forward_pre_hook(lambda _, arguments: entered.append(arguments[0]))
     try:
-        with evaluating(model), torch.no_grad():
+        with eval_mode(model), torch.no_grad():
             for batch in loader:
                 inputs, outcome, protected = _three(batch)
                 if len(outcome) == 0:
                     continue
                 entered.clear()
-                out = call(model, inputs, **{"protected": protected} if takes_protected(model) else {})
+                out = call_model(model, inputs, **{"protected": protected} if takes_protected(model) else {})
                 if len(entered) != 1 or entered[0].shape != (len(outcome), layer.in_features):
                     shapes = [tuple(part.shape) for part in entered]
                     raise InputError(
                         f"The head must get one row of {layer.in_features} numbers for each of the {len(outcome)} "
-                        f"outcomes, once a batch, but it got {shapes}: name the layer that makes the output."
+                        f"outcomes, once per batch, but got {shapes}: name the layer that produces the output."
                     )
                 if not _makes_output(nn.functional.linear(entered[0], layer.weight, layer.bias), out):
                     raise InputError(
-                        "Something follows the head on the way to the network's output: name the last linear layer, "
-                        "behind which there is at most a sigmoid, a softmax or an exponential."
+                        "The network transforms the output of the head further: name the last linear layer, which "
+                        "may be followed only by a sigmoid, a softmax or an exponential."
                     )
-                # autocast gives bfloat16, which numpy does not know
+                # autocast gives bfloat16, which numpy does not support
                 kept = entered[0] if entered[0].dtype == torch.float64 else entered[0].float()
                 for part, value in zip(parts, (kept, outcome, read_protected(protected, kept)), strict=True):
                     part.append(value.detach().cpu())
     finally:
         handle.remove()
     if not parts[0]:
-        raise InputError("The loader gave no batch with rows: give at least one.")
+        raise InputError("The loader gave no batch with rows: pass at least one.")
     Z, y, X = (torch.cat(part).numpy() for part in parts)
     return Z, y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y, X
 
 
 def _makes_output(made: Tensor, out: Any) -> bool:
-    """Whether a network puts out what its head made, at most transformed as a family's mean is; True if unknown."""
+    """Whether the network returns the output of its head, possibly through a mean function; True if unknown."""
     if isinstance(out, dict):
         out = list(out.values())
     if isinstance(out, tuple | list):
@@ -157,7 +157,7 @@ def _makes_output(made: Tensor, out: Any) -> bool:
 
 def _three(batch: Any) -> tuple[Any, Tensor, Tensor]:
     if not isinstance(batch, tuple | list) or len(batch) != 3:
-        raise InputError("The loader must give batches of three: (inputs, outcome, protected).")
+        raise InputError("Each batch of the loader must be (inputs, outcome, protected).")
     inputs, outcome, protected = batch
     check_same_rows("The outcome of a batch has", len(outcome), "its protected columns have", len(protected))
     return inputs, outcome, protected
@@ -167,7 +167,7 @@ def _family(given: str | Family | None, y: NDArray[Any], n_outputs: int) -> Fami
     require_finite("The outcome has", y)
     if given is None:
         seen = Values(n_levels=2 if np.isin(y, (0, 1)).all() else None)
-        # Several outputs are a softmax's; one is not on a log scale unless that is said, so that no counts are guessed.
+        # Several outputs mean a softmax. One output is never guessed to be on a log scale, so counts are gaussian.
         given = "multinomial" if n_outputs > 1 else guess_family(seen, counts=False)[0]
     glm = family(given)
     if glm.is_vector != (n_outputs > 1):
@@ -177,5 +177,7 @@ def _family(given: str | Family | None, y: NDArray[Any], n_outputs: int) -> Fami
         )
     n_classes = (y.shape[1] if y.ndim == 2 else int(y.max()) + 1) if glm.is_vector else 1
     if n_classes != n_outputs:
-        raise InputError(f"The head has {n_outputs} outputs but the outcome {n_classes} classes: give rows of each.")
+        raise InputError(
+            f"The head has {n_outputs} outputs but the outcome has {n_classes} classes: pass rows of every class."
+        )
     return glm

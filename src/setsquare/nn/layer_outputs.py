@@ -1,4 +1,4 @@
-"""Read what a layer of a network returns at test time, over the rows of a loader."""
+"""Outputs of a network's layer at test time, for all rows of a loader."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from torch.utils.hooks import RemovableHandle
 
 from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.nn.fitting import call_with_protected
+from setsquare.nn.blinding import Blinded
 from setsquare.nn.functional import refuse_ids
-from setsquare.nn.hooks import Blinded
-from setsquare.nn.network import call, check_layer, choose_tensor, evaluating, list_layers, takes_protected
+from setsquare.nn.layer_fit import call_with_protected
+from setsquare.nn.network_layers import call_model, check_layer, choose_tensor, eval_mode, list_layers, takes_protected
 from setsquare.tables.validation import check_same_rows
 
-#: Samplers with which the rows of a loader come in another order each time.
+#: Samplers that change the order of the rows in each pass.
 SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-class Tap:
-    """Takes the units of a layer, batch by batch; the arguments are those of :func:`~setsquare.nn.audit_layer`."""
+class OutputCollector:
+    """Collects the units of a layer, batch by batch; arguments as in :func:`~setsquare.nn.audit_layer`."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Tap:
         self.parts: list[np.ndarray[Any, Any]] = []
 
     def take(self, out: Any) -> None:
-        """Keep what the layer returned, if this is the call that was asked for."""
+        """Store the output of the layer, if this is the requested call."""
         self.n_calls += 1
         if self.n_calls != self.call:
             return
@@ -53,18 +53,18 @@ class Tap:
             y = y[:, None] if y.ndim == 1 else y
         except IndexError as error:
             raise InputError(
-                f"Layer {self.layer!r} returns the shape {tuple(y.shape)}: choose batch_dim= and pool= by it ({error})."
+                f"Layer {self.layer!r} returns shape {tuple(y.shape)}: choose batch_dim= and pool= to match ({error})."
             ) from None
         self._check(y)
         y = y.to(torch.promote_types(y.dtype, torch.float32), memory_format=torch.contiguous_format)
-        self.parts.append(y.numpy(force=True).copy())  # the network may go on in place
+        self.parts.append(y.numpy(force=True).copy())  # the network may overwrite it in place
 
     def _check(self, y: Tensor) -> None:
         self.n_values += y.numel()
         if self.n_values > self.max_values:
             raise InputError(
-                f"Layer {self.layer!r} has {y[0].numel()} units, more than {self.max_values} values in all rows: pool= "
-                "over space or time, give fewer rows, or raise max_values."
+                f"Layer {self.layer!r} has {y[0].numel()} units and so more than {self.max_values} values in all rows: "
+                "pool= over space or time, pass fewer rows, or increase max_values."
             )
         if self.parts and self.parts[0].shape[1:] != y.shape[1:]:
             raise InputError(
@@ -73,57 +73,57 @@ class Tap:
             )
         if not bool(torch.isfinite(y).all()):
             raise MissingValuesError(
-                f"Layer {self.layer!r} returned missing (NaN) or infinite values in batch {len(self.parts) + 1}: look "
-                "at the inputs and the weights."
+                f"Layer {self.layer!r} returned missing (NaN) or infinite values in batch {len(self.parts) + 1}: check "
+                "the inputs and the weights."
             )
 
 
-def read_layer(
+def collect_outputs(
     model: nn.Module,
     loader: Iterable[Any],
-    tap: Tap,
+    collector: OutputCollector,
     protected: Any = None,
     forward: Callable[[nn.Module, Any], Any] | None = None,
 ) -> tuple[np.ndarray[Any, Any], Any]:
-    """Units (n, ...) of a layer, and the protected columns of the same rows; `tap` then knows the calls in a pass."""
+    """Return the units (n, ...) of a layer and the protected columns of the same rows; sets ``collector.n_calls``."""
     if protected is not None and isinstance(getattr(loader, "sampler", None), SHUFFLING):
         raise InputError(
-            "The loader shuffles its rows, so they cannot be matched with protected: pass shuffle=False, or the "
-            "protected columns as the last element of each batch."
+            "The loader shuffles its rows, so they cannot be matched with protected: use shuffle=False, or pass "
+            "the protected columns as the last element of each batch."
         )
     network = model.model if isinstance(model, Blinded) else model
-    check_layer(tap.name, [info.name for info in list_layers(network)])
+    check_layer(collector.name, [info.name for info in list_layers(network)])
     forward, columns = forward or _call, []
-    with torch.no_grad(), evaluating(model), _listening(network.get_submodule(tap.name), tap.take):
+    with torch.no_grad(), eval_mode(model), _after_all_hooks(network.get_submodule(collector.name), collector.take):
         for number, batch in enumerate(loader, 1):
-            tap.n_calls = 0
+            collector.n_calls = 0
             forward(model, batch)
-            if len(tap.parts) < number:
+            if len(collector.parts) < number:
                 raise InputError(
-                    f"The network did not run the layer {tap.layer!r} as a module: choose one that it calls (a fused "
-                    "kernel may replace inner ones)."
+                    f"The network did not run the layer {collector.layer!r} as a module: choose one that it calls (a "
+                    "fused kernel may bypass inner modules)."
                 )
             if protected is None:
                 columns.append(_last(batch))
-                _check_rows(tap.layer, len(tap.parts[-1]), len(columns[-1]), "a batch")
-    if not tap.parts:
-        raise InputError("The loader gave no batches: there is nothing to audit.")
-    units = np.concatenate(tap.parts)
+                _check_rows(collector.layer, len(collector.parts[-1]), len(columns[-1]), "a batch")
+    if not collector.parts:
+        raise InputError("The loader gave no batches: pass at least one.")
+    units = np.concatenate(collector.parts)
     if protected is None:
         return units, np.concatenate(columns)
     if torch.is_tensor(protected):
         refuse_ids(protected)
         protected = protected.numpy(force=True)
-    _check_rows(tap.layer, len(units), tables.n_rows(protected), "the loader")
+    _check_rows(collector.layer, len(units), tables.n_rows(protected), "the loader")
     return units, protected
 
 
 def _call(model: nn.Module, batch: Any) -> None:
-    """Run a model on the inputs of a batch; also on its protected columns, if the model takes them."""
+    """Run a model on the inputs of a batch, and on its protected columns if the model takes them."""
     if takes_protected(model):
         call_with_protected(model, batch)
     else:
-        call(model, batch[0] if isinstance(batch, tuple | list) else batch)
+        call_model(model, batch[0] if isinstance(batch, tuple | list) else batch)
 
 
 def _last(batch: Any) -> np.ndarray[Any, Any]:
@@ -146,8 +146,8 @@ def _check_rows(layer: str, n_units: int, n_protected: int, where: str) -> None:
 
 
 @contextmanager
-def _listening(module: nn.Module, take: Callable[[Any], None]) -> Iterator[None]:
-    """Context in which ``take`` gets what a module returns, after all other hooks: a correction is one of them."""
+def _after_all_hooks(module: nn.Module, take: Callable[[Any], None]) -> Iterator[None]:
+    """Pass the output of a module to ``take``, after all other hooks, one of which may be a correction."""
     handles: list[RemovableHandle] = []
 
     def come_last(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Running moments of a layer: what it remembers of the batches that it has seen, and the correction that they give."""
+"""Running moments of a layer over its batches, and the linear correction computed from them."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ import torch
 from torch import Tensor, nn
 
 from setsquare.errors import InputError
-from setsquare.nn.implicit import LinearCorrection, is_distributed, sum_over_processes
+from setsquare.nn.distributed import is_distributed, sum_over_processes
 
 Momentum: TypeAlias = float | Literal["auto"] | None
-#: With momentum "auto" the moments remember this many batches, and this many rows for each coefficient, at least.
+#: With momentum "auto" the moments average over at least this many batches and this many rows per coefficient.
 BATCHES, ROWS = 10, 200
-#: A training batch with fewer rows than this for each coefficient is filled up with the past.
+#: A training batch with fewer rows per coefficient than this is supplemented by the running moments.
 PAST = 10
-#: Eigenvalues of the protected columns' correlation matrix below this are collinearity.
-COLLINEAR = 1e-10
+#: Smaller eigenvalues of the protected columns' correlation matrix mean collinearity.
+MIN_EIGENVALUE = 1e-10
 
 
 class RunningMoments(nn.Module):
     """Means of products of the design ``D = [1, (X - anchor) / scale]`` with itself and with the units (n, d).
 
-    Anchor and scale are those of the first batch, so that no digits are lost however far a column is from zero. A batch
-    of n rows enters with the share ``n / (n + decay * rows)``, and ``rows`` becomes the denominator. With
-    decay one these are the exact moments of all rows, below it the past fades; the first batches count in full.
+    Anchor and scale are the mean and standard deviation of the first batch, so that no digits are lost however far a
+    column is from zero. A batch of n rows has the weight ``n / (n + decay * rows)``, and ``rows`` becomes the
+    denominator; the first batch has the weight 1. With ``decay = 1`` these are the exact moments of all rows; below 1,
+    earlier batches fade.
 
     Attributes
     ----------
     anchor, scale : Tensor of shape (p,)
     rows : Tensor of shape (1,)
-        Rows that are remembered.
+        Effective number of rows in memory.
     skipped : Tensor of shape (1,)
-        Batches that were left out because a unit was infinite or NaN.
+        Number of batches left out because a unit was infinite or NaN.
     gram : Tensor of shape (1 + p, 1 + p)
     response : Tensor of shape (1 + p, d)
     """
@@ -56,11 +57,11 @@ class RunningMoments(nn.Module):
         return {"gram": (m, m), "response": (m, d)}
 
     def reset(self) -> None:
-        """Forget everything, the numbers of columns and units too."""
+        """Forget all batches, and the numbers of columns and units."""
         zeros = self.anchor.new_zeros
         for name in ("anchor", "scale", *self._shapes(0, 0)):
             setattr(self, name, zeros(0))
-        # Not of shape (): torch.compile takes such a float64 for a constant, and what is written to it is lost.
+        # Not of shape (): torch.compile treats such a float64 as a constant and loses what is written to it.
         self.rows, self.skipped = zeros(1), zeros(1)
 
     @property
@@ -69,7 +70,7 @@ class RunningMoments(nn.Module):
         return self.anchor.numel() == 0
 
     def design(self, X: Tensor, d: int) -> Tensor:
-        """Design (n, 1 + p) of the rows ``X`` for d units, whose first batch sets what is still open."""
+        """Return the design (n, 1 + p) of the rows ``X``; the first batch sets anchor, scale and shapes."""
         if self.is_empty:
             n, total = self._count(X), sum_over_processes(X.sum(0))
             self.anchor = total / n
@@ -80,17 +81,17 @@ class RunningMoments(nn.Module):
         if self.response.shape != (1 + X.shape[1], d):
             p, before = len(self.anchor), self.response.shape[1]
             raise InputError(
-                f"The batch has {X.shape[1]} protected column(s) and {d} units, those before had {p} and {before}: "
+                f"The batch has {X.shape[1]} protected column(s) and {d} units, earlier batches had {p} and {before}: "
                 "use one layer for each shape, or reset its moments."
             )
         return torch.cat([torch.ones_like(X[:, :1]), (X - self.anchor) / self.scale], dim=1)
 
     def coefficients(self) -> Tensor:
-        """Shift and effects (1 + p, d) to subtract from the units, from all that is remembered."""
+        """Shift and effects (1 + p, d) to subtract from the units, estimated from all rows in memory."""
         return effects_of(self.gram) @ self.response
 
     def correct(self, units: Tensor, X: Tensor) -> Tensor:
-        """Subtract from each row what its protected columns explain, by all that is remembered."""
+        """Subtract from each row the effect of its protected columns, estimated from all rows in memory."""
         D, B = self.design(X, units.shape[1]).to(units.dtype), self.coefficients().to(units.dtype)
         return torch.addmm(units, D, B, alpha=-1.0)
 
@@ -99,9 +100,9 @@ class RunningMoments(nn.Module):
         return self.gram[0] @ self.coefficients()
 
     def learn(self, units: Tensor, X: Tensor) -> Tensor:
-        """Correct a batch by its own moments blended with the past, and remember it.
+        """Correct a batch by its own moments blended with the running ones, and update these.
 
-        Gradients flow through the batch's share.
+        Gradients flow through the moments of the batch.
         """
         D = self.design(X, units.shape[1])
         n, narrow = self._count(D), D.to(units.dtype)
@@ -129,9 +130,9 @@ class RunningMoments(nn.Module):
         return n >= PAST * len(self.gram)
 
     def _share(self, n: float) -> Tensor | float:
-        """Share of a training batch: all, unless it has too few rows; then the past fills them up.
+        """Weight of a training batch: 1, or less if it has too few rows; the running moments have the rest.
 
-        Only the batch's own part has gradients and keeps up with the weights: a network learns to use what lags behind.
+        Only the batch's own moments have gradients and follow the weights: a network learns to exploit the others' lag.
         """
         return 1.0 if self._is_ample(n) else n / (n + self._past(n).clamp(max=PAST * len(self.gram) - n))
 
@@ -141,27 +142,23 @@ class RunningMoments(nn.Module):
         entry = n / rows
         for name, new in moments.items():
             old = getattr(self, name)
-            old.lerp_(torch.where(finite, new.to(old.dtype), old), entry)  # in place: a replica shares this memory
+            old.lerp_(torch.where(finite, new.to(old.dtype), old), entry)  # in place: replicas share this memory
         self.rows.copy_(torch.where(finite, rows, self.rows))
         self.skipped.add_((~finite).to(self.skipped.dtype))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RunningMoments:
-        def move(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)  # follow the device, but let no model.half() round the moments
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(in_double(fn), recurse)  # type: ignore[no-untyped-call]
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        for name, buffer in self.named_buffers(recurse=False):  # their shapes are those of the batches seen
+        for name, buffer in self.named_buffers(recurse=False):  # shapes depend on the batches seen
             if prefix + name in state_dict:
                 setattr(self, name, buffer.new_zeros(state_dict[prefix + name].shape))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 def effects_of(gram: Tensor) -> Tensor:
-    """Matrix (1 + p, 1 + p) that makes least-squares effects, and the shift that keeps means, of mean products ``D'y``.
+    """Matrix (1 + p, 1 + p) that maps mean products ``D'y`` to least-squares effects and the shift that keeps means.
 
     Examples
     --------
@@ -175,10 +172,39 @@ def effects_of(gram: Tensor) -> Tensor:
     centre = gram[0, 1:]
     covariance = gram[1:, 1:] - torch.outer(centre, centre)
     variance = covariance.diagonal()
-    # What is left of a constant column is rounding: a column like that has no effect.
+    # The variance of a constant column is rounding error, so the column gets no effect.
     varies = variance > 100.0 * torch.finfo(gram.dtype).eps * gram.diagonal()[1:]
     scale = torch.where(varies, variance, torch.inf).rsqrt()
     values, vectors = torch.linalg.eigh(covariance * torch.outer(scale, scale))
-    whiten = scale[:, None] * vectors * torch.where(values > COLLINEAR, values, torch.inf).rsqrt()
+    whiten = scale[:, None] * vectors * torch.where(values > MIN_EIGENVALUE, values, torch.inf).rsqrt()
     whiten = torch.cat([-(centre @ whiten)[None], whiten])
     return whiten @ whiten.T
+
+
+class LinearCorrection(torch.autograd.Function):
+    """``units - DB`` (n, d) with ``B = M R``, where the batch contributes ``weight * D'units`` to the moments ``R``."""
+
+    @staticmethod
+    def forward(ctx: Any, units: Tensor, B: Tensor, D: Tensor, M: Tensor, weight: Tensor | float) -> Tensor:
+        """Apply the coefficients ``B``, which were computed beforehand."""
+        ctx.save_for_backward(D, M)
+        ctx.weight = weight
+        return torch.addmm(units, D, B.to(D.dtype), alpha=-1.0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Project the gradient in the same way, in proportion to the weight of the batch."""
+        D, M = ctx.saved_tensors
+        (G,) = gradients
+        lam = ctx.weight * (M @ sum_over_processes((D.T @ G).to(M.dtype)))
+        return torch.addmm(G, D, lam.to(D.dtype), alpha=-1.0), None, None, None, None
+
+
+def in_double(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Apply only the device change of ``fn``: ``model.half()`` must not round moments."""
+
+    def move(tensor: Tensor) -> Tensor:
+        moved = fn(tensor)
+        return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+    return move

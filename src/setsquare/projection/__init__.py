@@ -1,4 +1,4 @@
-"""Projections onto the complement of the protected columns: linear, generalised to any activation, and erasure."""
+"""Linear projection, generalised projection for any activation, and erasure of the protected columns."""
 
 from setsquare.projection.basis import Basis, basis_of_moments, check_rows, protected_basis
 from setsquare.projection.erasure import Eraser

@@ -1,4 +1,4 @@
-"""A rank-revealing, orthonormal basis of the protected columns."""
+"""Rank-revealing, orthonormal basis of the protected columns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import mean_weight, row_slices
-from setsquare.tables.validation import refuse_constant_protected
+from setsquare.tables.validation import check_same_rows, refuse_constant_protected
 
-#: A column whose part outside the span of the columns before it is smaller than this share of it is collinear.
+#: A column is collinear if a smaller share of it than this lies outside the span of the earlier columns.
 COLLINEAR = 1e-9
-#: A column that varies by less than this share of its mean is constant: rounding is not variation.
+#: A column whose standard deviation is below this share of its mean is constant: the variation is rounding error.
 CONSTANT = 1e-13
-#: Columns whose Gram matrix has no smaller pivot than this (relative, not squared) lose nothing by it.
+#: If no pivot of the Gram matrix is smaller than this (relative, not squared), its Cholesky factor is accurate enough.
 WELL_CONDITIONED = 1e-3
-#: Eigenvalues of a correlation matrix below this share of the largest are rounding.
+#: Eigenvalues of a correlation matrix below this share of the largest are rounding error.
 LOST = 1e-13
 
 
@@ -28,8 +28,8 @@ LOST = 1e-13
 class Basis:
     """``Q = (X - mean) @ transform`` has mean zero and ``Q' diag(w) Q = I`` on the rows that it was fitted on.
 
-    Each column is judged relative to its own spread, so a group of 0.1 % of the rows or a column measured in
-    millionths counts like any other.
+    Tolerances are relative to the standard deviation of each column, so a group of 0.1 % of the rows or a column
+    measured in millionths is treated like any other.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Basis:
     names : tuple of str
         Names of the p columns.
     constant, collinear : tuple of str
-        Columns that needed no direction of their own: without variation, or a linear combination of earlier ones.
+        Columns without a direction of their own: constant, or a linear combination of earlier columns.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class Basis:
 
     @property
     def rank(self) -> int:
-        """Number of directions that are removed."""
+        """Number of directions in the basis."""
         return int(self.transform.shape[1])
 
     @property
@@ -68,10 +68,10 @@ class Basis:
     def apply(self, X: Array) -> Array:
         """Coordinates of the rows of ``X`` (n, p) in the basis, (n, r)."""
         centred = np.subtract(X, self.mean, dtype=np.float64, order="F")
-        return (self.transform.T @ centred.T).T  # column by column in memory, like the features
+        return (self.transform.T @ centred.T).T  # column-major, like the features
 
     def reach(self, low: Array, high: Array) -> float:
-        """Length of the farthest corner of ranges ``low`` to ``high`` (p,) of the columns: no row is farther out."""
+        """Upper bound on the norm of a row in the basis, for columns between ``low`` and ``high`` (p,)."""
         widest = np.maximum(high - self.mean, self.mean - low)
         return float(widest @ np.linalg.norm(self.transform, axis=1))
 
@@ -79,13 +79,7 @@ class Basis:
 def protected_basis(X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None) -> Basis:
     """Fit a :class:`Basis` of the columns of ``X`` (n, p).
 
-    Parameters
-    ----------
-    X : ndarray of shape (n, p)
-    weight : ndarray of shape (n,), optional
-        Any scale; equal by default.
-    names : tuple of str, optional
-        For messages; x0, x1, ... by default.
+    The row weights (n,) may have any scale; the names are for messages, x0, x1, ... by default.
     """
     n, p = X.shape
     check_rows(n, p)
@@ -103,7 +97,7 @@ def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:
     spread = np.linalg.norm(R, axis=0)
     varies = spread > CONSTANT * np.abs(mean)
     scaled = R / np.where(varies, spread, 1.0)
-    # A copy that is shifted far from zero differs from the original by rounding alone: no direction of its own.
+    # A copy of a column that is shifted far from zero differs from it only by rounding, so it gets no direction.
     limit = np.maximum(COLLINEAR, 4.0 * np.finfo(float).eps * np.abs(mean) / np.where(varies, spread, 1.0))
     kept = _independent(scaled, np.flatnonzero(varies), limit)
     if not kept:
@@ -116,9 +110,9 @@ def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:
 
 
 def basis_of_moments(moments: Moments, names: tuple[str, ...] | None = None) -> Basis:
-    """Fit a :class:`Basis` to the moments of the columns, where the rows are gone.
+    """Fit a :class:`Basis` to the moments of the columns, without their rows.
 
-    Squares have half the digits: a column of which less than about 1e-6 lies outside the span of others is collinear.
+    Squaring halves the digits: a column is collinear if a share of less than about 1e-6 is outside the span of others.
 
     Examples
     --------
@@ -141,9 +135,14 @@ def basis_of_moments(moments: Moments, names: tuple[str, ...] | None = None) -> 
 
 
 def check_rows(n: int, p: int) -> None:
-    """Refuse more protected columns than rows: nothing but a constant is orthogonal to all of them."""
+    """Refuse p >= n: only a constant is orthogonal to as many protected columns as rows."""
     if n <= p:
         raise InputError(f"Too few rows (n_samples = {n}) for {p} protected column(s): give more rows than columns.")
+
+
+def check_paired(Y: Array, X: Array) -> None:
+    """Refuse an array to correct and protected columns with different numbers of rows."""
+    check_same_rows("The protected columns have", X.shape[0], "the array to correct has", Y.shape[0])
 
 
 def _check_finite(gram: Array, names: tuple[str, ...]) -> None:
@@ -156,7 +155,7 @@ def _check_finite(gram: Array, names: tuple[str, ...]) -> None:
 
 
 def cholesky_factor(gram: Array) -> Array | None:
-    """Triangular R with ``R'R = gram``; None where that would lose digits that tell columns apart."""
+    """Triangular R with ``R'R = gram``; None if columns are too close to collinear for this to be accurate."""
     spread = np.sqrt(np.maximum(np.diag(gram), 0.0))
     if not spread.all():
         return None
@@ -176,23 +175,23 @@ def _triangular_factor(X: Array, mean: Array, w: Array) -> Array:
 
 
 def stack_factors(R: Array, A: Array) -> Array:
-    """R of the rows behind ``R`` and of those in ``A``.
+    """Update the triangular factor ``R`` with the rows of ``A``.
 
-    A QR keeps twice the digits of the Gram matrix: that tells a nearly collinear column from a collinear one.
+    QR keeps twice the digits of the Gram matrix, enough to distinguish nearly collinear columns from collinear ones.
     """
     return np.asarray(np.linalg.qr(np.vstack([R, A]), mode="r"))
 
 
 def _independent(R: Array, candidates: NDArray[np.intp], limit: Array) -> list[int]:
-    """Of the columns of the triangular ``R``, those that are not a combination of the ones kept before them."""
-    outside = np.abs(np.diag(R))  # the size of each column outside the span of all those before it
+    """Indices of the columns of ``R`` that are not linear combinations of the columns kept before them."""
+    outside = np.abs(np.diag(R))  # norm of each column outside the span of the earlier ones
     if len(candidates) == len(R) and (outside > limit).all():
         return list(range(len(R)))
     kept: list[int] = []
     V = np.zeros((R.shape[0], 0))
     for j in candidates:
         v = R[:, j]
-        for _ in range(2):  # once more removes what rounding left
+        for _ in range(2):  # the second pass removes the rounding error of the first
             v = v - V @ (V.T @ v)
         size = np.linalg.norm(v)
         if size > limit[j]:

@@ -1,4 +1,4 @@
-"""Erasure: an affine map of features alone that leaves no correlation with the protected columns."""
+"""Erasure: an affine map of the features that leaves no correlation with the protected columns."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Sums, row_slices, sum_over_rows
 from setsquare.tables.validation import refuse_not_finite
 
-#: Canonical correlations below this are rounding: to take such a direction out would lose it for nothing.
+#: Canonical correlations below this are rounding error; such directions are kept.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Eraser:
-    """An affine map of the features alone, after which they are uncorrelated with the protected columns.
+    """Affine map of the features that makes them uncorrelated with the protected columns, without using these.
 
     ``r(z) = z - S_zx (S_xz S^- S_zx)^- S_xz S^- (z - mean)``: the protected columns are replaced by their best linear
-    prediction from the features, and what that explains is taken out. In other words, features are regressed on their
-    canonical variates ``s = (z - mean) @ directions`` with the protected columns. Of all affine maps that leave no
-    correlation it changes the features least, in the Mahalanobis and every other quadratic norm (LEACE, Belrose et al.
-    2023).
+    prediction from the features, and the effect of this prediction is removed. Equivalently, the features are replaced
+    by their residuals on the canonical variates ``s = (z - mean) @ directions``. Among all affine maps that leave no
+    correlation, this one changes the features least, in the Mahalanobis and every other quadratic norm (LEACE, Belrose
+    et al. 2023).
 
     Attributes
     ----------
@@ -35,9 +35,9 @@ class Eraser:
     loadings : ndarray of shape (k, q)
         Least-squares effects of the variates on the features.
     correlations : ndarray of shape (k,)
-        Of each variate with the protected columns, before it is taken out.
+        Canonical correlation of each variate with the protected columns, before erasure.
     rank : int
-        Of the features; nothing is left of them where k equals it.
+        Rank of the features; nothing remains of them if k equals it.
 
     Examples
     --------
@@ -63,12 +63,12 @@ class Eraser:
     ) -> Eraser:
         """Fit to features ``Z`` (n, q) and protected columns ``X`` (n, p) with their basis.
 
-        One pass over the rows, where no feature is close to a combination of others.
+        Takes one pass over the rows unless some features are nearly collinear.
         """
         n, q = Z.shape
         if n <= q:
             raise InputError(
-                f"Too few rows (n_samples = {n}) to correct {q} features without the protected columns: give more "
+                f"Too few rows (n_samples = {n}) to correct {q} features without the protected columns: pass more "
                 'rows, reduce the features first (a few principal components), or choose using="protected".'
             )
         moments = Moments.of([_Coordinates(basis, X), Z], weight)
@@ -77,7 +77,7 @@ class Eraser:
         if not np.isfinite(S).all():
             refuse_not_finite("The features have")
         if (np.sqrt(np.maximum(np.diag(S_zz), 0.0)) <= 1e-12 * np.abs(mean)).all():
-            raise InputError("Every feature is constant: there is nothing to correct; give features that vary.")
+            raise InputError("Every feature is constant, so there is nothing to correct: pass features that vary.")
         names = names or tuple(f"x{j}" for j in range(q))
         R = cholesky_factor(S_zz)
         if R is None:
@@ -85,13 +85,13 @@ class Eraser:
         own = settle_basis(mean, R, names)
         directions, correlations = _variates(own, own.transform.T @ S_zq)
         loadings = directions.T @ S_zz
-        # Rounding in the directions makes no difference where the loadings fit them.
+        # Adjust the loadings to the rounded directions, so that their rounding error cancels.
         loadings += np.linalg.lstsq(S_zq.T @ directions, S_zq.T - S_zq.T @ directions @ loadings, rcond=None)[0]
         return cls(mean, directions, loadings, correlations, own.rank)
 
     @classmethod
     def _fit_collinear(cls, Z: Array, Q: Array, weight: Array | None, names: tuple[str, ...]) -> Eraser:
-        """Fit where moments have too few digits to tell features apart, in passes over rows."""
+        """Fit nearly collinear features, which moments cannot distinguish, in several passes over the rows."""
         prediction = Projector.fit(Q, Z, weight, names)
         own = prediction.basis
         directions, correlations = _variates(own, prediction.coefficients)
@@ -105,16 +105,9 @@ class Eraser:
         return cls(own.mean, directions, loadings, correlations, own.rank)
 
     def apply(self, Z: Array, out: Array | None = None) -> Array:
-        """Correct features (n, q); needs no protected columns.
-
-        Parameters
-        ----------
-        Z : ndarray of shape (n, q)
-        out : ndarray, optional
-            Where to put the result; ``out=Z`` corrects in place.
-        """
+        """Correct features ``Z`` (n, q), without the protected columns; ``out=Z`` corrects in place."""
         out = np.empty_like(Z, dtype=np.result_type(Z.dtype, np.float32), subok=False) if out is None else out
-        centre = self.mean @ self.directions  # taken off the scores it costs no digits that the features have
+        centre = self.mean @ self.directions  # centring the scores, not the features, keeps all their digits
 
         def kernel(rows: slice, memory: Array) -> Sums:
             subtract_product(Z[rows], Z[rows] @ self.directions - centre, self.loadings, memory, out[rows])
@@ -126,7 +119,7 @@ class Eraser:
 
 @dataclass(frozen=True, slots=True)
 class _Coordinates:
-    """Rows of the protected columns in their basis, made where they are read."""
+    """Protected columns in their basis, computed block by block when they are read."""
 
     basis: Basis
     X: Array
@@ -140,7 +133,7 @@ class _Coordinates:
 
 
 def _variates(own: Basis, coefficients: Array) -> tuple[Array, Array]:
-    """Directions of canonical variates, and their correlations: singular values, because both bases are orthonormal."""
+    """Directions of the canonical variates and their correlations, which are singular values in orthonormal bases."""
     U, correlations, _ = np.linalg.svd(coefficients, full_matrices=False)
     kept = correlations > ROUNDING
     return own.transform @ U[:, kept], correlations[kept]

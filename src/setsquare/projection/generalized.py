@@ -1,4 +1,4 @@
-"""Generalised projection: orthogonal predictions that stay in the range of their activation.
+"""Generalised projection: orthogonal outputs that stay in the range of their activation.
 
 For an increasing ``h`` with antiderivative ``H`` (convex), let
 
@@ -6,8 +6,8 @@ For an increasing ``h`` with antiderivative ``H`` (convex), let
 
 The first-order condition *is* ``sum_i w_i q_i h(eta_i - a - q_i'b) = 0`` together with an unchanged mean. So
 ``h(eta - a - Qb)`` is exactly orthogonal to the protected columns, stays in the range of ``h`` and keeps its mean. The
-problem is convex, has ``r + 1`` unknowns a unit and always a solution. With ``h`` the identity it is the ordinary
-projection; with ReLU it is asymmetric least squares.
+problem is convex, has ``r + 1`` unknowns per unit and always has a solution. With the identity as ``h`` it is the
+ordinary projection; with ReLU it is asymmetric least squares.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.errors import InputError
 from setsquare.families import Activation, activation, contrasts
 from setsquare.families.softmax import softmax_terms
-from setsquare.projection.basis import Basis, protected_basis
+from setsquare.projection.basis import Basis, check_paired, protected_basis
 from setsquare.rows.blocks import mean_weight, row_slices, single_threaded_blas, weighted_gram, weighted_product
-from setsquare.tables.validation import check_same_rows, require_finite
+from setsquare.tables.validation import require_finite
 
 Index: TypeAlias = "IntArray | slice"
 
-#: Largest association that is left, as a correlation; and the share of the prediction's size that rounding may leave.
+#: Largest remaining correlation, and rounding error allowed relative to the size of the output.
 TOLERANCE, ROUNDING = 1e-10, 1e-14
 
 
 @dataclass(frozen=True, slots=True)
 class GeneralizedProjector:
-    """A fitted generalised projection: ``eta -> eta - [1, Q] @ coefficients``, unit by unit.
+    """Fitted generalised projection: ``eta -> eta - [1, Q] @ coefficients`` for each unit.
 
-    It needs the protected columns of every row that it corrects.
+    Correcting a row requires its protected columns.
 
     Attributes
     ----------
     basis : Basis
     activation : Activation
     coefficients : ndarray of shape (1 + r, d)
-        First row: the shift ``a`` of each unit; below: ``b`` in the basis.
+        Shift ``a`` of each unit in the first row, then ``b`` in the basis.
     residual : ndarray of shape (d,)
-        Largest ``|corr|`` between the corrected output and the basis, a unit.
+        Largest absolute correlation of the corrected output with the basis, for each unit.
     converged : ndarray of bool of shape (d,)
     n_iter : int
 
@@ -83,31 +83,31 @@ class GeneralizedProjector:
         Parameters
         ----------
         eta : ndarray of shape (n,) or (n, ...)
-            Each column is a unit of its own; for the softmax the columns are the classes.
+            Each column is a separate unit; for the softmax the columns are the classes.
         X : ndarray of shape (n, p)
         h : str or Activation
-            "identity", "sigmoid", "exp", "relu", "tanh", "softmax" or any family's name.
+            "identity", "sigmoid", "exp", "relu", "tanh", "softmax" or the name of a family.
         weight : ndarray of shape (n,), optional
         target : float or ndarray of shape (d,), optional
-            Mean to reach; by default the mean of ``h(eta)``.
+            Mean of the corrected output; by default the mean of ``h(eta)``.
         names : tuple of str, optional
             Names of the protected columns.
         max_iter : int
         """
         h = activation(h)
-        check_same_rows("The protected columns have", len(X), "the predictions have", len(eta))
+        check_paired(eta, X)
         units = np.asarray(eta, dtype=np.float64).reshape(len(eta), -1)
         require_finite("The pre-activations have", units)
-        if weight is not None and not weight.all():  # first, or a prediction of any size would enter as 0 times it
+        if weight is not None and not weight.all():  # drop them: 0 times an infinite output would be NaN
             units, X, weight = units[weight > 0.0], X[weight > 0.0], weight[weight > 0.0]
         basis = protected_basis(X, weight, names)
         w = mean_weight(len(X), weight)
         _check_reach(h, units)
         mean = np.asarray(w @ h(units) if target is None else np.broadcast_to(target, units.shape[1]))
         Q, d = basis.apply(X), units.shape[1]
-        # Products this thin are slower on several cores; an overflow is a step that the line search takes back.
+        # Products of thin matrices are slower on several cores; steps that overflow are rejected and damped.
         with single_threaded_blas(), np.errstate(invalid="ignore", over="ignore"):
-            if h.name == "softmax":  # its d columns are one problem, in contrasts because only differences matter
+            if h.name == "softmax":  # one joint problem, in contrasts because only differences matter
                 C = contrasts(d)
                 found = _minimise(
                     partial(_softmax_sums, units @ C, Q, w, mean @ C), (1 + basis.rank) * (d - 1), 1, max_iter
@@ -129,11 +129,11 @@ class GeneralizedProjector:
 
 
 def _check_reach(h: Activation, units: Array) -> None:
-    """Refuse pre-activations whose output is no number: the activation is monotone, so the ends tell."""
+    """Refuse pre-activations with an infinite output; the activation is monotone, so checking both ends is enough."""
     ends = np.array([units.min(initial=0.0), units.max(initial=0.0)]) if h.domain[1] == np.inf else units
     if h.name != "softmax" and not np.isfinite(h(ends)).all():
         raise InputError(
-            f"The pre-activations reach from {units.min():g} to {units.max():g}, where {h.name} has no finite value: "
+            f"The pre-activations range from {units.min():g} to {units.max():g}, where {h.name} has no finite value: "
             "subtract a constant from all of them, or check their scale."
         )
 
@@ -145,11 +145,11 @@ class _Minimum(NamedTuple):
     n_iter: int
 
 
-class _Sums(NamedTuple):
-    """For d convex problems in m unknowns each: value (d,), gradient (m, d), Hessian (d, m, m), and four sizes (d,).
+class _ProblemState(NamedTuple):
+    """State of d convex problems in m unknowns: value (d,), gradient (m, d), Hessian (d, m, m), and four sizes (d,).
 
-    ``magnitude`` is that of the terms of the value, ``spread`` the standard deviation of the output, ``size`` its root
-    mean square, ``reach`` that of the pre-activations.
+    ``magnitude`` is the sum of the absolute terms of the value, ``spread`` the standard deviation of the output,
+    ``size`` its root mean square, ``reach`` that of the pre-activations.
     """
 
     value: Array
@@ -173,12 +173,12 @@ class _Sums(NamedTuple):
         left = self.gap / np.where(flat, np.maximum(self.size, np.finfo(float).tiny), self.spread)
         return np.where(np.isfinite(self.size) & np.isfinite(left), left, np.inf)  # what overflows shows nothing
 
-    def take(self, chosen: BoolArray) -> _Sums:
+    def take(self, chosen: BoolArray) -> _ProblemState:
         """Pick some of the problems."""
-        return _Sums(*(part[chosen] if part.ndim == 3 else part[..., chosen] for part in self))
+        return _ProblemState(*(part[chosen] if part.ndim == 3 else part[..., chosen] for part in self))
 
 
-def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Array, units: Index) -> _Sums:
+def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Array, units: Index) -> _ProblemState:
     """Sum over row blocks for many units at once: products of basis columns meet the slopes of the units."""
     m, d = B.shape
     mean = mean[units]
@@ -193,7 +193,7 @@ def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Ar
         H, out, slope, _ = h.evaluate(u)
         total += w[rows] @ H
         gradient -= D.T @ (w[rows, None] * out)
-        if d == 1:  # a Gram matrix, without the products of its columns
+        if d == 1:  # computed as a Gram matrix, without storing products of columns
             upper += weighted_gram(D, w[rows] * slope[:, 0])[i, j, None]
         else:
             upper += (D[:, i] * D[:, j]).T @ (w[rows, None] * slope)
@@ -203,11 +203,11 @@ def _unit_sums(eta: Array, Q: Array, w: Array, h: Activation, mean: Array, B: Ar
     hessian[:, i, j] = hessian[:, j, i] = upper.T
     pull = mean * B[0]
     sizes = scale * np.sqrt(spread), scale * np.sqrt(spread + (mean / scale) ** 2), np.sqrt(reach)
-    return _Sums(total + pull, gradient, hessian, np.abs(total) + np.abs(pull), *sizes)
+    return _ProblemState(total + pull, gradient, hessian, np.abs(total) + np.abs(pull), *sizes)
 
 
-def _softmax_sums(scores: Array, Q: Array, w: Array, mean: Array, B: Array, _: Index) -> _Sums:
-    """Sum up the one problem of the softmax, whose (1 + r) x (classes - 1) unknowns ``B`` has as its only column."""
+def _softmax_sums(scores: Array, Q: Array, w: Array, mean: Array, B: Array, _: Index) -> _ProblemState:
+    """Compute the sums of the softmax problem; ``B`` holds its (1 + r) x (classes - 1) unknowns in one column."""
     k, m = scores.shape[1], 1 + Q.shape[1]
     total, spread, reach = np.zeros(1), np.zeros(1), np.zeros(1)
     gradient, hessian = np.zeros((m, k)), np.zeros((m, k, m, k))
@@ -227,13 +227,13 @@ def _softmax_sums(scores: Array, Q: Array, w: Array, mean: Array, B: Array, _: I
     pull = mean @ B.reshape(m, k)[:1].T
     sizes = np.sqrt(spread), np.ones(1), np.sqrt(reach)
     hessian = hessian.reshape(1, m * k, m * k)
-    return _Sums(total + pull, gradient.reshape(-1, 1), hessian, np.abs(total) + np.abs(pull), *sizes)
+    return _ProblemState(total + pull, gradient.reshape(-1, 1), hessian, np.abs(total) + np.abs(pull), *sizes)
 
 
-def _minimise(sums: Callable[[Array, Index], _Sums], m: int, d: int, max_iter: int) -> _Minimum:
-    """Minimise d convex functions by Newton steps, damped as Levenberg and Marquardt do where one fails.
+def _minimise(sums: Callable[[Array, Index], _ProblemState], m: int, d: int, max_iter: int) -> _Minimum:
+    """Minimise d convex functions by Newton steps, with Levenberg-Marquardt damping where a step fails.
 
-    Each problem has its own damping; those that are done are left out of the work.
+    Each problem has its own damping; problems that have converged are skipped.
     """
     B, damping = np.zeros((m, d)), np.zeros(d)
     residual, converged = np.full(d, np.inf), np.zeros(d, dtype=bool)
@@ -241,7 +241,7 @@ def _minimise(sums: Callable[[Array, Index], _Sums], m: int, d: int, max_iter: i
     state = sums(B, active)
     for n_iter in range(max_iter + 1):
         reached = (state.left <= TOLERANCE) | (state.gap <= ROUNDING * state.size)
-        # A step past the tolerance is nearly free and squares the error, so go on until it no longer does.
+        # A step beyond the tolerance is nearly free and squares the error, so go on as long as it helps.
         idle = (damping[active] == 0.0) & (state.left >= 0.5 * residual[active])
         finished = reached & (idle | (state.gap <= ROUNDING * state.size))
         residual[active], converged[active] = state.left, reached
@@ -249,34 +249,34 @@ def _minimise(sums: Callable[[Array, Index], _Sums], m: int, d: int, max_iter: i
             break
         left_over = np.arange(d)[active][~finished]
         state = state.take(~finished)
-        active = slice(None) if len(left_over) == d else left_over  # a slice is a view where an index would copy
+        active = slice(None) if len(left_over) == d else left_over  # a slice is a view, an index array would copy
         step, slope = _damped_step(state, damping[active])
         trial = sums(B[:, active] + step, active)
         better = _is_better(state, trial, slope)
         B[:, active] += np.where(better, step, 0.0)
         damping[active] = _next_damping(state, damping[active], step, better)
-        state = _Sums(*(_choose(better, new, old) for new, old in zip(trial, state, strict=True)))
+        state = _ProblemState(*(_choose(better, new, old) for new, old in zip(trial, state, strict=True)))
     return _Minimum(B, residual, converged, n_iter)
 
 
-def _damped_step(state: _Sums, damping: Array) -> tuple[Array, Array]:
+def _damped_step(state: _ProblemState, damping: Array) -> tuple[Array, Array]:
     m = len(state.gradient)
-    # Without the ridge a ReLU unit with fewer active rows than unknowns would have no step.
+    # The ridge makes the Hessian invertible for a ReLU unit with fewer active rows than unknowns.
     ridge = 1e-14 * np.einsum("dii->d", state.hessian) + np.finfo(float).tiny + damping
     H = state.hessian + ridge[:, None, None] * np.eye(m)
     step = -np.linalg.solve(H, state.gradient.T[:, :, None])[:, :, 0].T
     return step, np.einsum("md,md->d", state.gradient, step)
 
 
-def _is_better(state: _Sums, trial: _Sums, slope: Array) -> BoolArray:
-    """Whether a step was worth taking: the value fell or, where rounding hides that, the gradient did."""
-    fell = trial.value <= state.value + 1e-4 * slope  # False for NaN: outside the domain
+def _is_better(state: _ProblemState, trial: _ProblemState, slope: Array) -> BoolArray:
+    """Whether to accept a step: the value fell or, where rounding hides this, the gradient did."""
+    fell = trial.value <= state.value + 1e-4 * slope  # False for NaN, outside the domain
     hidden = np.abs(trial.value - state.value) <= 1e-13 * state.magnitude
     return fell | (hidden & (trial.gap <= np.maximum(0.9 * state.gap, ROUNDING * state.size)))
 
 
-def _next_damping(state: _Sums, damping: Array, step: Array, better: BoolArray) -> Array:
-    """Damp a step that failed, at first so that it stays within the spread of the pre-activations; ease off later."""
+def _next_damping(state: _ProblemState, damping: Array, step: Array, better: BoolArray) -> Array:
+    """Raise the damping after a failed step, at first to keep steps within the pre-activations' size; else lower it."""
     length = np.minimum(np.linalg.norm(step, axis=0), state.reach + np.finfo(float).tiny)
     first = np.linalg.norm(state.gradient, axis=0) / length
     eased = np.where(damping > 1e-3 * first, damping / 8.0, 0.0)

@@ -1,4 +1,4 @@
-"""Linear correction (C^l): subtract what the protected columns explain by least squares."""
+"""Linear correction (C^l): subtract the least-squares effect of the protected columns."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.projection.basis import Basis, basis_of_moments, protected_basis
+from setsquare.projection.basis import Basis, basis_of_moments, check_paired, protected_basis
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import OWN_CACHE, Sums, room, sum_over_rows
-from setsquare.tables.validation import check_same_rows, refuse_not_finite
+from setsquare.tables.validation import refuse_not_finite
 
 
 @dataclass(frozen=True, slots=True)
 class Projector:
-    """A fitted linear correction ``Y - (X - mean) @ transform @ coefficients``; column means are kept.
+    """Fitted linear correction ``Y - (X - mean) @ transform @ coefficients``, which keeps column means.
 
-    It needs the protected columns of every row that it corrects. On the rows that it was fitted on it is the
-    orthogonal projection ``P⊥ Y`` plus the mean; on new rows it subtracts the effects estimated there.
+    Correcting a row requires its protected columns. On the rows of the fit the result is the orthogonal projection
+    ``P⊥ Y`` plus the mean; on new rows the effects estimated in the fit are subtracted.
 
     Attributes
     ----------
     basis : Basis
     coefficients : ndarray of shape (r, d)
-        Least-squares effects of the basis on each of the d columns (a tensor is flattened behind its first axis).
+        Least-squares effects of the basis on each of the d columns (tensors are flattened after the first axis).
 
     Examples
     --------
@@ -43,15 +43,15 @@ class Projector:
 
     @classmethod
     def fit(cls, Y: Array, X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None) -> Projector:
-        """Fit the correction of ``Y`` (n, ...) by ``X`` (n, p), one pass over the rows of each.
+        """Fit the correction of ``Y`` (n, ...) by ``X`` (n, p), in one pass over the rows of each.
 
-        The products of the basis with itself are taken anew: in nearly collinear columns rounding makes them differ
-        from the identity, and solving the normal equations makes up for that.
+        The Gram matrix of the basis is computed rather than assumed: for nearly collinear columns rounding makes it
+        differ from the identity, and solving the normal equations corrects for this.
         """
-        _check_same_rows(Y, X)
+        check_paired(Y, X)
         basis = protected_basis(X, weight, names)
         d = int(np.prod(Y.shape[1:], dtype=int))
-        with np.errstate(invalid="ignore", over="ignore"):  # a constant changes nothing but rounding
+        with np.errstate(invalid="ignore", over="ignore"):  # the shift affects only the rounding
             shift = _flat(Y[:1000]).mean(axis=0, dtype=np.float64)
 
         def kernel(rows: slice, memory: Array) -> Sums:
@@ -62,15 +62,15 @@ class Projector:
             return weighted.T @ y, weighted.T @ Q
 
         width = d + basis.rank
-        # As many rows as directions at least: adding up the products must cost less than they do.
+        # At least as many rows per block as directions: adding up the products must cost less than computing them.
         effect, gram = sum_over_rows(kernel, Y.shape[0], width, max(OWN_CACHE, 8 * basis.rank * width))
         if not np.isfinite(effect).all():
-            refuse_not_finite("What is to be corrected has")
+            refuse_not_finite("The array to correct has")
         return cls(basis, np.asarray(np.linalg.solve(gram, effect)[:-1], dtype=np.float64))
 
     @classmethod
     def of_moments(cls, moments: Moments, names: tuple[str, ...]) -> Projector:
-        """Fit the correction to the joint moments of protected columns, which come first, and of what is corrected.
+        """Fit the correction to joint moments of the protected columns, which come first, and the columns to correct.
 
         Examples
         --------
@@ -85,16 +85,8 @@ class Projector:
         return cls(basis, basis.transform.T @ moments.scatter[:p, p:] / moments.weight)
 
     def apply(self, Y: Array, X: Array, out: Array | None = None) -> Array:
-        """Correct ``Y`` (n, ...) given the protected columns ``X`` (n, p) of the same rows.
-
-        Parameters
-        ----------
-        Y : ndarray of shape (n, ...)
-        X : ndarray of shape (n, p)
-        out : ndarray, optional
-            Where to put the result; ``out=Y`` corrects in place.
-        """
-        _check_same_rows(Y, X)
+        """Correct ``Y`` (n, ...) given the protected columns ``X`` (n, p) of its rows; ``out=Y`` corrects in place."""
+        check_paired(Y, X)
         out = np.empty_like(Y, dtype=np.result_type(Y.dtype, np.float32), subok=False) if out is None else out
 
         def kernel(rows: slice, memory: Array) -> Sums:
@@ -106,7 +98,7 @@ class Projector:
 
 
 def subtract_product(Y: Array, A: Array, B: Array, memory: Array, out: Array) -> None:
-    """Put ``Y - A @ B`` into ``out``, with the product in ``memory``; ``Y`` may be a tensor, and it may be ``out``."""
+    """Write ``Y - A @ B`` to ``out``, with the product in ``memory``; ``Y`` may be a tensor, and may be ``out``."""
     product = room(memory, Y, B.shape[1])
     if np.isfortran(product):
         np.matmul(B.T, A.T, out=product.T)
@@ -116,7 +108,7 @@ def subtract_product(Y: Array, A: Array, B: Array, memory: Array, out: Array) ->
 
 
 def coordinates(basis: Basis, X: Array) -> Array:
-    """What :meth:`Basis.apply` returns, row by row in memory."""
+    """Return :meth:`Basis.apply` in row-major order."""
     return np.asarray(np.subtract(X, basis.mean, dtype=np.float64) @ basis.transform)
 
 
@@ -124,12 +116,8 @@ def _flat(block: Array) -> Array:
     return block if block.ndim == 2 else block.reshape(len(block), -1)
 
 
-def _check_same_rows(Y: Array, X: Array) -> None:
-    check_same_rows("The protected columns have", len(X), "what is to be corrected has", len(Y))
-
-
 def project_out(Y: Array, X: Array, weight: Array | None = None) -> Array:
-    """Remove the linear effect of ``X`` (n, p) from ``Y`` (n, ...); column means are kept. Needs ``X``.
+    """Remove the linear effect of ``X`` (n, p) from ``Y`` (n, ...), keeping the column means.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Means and cross-products that can be taken block by block and merged."""
+"""Means and cross-products, computed block by block and mergeable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from setsquare.rows.blocks import OWN_CACHE, Sums, room, row_slices, sum_over_ro
 class Moments:
     """Total weight, means and centred cross-products of the columns of a matrix.
 
-    Sums are float64 whatever the rows are stored as. Rows are read once, block by block, so they may be a memory map.
+    Sums are in float64 whatever the dtype of the rows. Rows are read once, block by block, so they may be a memory map.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class Moments:
         Number of rows, or the sum of their weights.
     mean : ndarray of shape (q,)
     scatter : ndarray of shape (q, q)
-        ``sum_i w_i (a_i - mean)(a_i - mean)'``; not finite where a value is not.
+        ``sum_i w_i (a_i - mean)(a_i - mean)'``; not finite if a value is not.
 
     Examples
     --------
@@ -43,13 +43,13 @@ class Moments:
 
     @classmethod
     def of(cls, A: Matrix | Sequence[Matrix], weight: Array | None = None) -> Moments:
-        """Moments of the rows of ``A`` (n, q), or of several such side by side: whatever has a shape and gives rows."""
+        """Moments of the rows of ``A`` (n, q), or of several side by side; each needs a shape and row slicing."""
         parts: list[Any] = list(A) if isinstance(A, list | tuple) else [A]
         n, ends = parts[0].shape[0], np.cumsum([part.shape[1] for part in parts])
         q = int(ends[-1])
-        block_bytes = max(OWN_CACHE, 8 * q * q)  # adding up the products must cost less than they do
+        block_bytes = max(OWN_CACHE, 8 * q * q)  # adding up the products must cost less than computing them
         first_rows = next(row_slices(n, q, block_bytes))
-        with np.errstate(invalid="ignore", over="ignore"):  # far from zero squares would lose the digits of the spread
+        with np.errstate(invalid="ignore", over="ignore"):  # far from zero, squares lose the digits of the variance
             shift = np.concatenate([part[first_rows].mean(axis=0, dtype=np.float64) for part in parts])
 
         def kernel(rows: slice, memory: Array) -> Sums:
@@ -62,7 +62,7 @@ class Moments:
             first = w @ block
             if weight is not None:
                 block *= np.sqrt(w)[:, None]
-            return block.T @ block, first  # numpy sees the symmetry and does half the work
+            return block.T @ block, first  # numpy detects the symmetry and does half the work
 
         scatter, first = sum_over_rows(kernel, n, q, block_bytes)
         total = float(n if weight is None else weight.sum())
@@ -70,7 +70,7 @@ class Moments:
             return cls(total, shift + first / total, scatter - np.outer(first, first) / total)
 
     def merge(self, other: Moments) -> Moments:
-        """Moments of the rows of both."""
+        """Moments of the rows of both together."""
         total = self.weight + other.weight
         step = other.mean - self.mean
         scatter = self.scatter + other.scatter + np.outer(step, step) * (self.weight * other.weight / total)

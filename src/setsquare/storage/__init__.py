@@ -1,4 +1,4 @@
-"""Models and other results in files: one file a model, no pickle, written whole or not at all."""
+"""Saved models in one file each, without pickle, and atomic writing of files."""
 
 from __future__ import annotations
 

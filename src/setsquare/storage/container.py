@@ -1,7 +1,7 @@
-"""A tree of plain values and arrays as one file: a zip of ``.npy`` arrays and a JSON text, with a checksum at its end.
+"""File format for a tree of plain values and arrays: a zip of ``.npy`` arrays and a JSON text, with a checksum.
 
-Nothing is compressed, so that no small file unpacks to a large one, and nothing is pickled, so that reading never runs
-code. The zip's comment is the sha256 of all bytes before it: it shows damage. It does not show who wrote the file.
+Nothing is compressed, so that a small file cannot unpack to a large one, and nothing is pickled, so that reading never
+runs code. The zip comment is the sha256 of all bytes before it: it detects damage, but does not authenticate the file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy as np
 from setsquare.errors import InputError
 
 TREE = "model.json"
-#: Length of a sha256 in hexadecimal digits.
+#: Length of a sha256 checksum in hexadecimal digits.
 DIGEST = 64
-#: How a zip file starts.
+#: First bytes of a zip file.
 MAGIC = b"PK\x03\x04"
-FOREIGN = "holds something else than a saved model: give a file that setsquare has written"
+FOREIGN = "is not a saved model: pass a file that setsquare.save has written"
 
 
 def pack(tree: dict[str, Any]) -> bytes:
-    """Bytes of a file that holds a tree of dicts, lists, plain values and arrays.
+    """Return the bytes of a file with a tree of dicts, lists, plain values and arrays.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def pack(tree: dict[str, Any]) -> bytes:
 
 
 def unpack(content: bytes) -> dict[str, Any]:
-    """Undo :func:`pack`; bytes that are damaged raise an InputError, the end of a sentence that names the file."""
+    """Undo :func:`pack`; errors are raised as the end of a sentence that starts with the file name."""
     if not content.startswith(MAGIC):
         raise InputError(FOREIGN)
     if hashlib.sha256(content[:-DIGEST]).hexdigest().encode() != content[-DIGEST:]:
@@ -68,11 +68,11 @@ def unpack(content: bytes) -> dict[str, Any]:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))  # the same model gives the same bytes
+    return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))  # a fixed date: the same model gives the same bytes
 
 
 def _flatten(value: Any, place: str, arrays: dict[str, Any]) -> Any:
-    """Put names in the place of arrays, and texts in the place of numbers that JSON does not have."""
+    """Replace arrays by their names, and numbers that JSON does not support by text."""
     if isinstance(value, dict):
         return {key: _flatten(item, f"{place}.{key}" if place else key, arrays) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -85,7 +85,7 @@ def _flatten(value: Any, place: str, arrays: dict[str, Any]) -> Any:
         return {"$number": str(value)}
     if value is None or type(value) in (str, int, float, bool):
         return value
-    raise InputError(f"{place} is of the type {type(value).__name__}, which a file cannot hold: use plain values")
+    raise InputError(f"{place} is of type {type(value).__name__}, which cannot be saved: use plain values")
 
 
 def _restore(value: Any, archive: zipfile.ZipFile) -> Any:

@@ -1,4 +1,4 @@
-"""Files written whole or not at all: beside their place first, then moved there."""
+"""Atomic writing of files: write to a temporary name beside the target, then rename."""
 
 from __future__ import annotations
 
@@ -11,48 +11,36 @@ from setsquare.errors import InputError
 
 
 def check_targets(paths: Iterable[Path], inputs: Iterable[Path] = ()) -> None:
-    """Refuse, before any work is done, files that could not be written or that would overwrite an input.
-
-    Parameters
-    ----------
-    paths : iterable of Path
-        Files to be written.
-    inputs : iterable of Path
-        Files that are read.
+    """Refuse ``paths`` that cannot be written or would overwrite one of the ``inputs``, before any work is done.
 
     Examples
     --------
     >>> check_targets([Path("no_such_folder/page.html")])
     Traceback (most recent call last):
     ...
-    setsquare.errors.InputError: The folder no_such_folder does not exist: make it, or write to another place.
+    setsquare.errors.InputError: The folder no_such_folder does not exist: create it, or choose another one.
     """
-    taken = {path.resolve(): "is read as well: write to another place" for path in inputs}
+    taken = {path.resolve(): "is read as well: choose another output file" for path in inputs}
     for path in paths:
         if not path.parent.is_dir():
-            raise InputError(f"The folder {path.parent} does not exist: make it, or write to another place.")
+            raise InputError(f"The folder {path.parent} does not exist: create it, or choose another one.")
         if path.is_dir():
-            raise InputError(f"{path} is a folder: give the name of a file.")
+            raise InputError(f"{path} is a folder: pass the name of a file.")
         place = path.resolve()
         if place in taken:
             raise InputError(f"The file {path} {taken[place]}.")
-        taken[place] = "is to be written twice: give each output a name of its own"
+        taken[place] = "would be written twice: give each output its own name"
         if not os.access(place if _is_device(place) else place.parent, os.W_OK):
-            raise InputError(f"The folder {place.parent} cannot be written to: write to another place.")
+            raise InputError(f"The folder {place.parent} cannot be written to: choose another one.")
 
 
 def write_files(contents: Mapping[Path, bytes]) -> None:
-    """Write all of the files, or leave every one of them as it was.
-
-    Parameters
-    ----------
-    contents : mapping of Path to bytes
-    """
+    """Write all files, or leave all of them unchanged."""
     check_targets(contents)
     parts: dict[Path, Path] = {}
     try:
         for path, content in contents.items():
-            place = path.resolve()  # a link stays a link
+            place = path.resolve()  # write through a link instead of replacing it
             part = place.with_name(f".{place.name[:100]}.{secrets.token_hex(4)}.part")
             if not _is_device(place):
                 parts[part] = place
@@ -68,5 +56,5 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
 
 
 def _is_device(path: Path) -> bool:
-    """Whether this is a pipe or a device such as /dev/null, which nothing may be moved onto."""
+    """Whether this is a pipe or a device such as /dev/null, which must not be replaced."""
     return path.exists() and not path.is_file()

@@ -1,4 +1,4 @@
-"""Saved models: `save` and `load`."""
+"""Save and load fitted models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from setsquare.storage.files import write_files
 from setsquare.storage.states import read_state, write_state
 
 FORMAT = "setsquare model"
-#: Version of the format; a file of a later one is refused, one of an earlier one is read for ever.
+#: Version of the file format. Later versions are refused; earlier ones must always be readable.
 SCHEMA = 1
 
 
@@ -24,10 +24,10 @@ def save(model: Any, path: str | Path) -> None:
     ----------
     model : estimator
         A fitted OrthogonalGLMClassifier, OrthogonalGLMRegressor or LinearOrthogonalizer, or a PredictionOrthogonalizer
-        around ``PlainGLMClassifier`` or ``PlainGLMRegressor`` of ``setsquare.estimators``. Another estimator inside
-        cannot be written.
+        around a ``PlainGLMClassifier`` or ``PlainGLMRegressor`` of ``setsquare.estimators``; with any other estimator
+        inside it cannot be saved.
     path : str or Path
-        Written whole or not at all; an earlier file is replaced.
+        Target file, replaced if it exists; it is written completely or not at all.
 
     Examples
     --------
@@ -48,23 +48,16 @@ def save(model: Any, path: str | Path) -> None:
 
 
 def dump(model: Any) -> bytes:
-    """Bytes of the file of a fitted model."""
+    """Return the bytes of the file of a fitted model."""
     libraries = {name: version(name) for name in ("setsquare", "numpy", "scipy", "scikit-learn")}
     versions = {"python": platform.python_version(), **libraries}
     return pack({"format": FORMAT, "schema": SCHEMA, "versions": versions, "model": write_state(model)})
 
 
 def load(path: str | Path) -> Any:
-    """Read a model that :func:`save` has written; nothing in the file is run.
+    """Read a model that :func:`save` has written; no code in the file is executed.
 
-    Parameters
-    ----------
-    path : str or Path
-
-    Returns
-    -------
-    estimator
-        Fitted, with the same predictions. The trace of the solver is not kept.
+    The fitted model makes the same predictions. The trace of the solver is not saved.
     """
     try:
         with Path(path).open("rb") as stream:
@@ -72,7 +65,7 @@ def load(path: str | Path) -> Any:
             tree = unpack(start + stream.read() if start == MAGIC else start)
         return _model(tree)
     except OSError as error:
-        raise InputError(f"The model file {path} cannot be read ({error.strerror or error}).") from error
+        raise InputError(f"Could not read the model file {path} ({error.strerror or error}).") from error
     except InputError as error:
         raise InputError(f"The file {path} {error}.") from error
 
@@ -82,8 +75,8 @@ def _model(tree: dict[str, Any]) -> Any:
         raise InputError(FOREIGN)
     if tree.get("schema") != SCHEMA:
         raise InputError(
-            f"has the format {tree.get('schema')!r}, and this setsquare reads {SCHEMA}: update setsquare (pip install "
-            "--upgrade setsquare)"
+            f"has format version {tree.get('schema')!r}, but this setsquare reads version {SCHEMA}: update setsquare "
+            "(pip install --upgrade setsquare)"
         )
     try:
         return read_state(tree["model"])

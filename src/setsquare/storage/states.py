@@ -1,4 +1,4 @@
-"""Estimators as trees of plain values and arrays, and back."""
+"""Conversion of fitted estimators to trees of plain values and arrays, and back."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ State = dict[str, Any]
 
 
 def write_state(model: Any) -> State:
-    """Everything that a fitted model is."""
+    """Return the complete state of a fitted model."""
     kind = type(model).__name__
     if type(model) not in _KINDS:
         raise InputError(
-            f"A {kind} cannot be saved without pickle: save one of {', '.join(sorted(_NAMES))}, or keep the model by "
-            "its own means."
+            f"A {kind} cannot be saved without pickle: save one of {', '.join(sorted(_NAMES))}, or use the model's "
+            "own format."
         )
     check_is_fitted(model)
     names = getattr(model, "feature_names_in_", None)
@@ -52,7 +52,7 @@ def write_state(model: Any) -> State:
 def read_state(state: State) -> Any:
     """Undo :func:`write_state`."""
     if state["class"] not in _NAMES:
-        raise InputError(f"holds a {state['class']!r}, which this setsquare does not know: update setsquare")
+        raise InputError(f"holds a {state['class']!r}, which this version of setsquare does not know: update setsquare")
     kind = _NAMES[state["class"]]
     attributes = _KINDS[kind][1](state)
     parameters = dict(state["parameters"])
@@ -73,13 +73,13 @@ def read_state(state: State) -> Any:
 
 def _parameter(name: str, value: Any) -> Any:
     if name == "estimator":
-        return None  # the fitted one takes its place
+        return None  # replaced by the fitted one
     if isinstance(value, Family):
         return _family(value)
     if value is None or isinstance(value, str | int | float | np.generic | list | tuple | dict):
         return value
     raise InputError(
-        f"The parameter {name} is a {type(value).__name__}, which a file cannot hold: set it to a plain value."
+        f"The parameter {name} is a {type(value).__name__}, which cannot be saved: set it to a plain value."
     )
 
 
@@ -98,17 +98,15 @@ def _write_glm(model: Any) -> State:
 def _read_glm(state: State) -> State:
     found = state["solution"]
     parts = {"status": Status(found["status"]), "certificate": Certificate(**_tuples(found["certificate"]))}
-    reader, solution = _to_reader(state["reader"]), Solution(**found | parts, trace=())
+    solution, roles = Solution(**found | parts, trace=()), _read_roles(state)
     scalar = state["class"] == "OrthogonalGLMRegressor"
-    return {
-        "reader_": reader,
+    return roles | {
         "solution_": solution,
         "family_": families.family(**state["family"]),
         "n_iter_": solution.n_iter,
         "has_offset_": state["has_offset"],
         "n_dropped_": state["n_dropped"],
-        "protected_names_": np.asarray(reader.protected.names, dtype=object),
-        "coefficient_names_": np.asarray(reader.feature_names, dtype=object),
+        "coefficient_names_": np.asarray(roles["reader_"].feature_names, dtype=object),
         "intercept_": float(solution.intercept[0]) if scalar else solution.intercept,
         "coef_": solution.coef[0] if scalar else solution.coef,
     }
@@ -124,9 +122,7 @@ def _write_features(model: Any) -> State:
 def _read_features(state: State) -> State:
     if "eraser" not in state:
         return _read_linear(state)
-    reader = _to_reader(state["reader"])
-    names = np.asarray(reader.protected.names, dtype=object)
-    return {"reader_": reader, "eraser_": Eraser(**state["eraser"]), "protected_names_": names}
+    return _read_roles(state) | {"eraser_": Eraser(**state["eraser"])}
 
 
 def _write_linear(model: Any) -> State:
@@ -138,13 +134,12 @@ def _write_linear(model: Any) -> State:
 
 
 def _read_linear(state: State) -> State:
-    reader, parts = _to_reader(state["reader"]), dict(state["projector"])
+    parts = dict(state["projector"])
     parts["basis"] = Basis(**_tuples(parts["basis"]))
     if "activation" in parts:
         parts["activation"] = families.activation(parts["activation"])
     kind = GeneralizedProjector if "activation" in parts else Projector
-    names = np.asarray(reader.protected.names, dtype=object)
-    return {"reader_": reader, "projector_": kind(**parts), "protected_names_": names}
+    return _read_roles(state) | {"projector_": kind(**parts)}
 
 
 def _write_prediction(model: Any) -> State:
@@ -186,9 +181,11 @@ def _reader(reader: Reader) -> State:
     }
 
 
-def _to_reader(state: State) -> Reader:
-    features = None if state["features"] is None else Design.from_dict(state["features"])
-    return Reader(features, Design.from_dict(state["protected"]), tuple(state["inside"]), state["use_protected"])
+def _read_roles(state: State) -> State:
+    saved = state["reader"]
+    features = None if saved["features"] is None else Design.from_dict(saved["features"])
+    reader = Reader(features, Design.from_dict(saved["protected"]), tuple(saved["inside"]), saved["use_protected"])
+    return {"reader_": reader, "protected_names_": np.asarray(reader.protected.names, dtype=object)}
 
 
 def _design(design: Design) -> State:
@@ -211,7 +208,7 @@ def _tuples(state: State) -> State:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in state.items()}
 
 
-#: What a file can hold: how each class is written, and the attributes that it gets when it is read.
+#: Classes that can be saved, each with its writer and the reader of its attributes.
 _KINDS: dict[type, tuple[Callable[[Any], State], Callable[[State], State]]] = {
     OrthogonalGLMClassifier: (_write_glm, _read_glm),
     OrthogonalGLMRegressor: (_write_glm, _read_glm),

@@ -92,16 +92,7 @@ class Design:
         return tuple(source for coder in self.coders for source in coder.constant)
 
     def apply(self, table: Table) -> Encoded:
-        """Encode a table that has the columns of the training table, in any order and among others.
-
-        Parameters
-        ----------
-        table : dataframe, array or sparse matrix
-
-        Returns
-        -------
-        Encoded
-        """
+        """Encode a table that has the columns of the training table, in any order and among others."""
         frame = open_table(table)
         require_filled(frame)
         names = self.names
@@ -135,12 +126,7 @@ class Design:
         return pooled
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, fit for JSON; a design from a formula has none.
-
-        Returns
-        -------
-        dict
-        """
+        """Plain data, fit for JSON; a design from a formula has none."""
         kinds = {kind: name for name, kind in _KINDS.items()}
         if not all(type(coder) in kinds for coder in self.coders):
             raise InputError("A design learned from a formula cannot be written as plain data; pickle it.")
@@ -149,16 +135,7 @@ class Design:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Design:
-        """Undo :meth:`to_dict`, also after a round trip through JSON.
-
-        Parameters
-        ----------
-        data : mapping
-
-        Returns
-        -------
-        Design
-        """
+        """Undo :meth:`to_dict`, also after a round trip through JSON."""
         coders = []
         for entry in data["coders"]:
             fields = {key: _as_tuple(value) for key, value in entry.items() if key != "kind"}

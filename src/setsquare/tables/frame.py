@@ -104,14 +104,6 @@ def resolve(frame: Frame, columns: ColumnSelection) -> tuple[int, ...]:
 def column_names(table: Table) -> tuple[str, ...]:
     """Names of the columns; those of an array are ``x0``, ``x1``, ….
 
-    Parameters
-    ----------
-    table : dataframe, array or sparse matrix
-
-    Returns
-    -------
-    tuple of str
-
     Examples
     --------
     >>> column_names([[1, 2], [3, 4]])
@@ -123,14 +115,6 @@ def column_names(table: Table) -> tuple[str, ...]:
 def n_rows(table: Table) -> int:
     """Count the rows of a table.
 
-    Parameters
-    ----------
-    table : dataframe, array or sparse matrix
-
-    Returns
-    -------
-    int
-
     Examples
     --------
     >>> n_rows([1.0, 2.0, 3.0])
@@ -141,17 +125,7 @@ def n_rows(table: Table) -> int:
 
 
 def select(table: Table, columns: ColumnSelection) -> Table:
-    """Take some columns, by name or position, as the same kind of table.
-
-    Parameters
-    ----------
-    table : dataframe, array or sparse matrix
-    columns : str, int, sequence of either, or None
-        None takes them all.
-
-    Returns
-    -------
-    table of the same kind
+    """Take some columns, by name or position, as the same kind of table; None takes all.
 
     Examples
     --------
@@ -164,17 +138,7 @@ def select(table: Table, columns: ColumnSelection) -> Table:
 
 
 def drop(table: Table, columns: ColumnSelection) -> Table:
-    """Leave some columns out, by name or position; the rest is the same kind of table.
-
-    Parameters
-    ----------
-    table : dataframe, array or sparse matrix
-    columns : str, int, sequence of either, or None
-        None leaves out nothing.
-
-    Returns
-    -------
-    table of the same kind
+    """Leave out some columns, by name or position, of the same kind of table; None leaves out nothing.
 
     Examples
     --------
@@ -188,17 +152,7 @@ def drop(table: Table, columns: ColumnSelection) -> Table:
 
 
 def filter_rows(table: Table, keep: BoolArray | None) -> Table:
-    """Keep the rows that an :class:`Encoded` kept, so that other tables stay aligned with it.
-
-    Parameters
-    ----------
-    table : dataframe, array or sparse matrix, shape (n, ...)
-    keep : (n,) bool array or None
-        None keeps every row.
-
-    Returns
-    -------
-    table of the same kind
+    """Keep the rows that an :class:`Encoded` kept, by a mask (n,), as the same kind of table; None keeps every row.
 
     Examples
     --------
@@ -214,15 +168,6 @@ def filter_rows(table: Table, keep: BoolArray | None) -> Table:
 
 def slice_rows(table: Table, start: int, count: int) -> Table:
     """Take at most `count` rows from `start` on, as the same kind of table.
-
-    Parameters
-    ----------
-    table : dataframe, array or sparse matrix
-    start, count : int
-
-    Returns
-    -------
-    table of the same kind
 
     Examples
     --------

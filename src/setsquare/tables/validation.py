@@ -21,7 +21,7 @@ def check_same_rows(what: str, n: int, other: str, n_other: int, *, advice: str 
     >>> check_same_rows("The outcome has", 3, "the features have", 3)
     """
     if n != n_other:
-        raise InputError(f"{what} {n} rows but {other} {n_other}: give the same rows in both{advice}.")
+        raise InputError(f"{what} {n} rows but {other} {n_other}: pass the same rows in both{advice}.")
 
 
 def check_alignment(table: Table, other: Any, what: str) -> None:

@@ -20,8 +20,8 @@ import pytest
 from setsquare import datasets
 from setsquare.datasets import DataFile, catalogue, registry
 from setsquare.datasets.files import find, locate
+from setsquare.datasets.loaders import ADULT_COLUMNS, read_adult_text
 from setsquare.datasets.record import Dataset
-from setsquare.datasets.tables import ADULT_COLUMNS, read_adult_text
 from setsquare.errors import DataNotFoundError, InputError, MissingDependencyError, MissingValuesError
 
 CONTENT = b"39, State-gov\n"
@@ -112,7 +112,7 @@ def test_names_forgive_case_and_punctuation(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("aduld", "did you mean adult"), ("diabetis", "did you mean diabetes?"), ("xyzzy", "there are adult, ")],
+    [("aduld", "did you mean adult"), ("diabetis", "did you mean diabetes?"), ("xyzzy", "choose one of adult, ")],
 )
 def test_an_unknown_name_gets_the_nearest_ones(name: str, hint: str) -> None:
     for function in (datasets.describe, datasets.load, datasets.available):

@@ -85,7 +85,7 @@ def test_what_cannot_be_added_to_is_refused() -> None:
     with pytest.raises(AttributeError, match="partial_fit") as caught:
         LinearOrthogonalizer().fit(Z, protected=X).partial_fit(Z, protected=X)
     assert "start with partial_fit" in str(caught.value.__cause__)
-    with pytest.raises(InputError, match="other columns or levels"):
+    with pytest.raises(InputError, match="different columns or levels"):
         LinearOrthogonalizer().partial_fit(Z, protected=X).merge(LinearOrthogonalizer().partial_fit(Z, protected=X.sex))
     with pytest.raises(MissingValuesError, match="'b' has 600 infinite"):
         LinearOrthogonalizer().partial_fit(Z.assign(b=np.inf), protected=X.age)

@@ -211,7 +211,7 @@ def test_a_layer_that_is_called_twice_one_that_returns_tuples_and_a_network_that
     shapes = {}
     for layer in ("relu", "relu#2"):
         result = quick(model, batches, layer)
-        assert result.effect_map is not None and any("2 times in a pass" in note for note in result.notes)
+        assert result.effect_map is not None and any("2 times per forward pass" in note for note in result.notes)
         shapes[layer] = result.effect_map.correlation.shape
     assert shapes == {"relu": (4,), "relu#2": (5,)}
     assert quick(model, batches, "memory", output=0).is_leak
@@ -259,10 +259,10 @@ fit_layer(TWICE, BATCHES)
             "'0' for the loader has 40 rows but the protected columns have 9",
         ),
         (lambda: quick(network(), [IMAGES], "0"), "pass the columns of all rows"),
-        (lambda: quick(TWICE, BATCHES, "memory"), "returns a tuple: say which of its tensors is to be audited, output"),
+        (lambda: quick(TWICE, BATCHES, "memory"), "returns a tuple: choose the tensor to be audited, output"),
         (lambda: quick(TWICE, BATCHES, "unused"), "did not run the layer 'unused'"),
         (lambda: quick(TWICE, BATCHES, "relu#3"), "did not run the layer 'relu#3'"),
-        (lambda: quick(network(), [(IMAGES, GROUP)], "0", max_values=100), "48 units, more than 100 values"),
+        (lambda: quick(network(), [(IMAGES, GROUP)], "0", max_values=100), "48 units and so more than 100 values"),
         (lambda: quick(network(), [(IMAGES, GROUP)], "0", batch_dim=4), r"shape \(40, 3, 4, 4\): choose batch_dim="),
         (
             lambda: quick(network(), [(IMAGES, GROUP)], "3", pool=(2, 3)),
@@ -295,7 +295,7 @@ def test_missing_values_are_named() -> None:
 def test_too_few_permutations_for_so_many_units_are_said() -> None:
     images, group = draw(200)
     result = audit_layer(network(), [(images, group)], "1", evaluation="relu", n_permutations=59, n_components=4)
-    assert any("lower n_components" in note for note in result.notes)
+    assert any("reduce n_components" in note for note in result.notes)
     assert len(result.evaluation("relu").effects) == 4
 
 

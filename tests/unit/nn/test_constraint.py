@@ -222,8 +222,8 @@ def test_bad_activations_and_settings() -> None:
         ({"n_protected": 0}, "at least 1"),
         ({"momentum": 0.0}, "momentum"),
         ({"penalty": -1.0}, "0 or more"),
-        ({"scale": 0.0}, "spread above 0"),
-        ({"scale": "layer"}, "spread above 0"),
+        ({"scale": 0.0}, "positive number"),
+        ({"scale": "layer"}, "positive number"),
     ):
         with pytest.raises(InputError, match=message):
             OrthogonalityConstraint(**{"n_protected": 1, **options})

@@ -58,18 +58,18 @@ def test_inputs_of_several_parts_and_one_protected_column() -> None:
     [
         ({"head": "fcc"}, "did you mean 'fc'"),
         ({"head": "body.1"}, "no linear layer"),
-        ({"head": "body.0"}, "Something follows the head"),
-        ({"model": Net(3)}, "3 outputs but the outcome 2 classes"),
+        ({"head": "body.0"}, "transforms the output of the head further"),
+        ({"model": Net(3)}, "3 outputs but the outcome has 2 classes"),
         ({"model": Net(1, bias=False)}, "bias=True"),
         ({"family": "multinomial"}, "does not fit"),
         ({"loader": []}, "no batch"),
-        ({"loader": [(torch.zeros(3, 4), torch.zeros(3))]}, "batches of three"),
+        ({"loader": [(torch.zeros(3, 4), torch.zeros(3))]}, "must be \\(inputs, outcome, protected"),
         (
             {"loader": [(torch.zeros(3, 4), torch.zeros(3), torch.zeros(2, 1))]},
             "outcome of a batch has 3 rows but its protected columns have 2",
         ),
         ({"loader": [(torch.zeros(3, 4), torch.zeros(2), torch.zeros(2, 1))]}, "for each of the 2 outcomes"),
-        ({"loader": [(torch.zeros(3, 4, 4), torch.zeros(3), torch.zeros(3, 1))], "head": "0"}, "once a batch"),
+        ({"loader": [(torch.zeros(3, 4, 4), torch.zeros(3), torch.zeros(3, 1))], "head": "0"}, "once per batch"),
     ],
 )
 def test_bad_input(options: dict[str, object], message: str) -> None:
@@ -84,7 +84,7 @@ def test_bad_input(options: dict[str, object], message: str) -> None:
 def test_heads_and_rows_that_would_leave_a_leak(case: str) -> None:
     x, signal, X = draw(100)
     model: nn.Module = Net(1)
-    y, message = (signal > 0.0).float(), "weight of layer fc is shared with another layer or made from"
+    y, message = (signal > 0.0).float(), "weight of layer fc is shared with another layer or computed from"
     if case == "weight_norm":
         nn.utils.parametrizations.weight_norm(model.fc)
     elif case == "tied":
@@ -130,7 +130,7 @@ def test_a_layer_that_something_follows_is_refused_and_left_alone() -> None:
     y = (x[:, 0] > 0.5).long()
     model = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2), nn.Softmax(1))
     before = model[0].weight.clone()
-    with pytest.raises(InputError, match="Something follows the head"):
+    with pytest.raises(InputError, match="transforms the output of the head further"):
         refit_head(model, [(x, y, sex)], head="0")
     assert torch.equal(model[0].weight, before)
     assert refit_head(model, [(x, y, sex)], head="2").certificate.is_orthogonal

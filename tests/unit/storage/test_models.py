@@ -98,7 +98,7 @@ class Shell:
 def test_a_file_cannot_run_code(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("model").write_bytes(pickle.dumps(Shell()))
-    with pytest.raises(InputError, match="something else than a saved model"):
+    with pytest.raises(InputError, match="is not a saved model"):
         sq.load("model")
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
@@ -108,7 +108,7 @@ def test_a_file_cannot_run_code(tmp_path: Path, monkeypatch):
         archive.writestr("evil.npy", member.getvalue())
         archive.comment = b"0" * DIGEST
     Path("model").write_bytes(sealed(stream.getvalue()))
-    with pytest.raises(InputError, match="something else than a saved model"):
+    with pytest.raises(InputError, match="is not a saved model"):
         sq.load("model")
     assert not Path("run").exists()
     np.load("model", allow_pickle=True)["evil"]  # the same bytes, in hands that trust them
@@ -118,9 +118,12 @@ def test_a_file_cannot_run_code(tmp_path: Path, monkeypatch):
 @pytest.mark.parametrize(
     ("parts", "what"),
     [
-        ({"schema": 2}, "has the format 2, and this setsquare reads 1: update setsquare"),
-        ({"format": "a poem"}, "something else than a saved model"),
-        ({"model": {"class": "Popen", "parameters": {}}}, "holds a 'Popen', which this setsquare does not know"),
+        ({"schema": 2}, "has format version 2, but this setsquare reads version 1: update setsquare"),
+        ({"format": "a poem"}, "is not a saved model"),
+        (
+            {"model": {"class": "Popen", "parameters": {}}},
+            "holds a 'Popen', which this version of setsquare does not know",
+        ),
         ({"model": {"class": "OrthogonalGLMRegressor"}}, "lacks a part of the model"),
         ({"model": 3}, "lacks a part of the model"),
     ],
@@ -138,7 +141,7 @@ def test_a_small_file_does_not_unpack_to_a_large_one(tmp_path: Path):
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("model.json", json.dumps({"format": " " * 10**7}))
         archive.comment = b"0" * DIGEST
-    with pytest.raises(InputError, match="something else than a saved model"):
+    with pytest.raises(InputError, match="is not a saved model"):
         unpack(sealed(stream.getvalue()))
 
 

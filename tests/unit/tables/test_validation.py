@@ -47,7 +47,7 @@ def test_shared_checks_are_written_in_one_file(phrase: str):
 
 def test_lengths_name_both_inputs():
     with pytest.raises(
-        InputError, match=r"^The outcome has 3 rows but the features have 4: give the same rows in both\.$"
+        InputError, match=r"^The outcome has 3 rows but the features have 4: pass the same rows in both\.$"
     ):
         check_same_rows("The outcome has", 3, "the features have", 4)
 

@@ -1,9 +1,9 @@
-"""The layers of a network as it is: which there are, what they return, and how a batch is run."""
+"""Access to the layers of a network: list and check them, choose among their outputs, run the network on a batch."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,7 +18,7 @@ from setsquare.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class LayerInfo:
-    """A layer that can be blinded: its name, type, the shapes that it returned, and its calls in one pass."""
+    """A layer that can be blinded: its name, type, and the shape of its output for each call in a forward pass."""
 
     name: str
     type: str
@@ -29,10 +29,10 @@ class LayerInfo:
 
 
 def list_layers(model: nn.Module, *inputs: Any, **named: Any) -> list[LayerInfo]:
-    """Layers of a model that :func:`~setsquare.nn.blind` can take; with example inputs, also the shapes they return.
+    """List the layers that :func:`~setsquare.nn.blind` accepts; with example inputs, also their output shapes.
 
-    The model runs once in ``eval`` mode. Layers that it did not run, or that return no tensor, have no shapes. A module
-    that the network has under several names is listed under each.
+    With inputs, the model runs once in ``eval`` mode. Layers that did not run, or that do not return a tensor, have no
+    shapes. A module with several names is listed under each of them.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def list_layers(model: nn.Module, *inputs: Any, **named: Any) -> list[LayerInfo]
     if inputs or named:
         handles = [m.register_forward_hook(lambda _m, _i, out, n=name: note(n, out)) for name, m in modules.items()]
         try:
-            with torch.no_grad(), evaluating(model):
+            with torch.no_grad(), eval_mode(model):
                 model(*inputs, **named)
         finally:
             for handle in handles:
@@ -61,7 +61,7 @@ def list_layers(model: nn.Module, *inputs: Any, **named: Any) -> list[LayerInfo]
 
 
 def check_layer(name: str, names: Sequence[str], kind: str = "layer") -> None:
-    """Refuse a layer that is not among ``names``, and give the nearest of them."""
+    """Refuse a layer that is not among ``names``, and suggest the closest names."""
     if name not in names:
         near = get_close_matches(name, names, n=3, cutoff=0.4) or names[-3:]
         hint = f"did you mean {', '.join(map(repr, near))}?" if near else "it has none."
@@ -71,15 +71,15 @@ def check_layer(name: str, names: Sequence[str], kind: str = "layer") -> None:
 
 
 def choose_tensor(name: str, out: Any, output: int | str | None, purpose: str) -> Tensor:
-    """What a layer returned, or the element ``output`` of it where that is a tuple or a dict; ``purpose`` is a verb."""
+    """Return the output of a layer, or element ``output`` of a tuple or dict; error messages name the ``purpose``."""
     if isinstance(out, Tensor):
         return out
     keys = list(out) if isinstance(out, Mapping) else range(len(out)) if isinstance(out, tuple | list) else []
     choice = [key for key in keys if isinstance(out[key], Tensor)]
     if output not in choice:
-        given = "" if output is None else f", and output={output!r} is no tensor"
+        given = "" if output is None else f", and output={output!r} is not a tensor"
         raise InputError(
-            f"Layer {name!r} returns a {type(out).__name__}{given}: say which of its tensors is to be {purpose}, "
+            f"Layer {name!r} returns a {type(out).__name__}{given}: choose the tensor to be {purpose}, "
             f"output={' or '.join(map(repr, choice)) or '...'}."
         )
     chosen: Tensor = out[output]
@@ -87,7 +87,7 @@ def choose_tensor(name: str, out: Any, output: int | str | None, purpose: str) -
 
 
 def put_tensor(out: Any, key: int | str | None, value: Tensor) -> Any:
-    """Copy of a tuple, list or dict with one element replaced."""
+    """Copy a tuple, list or dict with one element replaced."""
     if isinstance(out, Mapping):
         return type(out)({**out, key: value})  # type: ignore[call-arg]
     items = [value if index == key else item for index, item in enumerate(out)]
@@ -95,8 +95,8 @@ def put_tensor(out: Any, key: int | str | None, value: Tensor) -> Any:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Context in which a model is in ``eval`` mode; afterwards each module is as it was."""
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Set a model to ``eval`` mode; afterwards, restore the mode of each module."""
     training = {module: module.training for module in model.modules()}
     try:
         model.eval()
@@ -106,20 +106,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = flag
 
 
-def call(model: nn.Module, inputs: Any, **named: Any) -> Any:
-    """Run a model on inputs: a tensor, or a tuple or dict of what the model takes."""
+def call_model(model: nn.Module, inputs: Any, **named: Any) -> Any:
+    """Run a model on inputs: a tensor, or a tuple or dict of its arguments."""
     if isinstance(inputs, dict):
         return model(**inputs, **named)
     return model(*(inputs if isinstance(inputs, tuple | list) else [inputs]), **named)
 
 
 def takes_protected(model: nn.Module) -> bool:
-    """Whether ``model(..., protected=X)`` is how a model wants to be called."""
+    """Whether the ``forward`` of a model takes ``protected=``."""
     return "protected" in signature(model.forward).parameters
 
 
 def in_checkpoint() -> bool:
-    """Whether :func:`torch.utils.checkpoint.checkpoint` is running the code that asks."""
+    """Whether the caller runs inside :func:`torch.utils.checkpoint.checkpoint`."""
     if torch.compiler.is_compiling():
         return False
     frame = sys._getframe()
@@ -128,13 +128,3 @@ def in_checkpoint() -> bool:
         if frame.f_code.co_filename == torch.utils.checkpoint.__file__:
             return True
     return False
-
-
-def in_double(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """``fn`` without what it does to the precision: moments follow the device, no ``model.half()`` rounds them."""
-
-    def move(tensor: Tensor) -> Tensor:
-        moved = fn(tensor)
-        return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-    return move

@@ -201,7 +201,7 @@ def test_layers_that_return_tuples_and_dicts() -> None:
     x, model = torch.randn(40, 6, 3) + group[:, :, None], Network()
     assert gap(model(x), group) > 0.05
     for name, output in (("lstm", 0), ("pair", "mean")):
-        with pytest.raises(InputError, match=f"say which of its tensors is to be corrected, output={output!r}"):
+        with pytest.raises(InputError, match=f"choose the tensor to be corrected, output={output!r}"):
             blind(model, [name])(x, protected=group)
         assert gap(blind(model, [name], output=output)(x, protected=group), group) < 1e-5
     assert n_hooks(model) == 0
@@ -225,7 +225,7 @@ def test_what_cannot_be_blinded(resnet: ResNet, batch: tuple[Tensor, Tensor]) ->
         blind(resnet, ["conv1"], where="generalized")
     with pytest.raises(InputError, match=r"Layer 'conv1': .* missing.*protected=X"):
         blind(resnet, ["conv1"]).train()(x)
-    with pytest.raises(InputError, match="Layer 'conv1': The protected columns have the shape"):
+    with pytest.raises(InputError, match="Layer 'conv1': The protected columns have shape"):
         blind(resnet, ["conv1"]).train()(x, protected=group[:7])
 
     class Idle(nn.Module):

@@ -75,7 +75,7 @@ def test_several_layers_are_fitted_in_the_order_in_which_they_run() -> None:
     out = blinded.eval()(x, protected=X)
     assert correlation(model.eval()(x), X) > 0.05
     assert correlation(out, X) < 1e-6
-    assert all(layer.probe is None and layer.frozen for layer in blinded.corrections.values())
+    assert all(layer.override is None and layer.frozen for layer in blinded.corrections.values())
 
 
 def test_the_model_stays_as_it_was_and_the_correction_is_frozen() -> None:
@@ -117,7 +117,7 @@ def test_what_cannot_be_fitted() -> None:
     x, X = draw()
     with pytest.raises(InputError, match="has no Orthogonalize layer: blind it first"):
         fit_layer(network(), loader(x, X), forward=lambda model, batch: model(batch[0]))
-    with pytest.raises(InputError, match="not a part"):
+    with pytest.raises(InputError, match="not part of the model"):
         fit_layer(network(), loader(x, X), Orthogonalize(2))
     with pytest.raises(InputError, match="iterator"):
         fit_layer(blind(network(), ["1"]), iter(loader(x, X)))
@@ -128,7 +128,7 @@ def test_what_cannot_be_fitted() -> None:
         with pytest.raises(InputError, match="gave no"):
             fit_layer(blinded, [], None if layer is None else blinded.corrections[layer])
     blinded = blind(network(), ["1"])
-    with pytest.raises(NotOrthogonalError, match="allow more max_passes"):
+    with pytest.raises(NotOrthogonalError, match="increase max_passes"):
         fit_layer(blinded, loader(x, X, 20), max_passes=2)
     with pytest.raises(InputError, match="Layer '1': The layer has not seen a batch"):
         blinded.eval()(x, protected=X)  # what was not solved is not used

@@ -1,4 +1,4 @@
-"""Blind the layers of a network as it is, without touching its code."""
+"""Blind layers of an existing network with hooks, without changing its code."""
 
 from __future__ import annotations
 
@@ -12,36 +12,32 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from setsquare.errors import InputError, NotOrthogonalError
-from setsquare.nn.layer import Inference, Orthogonalize, Where
 from setsquare.nn.moments import Momentum
-from setsquare.nn.network import (
-    LayerInfo,
+from setsquare.nn.network_layers import (
     check_layer,
     choose_tensor,
-    evaluating,
     in_checkpoint,
     list_layers,
     put_tensor,
     takes_protected,
 )
+from setsquare.nn.orthogonalize import Inference, Orthogonalize, Where
 
-__all__ = ["Blinded", "LayerInfo", "blind", "check_layer", "choose_tensor", "evaluating", "list_layers"]
-
-#: Modules whose input is a pre-activation that the generalised projection knows how to correct.
+#: Modules whose input is a pre-activation that the generalised projection can correct.
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
 
 
 class Blinded(nn.Module):
-    """A network with some layers blinded; made by :func:`blind`.
+    """A network with blinded layers, created by :func:`blind`.
 
     Attributes
     ----------
     model : torch.nn.Module
-        The network itself: it has hooks only while it runs inside this one, or inside the context.
+        The original network; it has hooks only while the wrapper runs it, or inside the context.
     corrections : ModuleDict of Orthogonalize
-        By layer name, with "/" for "."; the second call of a layer in a pass has a correction of its own, "name#2".
+        Corrections by layer name, with "/" for "."; the second call of a layer in a forward pass has its own, "name#2".
     protected : Tensor
-        Protected columns of the batch, for calls of the network itself inside the context.
+        Protected columns of the batch, for calls of the original network inside the context.
     """
 
     def __init__(
@@ -52,7 +48,7 @@ class Blinded(nn.Module):
         self.settings = settings
         self.corrections = nn.ModuleDict()
         self.protected: Tensor | None = None
-        self._calls: Counter[str] | None = None  # of each layer, while the network runs
+        self._calls: Counter[str] | None = None  # calls per layer, while the network runs
         self._n_passes, self._depth = 0, 0
         self._handles: list[RemovableHandle] = []
         for name in self.layers:
@@ -62,7 +58,7 @@ class Blinded(nn.Module):
         """Run the network on a batch with its protected columns (n, p)."""
         before, n_passes = self.protected, self._n_passes
         self.protected = before if protected is None else protected
-        if takes_protected(self.model):  # it was blinded before, or has layers of its own
+        if takes_protected(self.model):  # already blinded, or built with Orthogonalize layers
             named["protected"] = self.protected
         self._install()
         try:
@@ -94,7 +90,7 @@ class Blinded(nn.Module):
             return
         self._calls, self._handles = None, []
         modules = {name: self.model.get_submodule(name) for name in self.layers}
-        if getattr(self, "_is_replica", False):  # of DataParallel: replicas share the hooks of the original
+        if getattr(self, "_is_replica", False):  # DataParallel replicas share the hooks of the original
             for module in (self.model, *modules.values()):
                 module._forward_hooks = module._forward_hooks.copy()
                 module._forward_pre_hooks = module._forward_pre_hooks.copy()
@@ -132,15 +128,14 @@ class Blinded(nn.Module):
         if idle:
             raise NotOrthogonalError(
                 f"The network did not run the layer(s) {', '.join(idle)}, so nothing was corrected there: choose "
-                "layers that it calls as modules (a fused kernel may replace inner ones)."
+                "layers that it calls as modules (a fused kernel may bypass inner modules)."
             )
 
     def _check_passed(self, n_passes: int) -> None:
         if self._n_passes == n_passes:
             raise NotOrthogonalError(
                 f"The network did not run with its hooks, so {', '.join(self.layers)} were not corrected: inside the "
-                "context call the network itself, and of a compiled network blind the original, "
-                "torch.compile(blind(model, ...))."
+                "context call the original network; to compile it, blind it first: torch.compile(blind(model, ...))."
             )
 
     def _where(self, module: nn.Module) -> Where | None:
@@ -157,8 +152,8 @@ class Blinded(nn.Module):
                 settings["activation"] = _ACTIVATIONS.get(type(module))
             if settings["where"] == "generalized" and settings["activation"] is None:
                 raise InputError(
-                    f"Layer {name!r} ({type(module).__name__}) has no activation that is known: say which one the "
-                    'network applies to it, such as activation="relu".'
+                    f"Layer {name!r} ({type(module).__name__}) has no known activation: pass the one that the network "
+                    'applies to its output, such as activation="relu".'
                 )
             self.corrections[key] = Orthogonalize(**settings)
         correction = self.corrections[key]
@@ -177,7 +172,7 @@ class Blinded(nn.Module):
         return corrected if isinstance(out, Tensor) else put_tensor(out, self.output, corrected)
 
     def _correct(self, name: str, module: nn.Module, y: Tensor) -> Tensor:
-        if not self._depth:  # a copy of the network, made inside the context, still has the hooks
+        if not self._depth:  # a copy of the network made inside the context still has the hooks
             return y
         _check_call(name, self._calls is not None, module is self.model.get_submodule(name))
         assert self._calls is not None
@@ -199,11 +194,11 @@ class Blinded(nn.Module):
         other = [axis for axis in range(y.ndim) if y.shape[axis : axis + 1] == rows and axis != self.batch_dim]
         return f" If axis {other[0]} of the layer is the batch, pass batch_dim={other[0]}." if other else ""
 
-    def __getstate__(self) -> dict[str, Any]:  # a copy is not inside the context
+    def __getstate__(self) -> dict[str, Any]:  # a copy starts outside the context
         return self.__dict__ | {"_handles": [], "_depth": 0, "_calls": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        for key in state_dict:  # later calls of a layer are known from the saved network only
+        for key in state_dict:  # repeated calls of a layer are known only from the saved state
             if key.startswith(f"{prefix}corrections.") and "#" in key:
                 name, call = key[len(f"{prefix}corrections.") :].split(".")[0].split("#")
                 self._correction(name.replace("/", "."), int(call))
@@ -223,28 +218,29 @@ def blind(
     output: int | str | None = None,
     batch_dim: int = 0,
 ) -> Blinded:
-    """Blind layers of a network to the protected columns: as a wrapper for good, or as a context for a while.
+    """Blind layers of a network to the protected columns, with a permanent wrapper or a temporary context.
 
-    Each layer gets an :class:`~setsquare.nn.Orthogonalize`, which learns whenever the layer is in training mode. Train
-    the wrapper as any network, or blind one that is trained; in the end call :func:`~setsquare.nn.fit_layer`. Running
-    moments lag behind weights that have moved, so without it a network that was trained fast can leak at test time.
+    Each layer gets an :class:`~setsquare.nn.Orthogonalize`, which updates its moments whenever the layer is in training
+    mode. Train the wrapper like any network, or blind a trained network; then call :func:`~setsquare.nn.fit_layer`.
+    Running moments lag behind the weights, so without this call a network trained with a high learning rate can leak at
+    test time.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Its code and its state stay as they are.
+        Its code and its state are not changed.
     layers : iterable of str
-        Names as in :func:`list_layers`. For an activation module (ReLU, Sigmoid, Tanh) the correction is the
-        generalised one by default and enters before it, so that what leaves it is orthogonal. A module that the network
-        has under several names is corrected wherever it runs.
+        Names as in :func:`list_layers`. For an activation module (ReLU, Sigmoid, Tanh) the default is the generalised
+        correction of its input, which makes its output orthogonal. A module that the network has under several names is
+        corrected wherever it runs.
     protected : Tensor of shape (n, p), optional
-        Protected columns of the batches to come; else give them with each batch.
+        Protected columns of all following batches; otherwise pass them with each batch.
     n_protected, where, activation, momentum, inference
-        Of each :class:`~setsquare.nn.Orthogonalize`.
+        Parameters of each :class:`~setsquare.nn.Orthogonalize`.
     output : int or str, optional
-        Which element to correct where a layer returns a tuple or a dict.
+        Element to correct if a layer returns a tuple or a dict.
     batch_dim : int
-        Axis of the rows; 1 for sequence-first transformers.
+        Axis that holds the rows; 1 for sequence-first transformers.
 
     Examples
     --------
@@ -264,7 +260,7 @@ def blind(
         raise InputError(f"layers must be a list of layer names, such as {names[:2]}.")
     for name in layers:
         check_layer(name, names)
-    once = {model.get_submodule(name): name for name in reversed(layers)}  # two names of one module are one layer
+    once = {model.get_submodule(name): name for name in reversed(layers)}  # a module with two names is one layer
     settings = {"n_protected": n_protected, "where": where, "activation": activation}
     chosen = [name for name in dict.fromkeys(layers) if name in once.values()]
     blinded = Blinded(model, chosen, output, batch_dim, **settings, momentum=momentum, inference=inference)
@@ -275,28 +271,28 @@ def blind(
 def _check_call(name: str, running: bool, own: bool) -> None:
     if not own:
         raise InputError(
-            f"Layer {name!r} runs in a copy of the blinded network: copy it outside of the context, and blind the copy."
+            f"Layer {name!r} runs in a copy of the blinded network: copy it outside the context, and blind the copy."
         )
     if not running:
         raise InputError(
-            f"Layer {name!r} runs outside of a call of the network: call the whole network, or blind the part of it "
+            f"Layer {name!r} runs outside a call of the network: call the whole network, or blind only the part "
             "that you call."
         )
     if in_checkpoint():
         raise InputError(
-            f"Layer {name!r} runs inside torch.utils.checkpoint, which runs it once more for the gradient, when it "
-            "would learn twice or not be blinded: blind a layer outside of it, or switch checkpointing off."
+            f"Layer {name!r} runs inside torch.utils.checkpoint, which runs it again for the gradient, so it would "
+            "learn twice or not be blinded: blind a layer outside the checkpoint, or switch checkpointing off."
         )
 
 
 def _check_axes(name: str, y: Tensor, batch_dim: int) -> None:
     if y.is_nested:
         raise InputError(
-            f"Layer {name!r} gets nested tensors, which have no units: build the encoder with "
+            f"Layer {name!r} gets nested tensors, whose rows differ in shape: build the encoder with "
             "enable_nested_tensor=False."
         )
     if not -y.ndim <= batch_dim < y.ndim:
         raise InputError(
-            f"Layer {name!r} has the shape {tuple(y.shape)} and no axis {batch_dim} for the rows: pass another "
-            "batch_dim, or choose a layer that has a row for each row of the batch."
+            f"Layer {name!r} has shape {tuple(y.shape)} and thus no axis {batch_dim} for the rows: pass another "
+            "batch_dim, or choose a layer with one row per row of the batch."
         )

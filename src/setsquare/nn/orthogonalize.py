@@ -1,4 +1,4 @@
-"""A layer that removes the effect of the protected columns from what passes through it."""
+"""Layer that removes the linear effect of the protected columns from its input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from setsquare.errors import InputError, NotFiniteWarning
 from setsquare.nn.functional import check_activation, check_n_protected, flatten, read_protected
-from setsquare.nn.generalized_moments import WorkingMoments
+from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.moments import Momentum, RunningMoments
 from setsquare.tables.validation import check_choice
 
@@ -20,62 +20,64 @@ Inference: TypeAlias = Literal["protected", "marginal", "off"]
 
 
 class Orthogonalize(nn.Module):
-    """Layer ``forward(y, protected)`` whose output has no linear effect of the protected columns, unit by unit.
+    """Layer ``forward(y, protected)`` that removes the linear effect of the protected columns from each unit.
 
-    It subtracts ``a + (x - mean)'b`` from each unit, with an ``a`` and a ``b`` of its own. In training these are
-    estimated from the batch and, the smaller that is, from running moments of the batches before; so a batch may have
-    fewer rows than columns, or miss a level. In ``eval`` the same rule uses the running moments alone. Means are kept
-    both times, so activations do not shift between the two. The layer has no parameters.
+    It subtracts ``a + (x - mean)'b`` from each unit, with separate ``a`` and ``b`` for each. In training these are
+    estimated from the batch and, the smaller the batch, from running moments of earlier batches; so a batch may have
+    fewer rows than columns, or lack a level. In ``eval`` mode only the running moments are used. Both modes keep the
+    means, so activations do not shift between them. The layer has no parameters.
 
     ===============  =========================  ==================================================================
     ``where``        ``y`` is                   guaranteed
     ===============  =========================  ==================================================================
     "post"           the activation's output    no linear effect on it; it may leave its range (below 0 after ReLU)
-    "pre"            the pre-activation         no linear effect on the pre-activation; *none* for the activation
+    "pre"            the pre-activation         no linear effect on the pre-activation; *nothing* for the activation
     "generalized"    the pre-activation         no linear effect on ``activation(output)``, which keeps its range
     ===============  =========================  ==================================================================
 
-    The guarantee is exact for the rows that the moments come from: for the batch if that is large (see the notes for
-    "generalized"), and after :func:`~setsquare.nn.fit_layer` for all rows of its loader. On new rows it holds up to
+    The guarantee is exact for the rows that the moments are computed from: for the batch if it is large (see the notes
+    for "generalized"), and after :func:`~setsquare.nn.fit_layer` for all rows of its loader. On new rows it holds up to
     sampling error.
 
     Parameters
     ----------
     n_protected : int, optional
-        Number of protected columns; by default that of the first batch.
+        Number of protected columns; by default taken from the first batch.
     where : {"post", "pre", "generalized"}, optional
-        "generalized" by default where an activation is named, else "post".
+        By default "generalized" if an activation is given, otherwise "post".
     activation : {"identity", "relu", "sigmoid", "tanh", "exp"}, optional
-        What the network applies next; for "generalized".
+        Function that the network applies next; for "generalized".
     momentum : float, "auto" or None
-        Share of a batch in the running moments; None for the exact moments of all rows seen. "auto" remembers 10
-        batches and 200 rows for each coefficient at least.
+        Share of a batch in the running moments; None for the exact moments of all rows seen. "auto" averages over at
+        least 10 batches and 200 rows per coefficient.
     inference : {"protected", "marginal", "off"}
-        In ``eval``: "protected" corrects each row by its own protected columns. "marginal" needs none: it subtracts the
-        correction averaged over the population, which is nothing in the linear modes (means are kept) and the shift
-        ``a`` in the generalised one, so that pre-activations have the mean that they had in training; *nothing is
-        guaranteed* then. "off" passes everything through, as the published layer does.
+        Behaviour in ``eval`` mode. "protected" corrects each row by its own protected columns. "marginal" does not need
+        them: it subtracts the correction averaged over the population, which is zero in the linear modes (means are
+        kept) and the shift ``a`` in the generalised mode, so that pre-activations keep their training mean; this
+        *guarantees nothing*. "off" returns the input unchanged, as the published layer does.
 
     Attributes
     ----------
     moments : RunningMoments
-        ``moments.rows`` remembered; ``moments.skipped`` counts batches with values that were not finite;
-        ``moments.unsolved`` (generalised) units of the last batch that were not solved in the steps allowed.
+        ``moments.rows`` is the number of rows in memory; ``moments.skipped`` counts batches with values that were not
+        finite; ``moments.unsolved`` (generalised) counts units of the last batch that did not converge.
     frozen : bool
-        Whether training uses and leaves the moments as ``eval`` does; set by :func:`~setsquare.nn.fit_layer`.
+        Whether training uses the moments without updating them, as ``eval`` does; set by
+        :func:`~setsquare.nn.fit_layer`.
 
     Notes
     -----
-    A batch with ten rows or more for each coefficient (p + 1 of them) is corrected by itself alone. With less, the past
-    fills it up, and lags behind weights that move: train slowly, and end with :func:`~setsquare.nn.fit_layer`.
+    A batch with at least ten rows per coefficient (p + 1 of them) is corrected by its own moments alone. Smaller
+    batches are supplemented by the running moments, which lag behind changing weights: use a low learning rate, and
+    call :func:`~setsquare.nn.fit_layer` at the end.
 
-    The generalised mode solves its first batch exactly, and then takes at most two Newton steps a training batch from
-    the running solution, until 98 % of the units have a correlation of 0.01 at most. So in training it holds up to a
-    remainder, below what chance makes in a batch of 128, and largest in units that few rows activate;
-    ``moments.unsolved`` counts them. :func:`~setsquare.nn.fit_layer` leaves no such remainder.
+    The generalised mode solves the first batch exactly. For each later training batch it takes at most two Newton steps
+    from the running solution, until 98 % of the units have a correlation of at most 0.01. The correlation that remains
+    in training is below that of chance in a batch of 128 rows, and largest in units that few rows activate;
+    ``moments.unsolved`` counts them. After :func:`~setsquare.nn.fit_layer` none remains.
 
-    In a distributed run the sums are taken over all processes, so each must pass the same number of batches. The number
-    of units is that of the first batch: for ``DataParallel``, pass one before replicating.
+    In a distributed run the sums are taken over all processes, so each process must pass the same number of batches.
+    The first batch sets the number of units: with ``DataParallel``, pass one batch before replicating.
 
     Examples
     --------
@@ -102,35 +104,27 @@ class Orthogonalize(nn.Module):
         check_choice("inference", inference, get_args(Inference))
         if n_protected is not None:
             check_n_protected(n_protected)
-        if (
-            momentum is not None
-            and momentum != "auto"
-            and not (isinstance(momentum, float | int) and 0 < momentum <= 1)
-        ):
+        if momentum not in (None, "auto") and not (isinstance(momentum, float | int) and 0 < momentum <= 1):
             raise InputError(f'momentum must be above 0 and at most 1, "auto" or None, not {momentum!r}.')
         self.n_protected, self.where, self.activation, self.inference = n_protected, where, activation, inference
         self.moments: RunningMoments
         if where == "generalized":
             check_activation(activation)
             assert activation is not None
-            self.moments = WorkingMoments(momentum, activation)
+            self.moments = GeneralizedMoments(momentum, activation)
         else:
             self.moments = RunningMoments(momentum)
-        self.frozen, self._told = False, 0
-        #: Called instead of the layer's own rule, by what fits it.
-        self.probe: Callable[[Tensor, Tensor | None], Tensor] | None = None
+        self.frozen, self._n_warned = False, 0
+        #: Replaces the correction while :func:`~setsquare.nn.fit_layer` runs.
+        self.override: Callable[[Tensor, Tensor | None], Tensor] | None = None
 
     def forward(self, y: Tensor, protected: Tensor | None = None) -> Tensor:
-        """Correct a batch.
+        """Correct a batch ``y`` (n, ...) by its protected columns, (n, p) or (n,).
 
-        Parameters
-        ----------
-        y : Tensor of shape (n, ...)
-        protected : Tensor of shape (n, p) or (n,)
-            Not needed in ``eval`` with ``inference`` "marginal" or "off".
+        The protected columns are not needed in ``eval`` mode with ``inference`` "marginal" or "off".
         """
-        if self.probe is not None:
-            return self.probe(y, protected)
+        if self.override is not None:
+            return self.override(y, protected)
         learning = self.training and not self.frozen
         if len(y) == 0 or (self.inference == "off" and not learning):
             return y
@@ -144,28 +138,28 @@ class Orthogonalize(nn.Module):
             else:
                 corrected = units - self.moments.average().to(units.dtype)
         if learning:
-            self._tell_of_skipped()
+            self._warn_of_skipped()
         return corrected.to(y.dtype).reshape(y.shape)
 
-    def _tell_of_skipped(self) -> None:
+    def _warn_of_skipped(self) -> None:
         if torch.compiler.is_compiling():
             return
         skipped = int(self.moments.skipped)
-        if skipped > self._told:
+        if skipped > self._n_warned:
             warnings.warn(
-                "A batch with missing or infinite values passed an Orthogonalize layer: it is not corrected, and "
-                "nothing was learned from it. Look at the inputs, or lower the learning rate.",
+                "An Orthogonalize layer received a batch with missing or infinite values: the batch is not corrected, "
+                "and the moments were not updated. Check the inputs, or reduce the learning rate.",
                 NotFiniteWarning,
                 stacklevel=3,
             )
-        self._told = skipped
+        self._n_warned = skipped
 
     def get_extra_state(self) -> Tensor:
-        """What ``state_dict`` holds besides the moments: whether they are frozen."""
+        """Return what ``state_dict`` holds besides the moments: whether they are frozen."""
         return torch.tensor(self.frozen)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Take it from a ``state_dict``."""
+        """Restore it from a ``state_dict``."""
         self.frozen = bool(state)
 
     def extra_repr(self) -> str:

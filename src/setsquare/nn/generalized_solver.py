@@ -1,11 +1,11 @@
-"""Generalised projection of many units at once, with its derivative by the implicit function theorem.
+"""Solver of the generalised projection for many units at once, with derivatives by the implicit function theorem.
 
-Each of the d units has a convex problem in the m unknowns ``B``, the unit's shift and its effects of the design ``D``:
+Each of the d units has a convex problem in the m unknowns ``B``, its shift and the effects of the design ``D``:
 
     share * mean_i H(eta_i - D_i B)  +  B'K B / 2 - c'B  +  target * centre'B
 
-With ``share = 1`` and no more its minimum makes ``h(eta - DB)`` uncorrelated with the design and keeps its mean. The
-quadratic terms are what earlier batches left behind: a layer that sees few rows at a time solves for all of them.
+With ``share = 1`` and without the quadratic terms, the minimum makes ``h(eta - DB)`` uncorrelated with the design and
+keeps its mean. The quadratic terms represent earlier batches: a layer with small batches solves for all of their rows.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from setsquare.nn.activations import ACTIVATIONS, Activation
+from setsquare.nn.distributed import sum_over_processes
 
-#: Sums over rows go block by block of so many numbers: what stays in the cache costs least.
+#: Numbers per block in sums over rows: blocks that fit in the cache are fastest.
 BLOCK = 2**18
-#: A Newton step is at most this many times as long as the output is large.
+#: Largest length of a Newton step, as a multiple of the size of the output.
 FAR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What the problem knows besides the rows at hand.
+    """Everything in the problem besides the current rows.
 
     Attributes
     ----------
     share : float, or Tensor of shape () or (1,)
-        Weight of the rows at hand.
+        Weight of the current rows.
     centre : Tensor of shape (m,)
         Mean of the design.
     target : Tensor of shape (d,)
-        Mean that the output keeps.
+        Mean of the output, which is kept.
     scale : Tensor of shape (m,)
-        Standard deviation of each column of the design; of the intercept, one.
+        Standard deviation of each design column; 1 for the intercept.
     K : Tensor of shape (m, m, d), optional
     c : Tensor of shape (m, d), optional
-        Nothing, where the rows at hand are all.
+        Quadratic terms of earlier rows; None if there are none.
     """
 
     share: Tensor | float
@@ -53,12 +53,12 @@ class Prior:
     c: Tensor | None = None
 
 
-class Sums(NamedTuple):
-    """Means over the rows at some ``B``, and the problem that they make.
+class ProblemState(NamedTuple):
+    """Means over the rows at a given ``B``, and the value and gradient of the problem.
 
     ``out`` (m, d) is the mean product of design and output, ``curvature`` (m(m+1)/2, d) that of the design with itself
-    and the slopes. ``value``, ``gap`` (the largest covariance), ``spread`` and ``size`` (standard deviation and root
-    mean square of the output) and ``magnitude`` (of the terms of the value) are (d,), ``gradient`` is (m, d).
+    and the slopes. ``value``, ``gap`` (largest covariance), ``spread`` and ``size`` (standard deviation and root mean
+    square of the output) and ``magnitude`` (sum of the absolute terms of the value) are (d,), ``gradient`` is (m, d).
     """
 
     out: Tensor
@@ -72,19 +72,19 @@ class Sums(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """Solution (m, d), the sums at the start and there, and whether each unit (d,) is within the tolerance."""
+    """Solution (m, d), the sums at the start and at the solution, and whether each unit (d,) converged."""
 
     B: Tensor
-    first: Sums
-    last: Sums
+    first: ProblemState
+    last: ProblemState
     residual: Tensor
     converged: Tensor
 
 
 def row_sums(eta: Tensor, D: Tensor, B: Tensor, h: Activation) -> Tensor:
-    """Everything that is a sum over rows, stacked: (2 + m + m(m+1)/2, d), in the precision of ``B``.
+    """All sums over rows, stacked: (2 + m + m(m+1)/2, d), in the precision of ``B``.
 
-    Sums of ``H(u)``, ``h(u)²``, of the design with ``h(u)``, and of its products with ``h'(u)``.
+    These are the sums of ``H(u)``, of ``h(u)²``, of the design times ``h(u)``, and of its products times ``h'(u)``.
     """
     (n, d), m = eta.shape, D.shape[1]
     k = n if torch.compiler.is_compiling() else min(n, -(-BLOCK // d))
@@ -103,7 +103,7 @@ def row_sums(eta: Tensor, D: Tensor, B: Tensor, h: Activation) -> Tensor:
 
 
 def products(D: Tensor) -> Tensor:
-    """Products of each two columns, (n, m(m+1)/2): weighted sums of them are the upper triangles of Gram matrices."""
+    """Products of all pairs of columns, (n, m(m+1)/2); their weighted sums are upper triangles of Gram matrices."""
     m = D.shape[1]
     return torch.cat([D[:, i:] * D[:, i : i + 1] for i in range(m)], dim=1)
 
@@ -116,8 +116,8 @@ def unpack(upper: Tensor) -> Tensor:
     return upper.index_select(0, torch.tensor(index, device=upper.device)).view(m, m, -1)
 
 
-def assemble(total: Tensor, rows: Tensor | float, B: Tensor, prior: Prior) -> Sums:
-    """Sums and problem at ``B`` from the stacked sums over ``rows`` rows."""
+def assemble(total: Tensor, rows: Tensor | float, B: Tensor, prior: Prior) -> ProblemState:
+    """Compute the problem at ``B`` from the stacked sums over ``rows`` rows."""
     m, share = len(B), prior.share
     mean = total / rows
     integral, square, out, curvature = mean[0], mean[1], mean[2 : 2 + m], mean[2 + m :]
@@ -132,14 +132,14 @@ def assemble(total: Tensor, rows: Tensor | float, B: Tensor, prior: Prior) -> Su
         gradient = gradient + pulled - prior.c
     gap = (gradient / prior.scale[:, None]).abs().amax(0)
     spread = (square - out[0].square()).clamp_min(0.0).sqrt()
-    return Sums(out, curvature, value, gradient, gap, spread, square.sqrt(), magnitude)
+    return ProblemState(out, curvature, value, gradient, gap, spread, square.sqrt(), magnitude)
 
 
 def solve_units(A: Tensor, b: Tensor, drop: float = 0.0) -> Tensor:
-    """Solve d positive semi-definite systems ``A`` (m, m, d) by elimination; a flat direction gets no part.
+    """Solve d positive semi-definite systems ``A`` (m, m, d) by elimination; flat directions get zero.
 
-    A direction is flat when elimination leaves no more than ``drop`` of its diagonal. All units take each of the m
-    steps together, which for small m is faster than a factorisation a unit, on any device.
+    A direction is flat if elimination leaves at most the share ``drop`` of its diagonal. All units take each of the m
+    steps together, which for small m is faster than one factorisation per unit, on any device.
     """
     limit = drop * A.diagonal().T
     system = torch.cat([A, b[:, None]], dim=1)
@@ -156,7 +156,7 @@ def solve_units(A: Tensor, b: Tensor, drop: float = 0.0) -> Tensor:
 
 
 def minimise(
-    sums: Callable[[Tensor], Sums],
+    sums: Callable[[Tensor], ProblemState],
     B: Tensor,
     prior: Prior,
     *,
@@ -167,12 +167,12 @@ def minimise(
     stragglers: float = 0.0,
     noise: Callable[[], float] | None = None,
 ) -> Minimum:
-    """Minimise by Newton steps from ``B`` (m, d), damped as Levenberg and Marquardt do where one fails.
+    """Minimise by Newton steps from ``B`` (m, d), with Levenberg-Marquardt damping where a step fails.
 
-    A unit stops at the residual ``aim`` (a correlation), or below ``tolerance`` when steps no longer halve it.
-    ``eps`` is the rounding of the sums, and ``noise()`` that of what is summed, where it is not the same each time. All
-    stop when at most a share ``stragglers`` of them is left; compiled, after ``max_iter`` steps, because then no branch
-    may depend on data.
+    A unit stops at the residual ``aim`` (a correlation), or below ``tolerance`` when a step no longer halves it.
+    ``eps`` is the rounding error of the sums, and ``noise()`` that of the summed values if it differs between calls.
+    The loop ends when at most a share ``stragglers`` of the units is left; compiled, after ``max_iter`` steps, because
+    a compiled graph cannot branch on data.
     """
     rounding, tiny = 50.0 * eps, torch.finfo(B.dtype).tiny
     first = state = sums(B)
@@ -181,7 +181,7 @@ def minimise(
     for n_iter in range(max_iter + 1):
         flat = state.spread <= 100.0 * rounding * state.size
         left = state.gap / torch.where(flat, state.size.clamp_min(tiny), state.spread)
-        left = torch.where(torch.isfinite(state.size), left, torch.inf)  # squares that overflow show nothing
+        left = torch.where(torch.isfinite(state.size), left, torch.inf)  # overflowing squares are not convergence
         reached = (left <= tolerance) | ((state.gap <= rounding * state.size) & torch.isfinite(left))
         idle = (damping == 0.0) & (left >= 0.5 * residual)
         finished = finished | (left <= aim) | (reached & idle)
@@ -195,7 +195,7 @@ def minimise(
         diagonal = A.diagonal()
         reach = state.magnitude / torch.maximum(state.size, prior.target.abs()).clamp_min(tiny)
         steepness = state.gradient.square().sum(0).sqrt()
-        # The last term bounds the step where next to nothing is curved, and vanishes with the gradient.
+        # The last term bounds the step where the curvature is close to zero, and vanishes with the gradient.
         diagonal.add_(
             (4.0 * eps * diagonal.sum(1) + tiny + damping + steepness / (FAR * reach).clamp_min(tiny))[:, None]
         )
@@ -211,7 +211,7 @@ def minimise(
         eased = torch.where(damping > 1e-3 * least, damping / 8.0, 0.0)
         damping = torch.where(better, eased, torch.maximum(4.0 * damping, least))
         B = torch.where(better, B + step, B)
-        state = Sums(*(torch.where(better, new, old) for new, old in zip(trial, state, strict=True)))
+        state = ProblemState(*(torch.where(better, new, old) for new, old in zip(trial, state, strict=True)))
     return Minimum(B, first, state, residual, reached)
 
 
@@ -236,9 +236,9 @@ class ImplicitCorrection(torch.autograd.Function):
         shared: bool,
         curvature: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Apply ``B``, which was found before, with the mean ``curvature`` there if that is known.
+        """Apply the solution ``B``, found beforehand; ``curvature`` is the mean there if known.
 
-        ``shared`` if the rows of all processes made it.
+        ``shared`` means that the rows of all processes entered the solution.
         """
         found = B.clone()
         ctx.save_for_backward(eta, found, D, centre, K, curvature)
@@ -247,7 +247,7 @@ class ImplicitCorrection(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Solve with the Hessian at the solution; every operation here can be differentiated once more."""
+        """Solve with the Hessian at the solution; every operation is differentiable once more."""
         eta, B, D, centre, K, curvature = ctx.saved_tensors
         G, pull = gradients
         h, twice = ACTIVATIONS[ctx.activation], torch.is_grad_enabled()
@@ -258,7 +258,7 @@ class ImplicitCorrection(torch.autograd.Function):
         else:
             A = ctx.share * unpack(curvature)
         A = A if K is None else A + K
-        # What is flat at the solution moves no output: it gets no part of the gradient.
+        # Flat directions do not change the output, so they get no gradient.
         lam = solve_units(A, pull, drop=100.0 * torch.finfo(D.dtype).eps) * ctx.weight
         along, lift = D @ lam.to(D.dtype), (centre @ lam).to(D.dtype).expand_as(eta)
         if twice:
@@ -266,35 +266,3 @@ class ImplicitCorrection(torch.autograd.Function):
         else:  # the same in place
             change = h.times_slope(along, u, out=along).add_(G).sub_(h.times_slope(lift, eta, out=u))
         return change, *(None,) * 9
-
-
-class LinearCorrection(torch.autograd.Function):
-    """``units - DB`` (n, d) with ``B = M R``, in whose moments ``R`` the batch's ``D'units`` has a weight."""
-
-    @staticmethod
-    def forward(ctx: Any, units: Tensor, B: Tensor, D: Tensor, M: Tensor, weight: Tensor | float) -> Tensor:
-        """Apply ``B``, which was found before."""
-        ctx.save_for_backward(D, M)
-        ctx.weight = weight
-        return torch.addmm(units, D, B.to(D.dtype), alpha=-1.0)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The same projection of the gradient, as far as the batch's share goes."""
-        D, M = ctx.saved_tensors
-        (G,) = gradients
-        lam = ctx.weight * (M @ sum_over_processes((D.T @ G).to(M.dtype)))
-        return torch.addmm(G, D, lam.to(D.dtype), alpha=-1.0), None, None, None, None
-
-
-def is_distributed() -> bool:
-    """Whether other processes have rows of the same batch."""
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def sum_over_processes(part: Tensor, shared: bool = True) -> Tensor:
-    """Sum over the processes of a distributed run; elsewhere, or if the rows are not shared, the tensor itself."""
-    if shared and is_distributed():
-        part = part.clone()
-        dist.all_reduce(part)
-    return part

@@ -1,4 +1,4 @@
-"""Fit the corrections of a network after its training, on a data loader, in bounded memory."""
+"""Fit the corrections of a trained network on a data loader, in bounded memory."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
 from setsquare.nn.activations import ACTIVATIONS
+from setsquare.nn.distributed import sum_over_processes
 from setsquare.nn.functional import flatten, read_protected
-from setsquare.nn.generalized_moments import WorkingMoments
-from setsquare.nn.implicit import Sums, assemble, minimise, row_sums, sum_over_processes
-from setsquare.nn.layer import Orthogonalize
-from setsquare.nn.network import call, evaluating, takes_protected
+from setsquare.nn.generalized_moments import GeneralizedMoments
+from setsquare.nn.generalized_solver import ProblemState, assemble, minimise, row_sums
+from setsquare.nn.network_layers import call_model, eval_mode, takes_protected
+from setsquare.nn.orthogonalize import Orthogonalize
 from setsquare.tables.validation import refuse_constant_protected
 
 #: Largest correlation that may be left on the rows of the loader.
@@ -26,17 +27,17 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class LayerFit:
-    """What fitting a layer came to.
+    """Result of fitting the correction of one layer.
 
     Attributes
     ----------
     name : str
     n_rows : int
     n_passes : int
-        Passes over the loader.
+        Number of passes over the loader.
     residual : float
-        Largest correlation between an activation and a protected column that is left on these rows; NaN if it was not
-        measured, in a linear mode (where it is rounding) or in a single pass.
+        Largest remaining correlation between an activation and a protected column on these rows. NaN if it was not
+        measured: in a linear mode, where it is rounding error, or after a single pass.
     """
 
     name: str
@@ -49,9 +50,9 @@ def call_with_protected(model: nn.Module, batch: Any) -> None:
     """Run a model on a batch ``(inputs, ..., protected)``: ``model(inputs, protected=protected)``."""
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError(
-            "A batch must be (inputs, ..., protected): pass forward= to say how to call the model on yours."
+            "A batch must be (inputs, ..., protected): for another format, pass forward= to call the model."
         )
-    call(model, batch[0], protected=batch[-1])
+    call_model(model, batch[0], protected=batch[-1])
 
 
 def fit_layer(
@@ -64,22 +65,22 @@ def fit_layer(
 ) -> dict[str, LayerFit]:
     """Fit the corrections of a trained network exactly on the rows of a loader, and freeze them.
 
-    One pass a layer in the linear modes, in the order in which the network runs them, since each changes what the next
-    one sees. In the generalised mode each further pass is a Newton step. Memory: the moments and a batch. The model
-    runs in ``eval`` mode without gradients; its parameters stay as they are.
+    The linear modes take one pass per layer, in the order in which the network runs the layers, because each correction
+    changes the input of the next layer. In the generalised mode each further pass is a Newton step. Memory holds the
+    moments and one batch. The model runs in ``eval`` mode without gradients; its parameters do not change.
 
     Parameters
     ----------
     model : torch.nn.Module
-        From :func:`~setsquare.nn.blind`, or a network of your own with :class:`~setsquare.nn.Orthogonalize` inside.
+        A network from :func:`~setsquare.nn.blind`, or your own with :class:`~setsquare.nn.Orthogonalize` layers.
     loader : iterable
-        Batches ``(inputs, ..., protected)`` on the model's device; an iterator serves for a single pass only.
+        Batches ``(inputs, ..., protected)`` on the device of the model; an iterator allows a single pass only.
     layer : Orthogonalize, optional
-        Fit this one only; by default all that the model runs.
+        Fit only this layer; by default all that the model runs.
     forward : callable
-        ``forward(model, batch)``, for batches of another form.
+        ``forward(model, batch)``, for batches in another format.
     max_passes : int
-        For each layer. With 1 the generalised mode is left with its running solution, which is approximate.
+        Largest number of passes per layer. With 1, the generalised mode keeps its running solution, an approximation.
 
     Examples
     --------
@@ -95,7 +96,7 @@ def fit_layer(
     >>> bool((out[::2].mean(0) - out[1::2].mean(0)).abs().max() < 1e-6)
     True
     """
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         names = _running_order(model, loader, forward) if layer is None else _name_of(model, layer)
         fitter = _Fitter(model, loader, forward, max_passes, names)
         return {name: fitter.fit(name) for name in names}
@@ -122,7 +123,7 @@ class _Fitter:
         try:
             residual = self._solve(name, layer)
         except Exception:
-            layer.moments = before  # nobody shall use what was not solved
+            layer.moments = before  # an unsolved correction must not be used
             raise
         layer.frozen = True
         return LayerFit(name, int(layer.moments.rows), self.n_passes, residual)
@@ -135,24 +136,24 @@ class _Fitter:
         finally:
             moments.momentum = momentum
         if moments.is_empty:
-            raise InputError(f"The loader gave no rows for layer {name!r}: give one batch at least.")
+            raise InputError(f"The loader gave no rows for layer {name!r}: pass at least one batch.")
         if moments.skipped > 0:
             raise MissingValuesError(
                 f"{int(moments.skipped)} batch(es) of layer {name!r} have missing or infinite values: remove or fill "
-                "those of the inputs, or look for the weights that make them."
+                "those of the inputs, or check the weights for infinite values."
             )
         if not bool((moments.gram.diagonal()[1:] > moments.gram[0, 1:].square()).any()):
             refuse_constant_protected(("the last element of each batch",), f"remove from layer {name!r}")
-        if isinstance(moments, WorkingMoments) and self.max_passes > 1:
+        if isinstance(moments, GeneralizedMoments) and self.max_passes > 1:
             return self._newton(name, moments)
         return float("nan")
 
-    def _newton(self, name: str, moments: WorkingMoments) -> float:
-        """Exact Newton steps from the running solution: each of them is one pass."""
+    def _newton(self, name: str, moments: GeneralizedMoments) -> float:
+        """Take exact Newton steps from the running solution, one pass per step."""
         h, prior = ACTIVATIONS[moments.activation], moments.exact_prior()
         rounding = torch.finfo(torch.float64).eps
 
-        def sums(B: Tensor) -> Sums:
+        def sums(B: Tensor) -> ProblemState:
             total = torch.zeros((), dtype=B.dtype, device=B.device)
 
             def add(y: Tensor, X: Tensor) -> None:
@@ -172,76 +173,76 @@ class _Fitter:
             tolerance=TOLERANCE,
             aim=0.01 * TOLERANCE,
             max_iter=self.max_passes - 2,
-            # A network in single precision rounds differently when its loader shuffles: no two passes are the same.
+            # With a shuffling loader, single precision rounds differently in each pass.
             noise=lambda: rounding,
         )
         if not bool(found.converged.all()):
             raise NotOrthogonalError(
                 f"{int((~found.converged).sum())} of {len(found.converged)} units of layer {name!r} were not solved in "
-                f"{self.n_passes} passes (correlation {float(found.residual.max()):.1e} left): allow more max_passes."
+                f"{self.n_passes} passes (correlation {float(found.residual.max()):.1e} left): increase max_passes."
             )
         moments.solution.copy_(found.B)
         return float(found.residual.max())
 
-    def _pass(self, name: str, see: Callable[[Tensor, Tensor], Any]) -> None:
-        """Run the model over the loader: layers before this one correct, those behind let pass."""
+    def _pass(self, name: str, visit: Callable[[Tensor, Tensor], Any]) -> None:
+        """Run the model over the loader; earlier layers are corrected, this one and later ones are not."""
         if self.n_passes and isinstance(self.loader, Iterator):
-            raise InputError("The loader is an iterator, which can be read once: pass a DataLoader, or max_passes=1.")
+            raise InputError("An iterator can be read only once: pass a DataLoader as the loader, or max_passes=1.")
         later = self.names[self.names.index(name) :]
         layers = [module for key in later if isinstance(module := self.model.get_submodule(key), Orthogonalize)]
 
-        def probe(y: Tensor, protected: Tensor | None) -> Tensor:
+        def override(y: Tensor, protected: Tensor | None) -> Tensor:
             if len(y):
-                see(y, read_protected(protected, y, layers[0].n_protected))
+                visit(y, read_protected(protected, y, layers[0].n_protected))
             return y
 
         try:
-            layers[0].probe = probe
+            layers[0].override = override
             for layer in layers[1:]:
-                layer.probe = _let_pass
+                layer.override = _pass_through
             for batch in self.loader:
                 self.forward(self.model, batch)
         finally:
             for layer in layers:
-                layer.probe = None
+                layer.override = None
         self.n_passes += 1
 
 
-def _let_pass(y: Tensor, _: Tensor | None) -> Tensor:
+def _pass_through(y: Tensor, _: Tensor | None) -> Tensor:
     return y
 
 
 def _name_of(model: nn.Module, layer: Orthogonalize) -> list[str]:
     names = [name for name, module in model.named_modules() if module is layer]
     if not names:
-        raise InputError("The layer is not a part of the model: pass one of its Orthogonalize modules.")
+        raise InputError("The layer is not part of the model: pass one of its Orthogonalize modules.")
     return names[:1]
 
 
 def _running_order(model: nn.Module, loader: Iterable[Any], forward: Callable[[nn.Module, Any], Any]) -> list[str]:
-    """Names of the model's Orthogonalize modules in the order in which a batch meets them."""
+    """Names of the model's Orthogonalize modules, in the order in which a forward pass runs them."""
     own = [name for name, module in model.named_modules() if isinstance(module, Orthogonalize)]
     if not own and not takes_protected(model):
-        raise InputError("The model has no Orthogonalize layer: blind it first (setsquare.nn.blind), or put one in.")
+        raise InputError("The model has no Orthogonalize layer: blind it first (setsquare.nn.blind), or add one.")
     if isinstance(loader, Iterator):  # its first batch cannot be read twice
         return own
-    met: dict[Orthogonalize, None] = {}
+    found: dict[Orthogonalize, None] = {}
 
-    def meet(module: nn.Module, _: Any) -> None:
+    def find(module: nn.Module, _: Any) -> None:
         if isinstance(module, Orthogonalize) and any(module is own for own in model.modules()):
-            met[module], module.probe = None, _let_pass
+            found[module], module.override = None, _pass_through
 
-    handle = register_module_forward_pre_hook(meet)  # it also meets those that are made on the way
+    handle = register_module_forward_pre_hook(find)  # a pass can also create layers
     try:
         for batch in loader:
             forward(model, batch)
             break
         else:
-            raise InputError("The loader gave no batch: give one at least.")
+            raise InputError("The loader gave no batch: pass at least one.")
     finally:
         handle.remove()
-        for module in met:
-            module.probe = None
-    if not met:
-        raise InputError("The model ran no Orthogonalize layer: blind it first (setsquare.nn.blind), or put one in.")
-    return [_name_of(model, module)[0] for module in met]
+        for module in found:
+            module.override = None
+    if not found:
+        raise InputError("The model ran no Orthogonalize layer: blind it first (setsquare.nn.blind), or add one.")
+    return [_name_of(model, module)[0] for module in found]

@@ -210,7 +210,7 @@ def test_a_batch_that_is_not_finite_is_left_out_and_counted(where: str) -> None:
     before = {name: value.clone() for name, value in layer.state_dict().items()}
     broken = Y.clone()
     broken[3, 2] = torch.inf
-    with pytest.warns(NotFiniteWarning, match="nothing was learned"):
+    with pytest.warns(NotFiniteWarning, match="moments were not updated"):
         layer(broken, X)
     assert float(layer.moments.skipped) == 1.0
     for name, value in layer.state_dict().items():
@@ -322,7 +322,7 @@ def test_batches_that_cannot_be_used() -> None:
         with pytest.raises(InputError, match=message):
             layer(torch.randn(4, 3), protected)
     layer(torch.randn(4, 3), torch.randn(4, 2))
-    with pytest.raises(InputError, match="4 units, those before had 2 and 3"):
+    with pytest.raises(InputError, match="4 units, earlier batches had 2 and 3"):
         layer(torch.randn(4, 4), torch.randn(4, 2))
     empty = torch.zeros(0, 3)
     assert layer(empty, torch.zeros(0, 2)) is empty

@@ -1,0 +1,222 @@
+"""One loader for each data set in the registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from setsquare._extras import require
+from setsquare.datasets.files import locate
+from setsquare.datasets.record import Dataset, assemble
+from setsquare.datasets.registry import REGISTRY
+from setsquare.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Features and protected columns of the paper's Table 2, where the features exclude the protected columns.
+TABLE2_FEATURES = ("age", "workclass", "education", "marital_status", "relationship", "hours_per_week")
+TABLE2_PROTECTED = ("sex", "race")
+#: The columns of UCI's ``adult.data``, which has no header, and those among them that hold numbers.
+ADULT_COLUMNS = (
+    *("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship"),
+    *("race", "sex", "capital_gain", "capital_loss", "hours_per_week", "native_country", "income"),
+)
+ADULT_NUMBERS = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
+#: The last column of the published health and retirement table: it repeats race, and the paper drops it.
+REPEATED = "race.ethnicity"
+
+
+def load_adult(
+    version: Literal["fairml", "uci"] = "fairml",
+    *,
+    united_states_only: bool = False,
+    table2: bool = False,
+    verify: bool = True,
+) -> Dataset:
+    """Load Adult, in the version of the R package fairml or as the raw UCI training file.
+
+    Parameters
+    ----------
+    version : {"fairml", "uci"}, default "fairml"
+        "fairml" has 30162 complete rows, collapsed education levels and the reference race "White" (the paper's
+        comparison with other methods). "uci" has all 32561 rows, "?" as a level, and sorted levels (Table 2).
+    united_states_only : bool, default False
+        Keep only rows with ``native_country == "United-States"``, 29170 of the version "uci", which is the only version
+        with this option. All published levels are kept.
+    table2 : bool, default False
+        Use the set-up of the paper's Table 2, for the version "uci" only: rows as with `united_states_only`, protected
+        columns sex and race, and six features that exclude them.
+    verify : bool, default True
+        Whether a file found on this machine must have the registered checksum.
+
+    Returns
+    -------
+    Dataset
+        Outcome ``income`` (1 is ">50K"), protected ``race`` and ``sex``. With version "uci" the features include
+        the census weight ``fnlwgt``, as published.
+
+    Examples
+    --------
+    With the files in place, Table 2 starts from::
+
+        data = load_adult("uci", table2=True)
+        data.n_rows  # 29170
+    """
+    if version == "fairml":
+        if united_states_only or table2:
+            raise InputError('united_states_only and table2 need the raw file: pass version="uci".')
+        return _load_parquet("adult", verify)
+    if version != "uci":
+        raise InputError(f'version must be "fairml" or "uci", not {version!r}.')
+    info = REGISTRY["adult_uci"]
+    path = locate(info.files[0], verify=verify)
+    table = read_parquet(path) if path.suffix == ".parquet" else read_adult_text(path)
+    if united_states_only or table2:
+        table = table[table["native_country"] == "United-States"].reset_index(drop=True)
+    if table2:
+        return assemble(info, table, features=TABLE2_FEATURES, protected=TABLE2_PROTECTED)
+    return assemble(info, table)
+
+
+def load_bank(*, verify: bool = True) -> Dataset:
+    """Load Bank Marketing as in the R package fairml.
+
+    The levels "jan" and "feb" of ``month`` have no rows, and "jan" is the reference: dummies of the published levels
+    are collinear with an intercept.
+
+    Parameters
+    ----------
+    verify : bool, default True
+        Whether a file found on this machine must have the registered checksum.
+
+    Returns
+    -------
+    Dataset
+        40195 rows, outcome ``subscribed`` (1 is "yes"), protected ``age``.
+
+    Examples
+    --------
+    With the file in place::
+
+        data = load_bank()
+        data.y.mean()
+    """
+    return _load_parquet("bank", verify)
+
+
+def load_compas(*, verify: bool = True) -> Dataset:
+    """Load COMPAS as in the R package fairml.
+
+    Parameters
+    ----------
+    verify : bool, default True
+        Whether a file found on this machine must have the registered checksum.
+
+    Returns
+    -------
+    Dataset
+        5855 rows, outcome ``two_year_recid`` (1 is "Yes"), protected ``sex`` and ``race``.
+
+    Examples
+    --------
+    With the file in place::
+
+        data = load_compas()
+        data.protected_table()
+    """
+    return _load_parquet("compas", verify)
+
+
+def load_diabetes() -> Dataset:
+    """Load the diabetes data of Efron et al. (2004) in their original units; no file is needed.
+
+    Returns
+    -------
+    Dataset
+        442 rows, outcome ``progression``, protected ``age`` and ``sex``. The documentation of the data does not
+        say which sex has which code, so the levels are the codes themselves, "1" and "2".
+
+    Examples
+    --------
+    >>> data = load_diabetes()
+    >>> data.protected_table().head(2)
+        age sex
+    0  59.0   2
+    1  48.0   1
+    >>> print(data)
+    diabetes: 442 rows
+      outcome    progression (gaussian)
+      protected  age, sex
+      features   age, sex, bmi, bp, s1, s2, s3, s4, s5, s6
+      source     Efron et al. (2004), Least Angle Regression; ships inside scikit-learn
+      licence    scikit-learn is under BSD-3-Clause; the authors state no terms for the data
+    """
+    require("Data sets need", "pandas")
+    import pandas as pd
+    from sklearn import datasets
+
+    info = REGISTRY["diabetes"]
+    table = datasets.load_diabetes(as_frame=True, scaled=False).frame.rename(columns={"target": info.outcome})
+    codes = table["sex"].astype("int64").astype("str")
+    return assemble(info, table.assign(sex=pd.Categorical(codes, categories=["1", "2"])))
+
+
+def load_health_retirement(*, complete: bool = True, verify: bool = True) -> Dataset:
+    """Load the Health and Retirement Study as in the R package fairml, without its last column.
+
+    Parameters
+    ----------
+    complete : bool, default True
+        Drop rows with a missing value, after dropping the last column (``race.ethnicity``): 12766 of 38653 rows remain,
+        those that the paper's models were fitted on.
+    verify : bool, default True
+        Whether a file found on this machine must have the registered checksum.
+
+    Returns
+    -------
+    Dataset
+        Outcome ``score`` (a count), protected ``age``, ``gender``, ``marriage`` and ``race``.
+
+    Notes
+    -----
+    The study has its own terms of use: the data must not be passed on.
+
+    Examples
+    --------
+    With the file in place::
+
+        data = load_health_retirement()
+        data.n_rows  # 12766
+    """
+    info = REGISTRY["health_retirement"]
+    table = read_parquet(locate(info.files[0], verify=verify)).drop(columns=REPEATED, errors="ignore")
+    return assemble(info, table.dropna().reset_index(drop=True) if complete else table)
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """Read a Parquet file; levels keep their order, and rows are numbered from 0."""
+    require("Data sets need", "pandas", "pyarrow")
+    import pandas as pd
+
+    return pd.read_parquet(path, engine="pyarrow").reset_index(drop=True)
+
+
+def read_adult_text(path: Path) -> pd.DataFrame:
+    """Read UCI's raw ``adult.data``, with levels sorted as in R's ``as.factor`` and "?" kept as a level."""
+    require("Data sets need", "pandas")
+    import pandas as pd
+
+    text = pd.read_csv(path, header=None, dtype="str", skipinitialspace=True, keep_default_na=False)
+    if text.shape[1] != len(ADULT_COLUMNS):
+        raise InputError(f"The file {path} has {text.shape[1]} columns; UCI's adult.data has {len(ADULT_COLUMNS)}.")
+    text.columns = pd.Index(ADULT_COLUMNS)
+    levels = {
+        name: pd.CategoricalDtype(sorted(text[name].unique())) for name in set(ADULT_COLUMNS) - set(ADULT_NUMBERS)
+    }
+    return text.astype(levels | dict.fromkeys(ADULT_NUMBERS, "int64"))
+
+
+def _load_parquet(name: str, verify: bool) -> Dataset:
+    info = REGISTRY[name]
+    return assemble(info, read_parquet(locate(info.files[0], verify=verify)))
