@@ -37,6 +37,7 @@ SECTIONS = (
     "performance",
     "certificate",
     "method",
+    "notes",
     "reproduce",
 )
 PHONE, DESK = {"width": 380, "height": 800}, {"width": 1280, "height": 900}

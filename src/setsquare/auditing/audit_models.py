@@ -20,7 +20,9 @@ from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.cross_validated import audit_held_out
 from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers
 from setsquare.auditing.result import AuditResult
+from setsquare.auditing.verdict import IN_SAMPLE
 from setsquare.errors import InputError
+from setsquare.notes import Note
 from setsquare.tables.validation import check_alignment, check_folds, check_same_rows
 
 
@@ -100,16 +102,18 @@ def audit_model(
     if cv is None or prefit:
         fitted = estimator if prefit else _fit(clone(estimator), Z, y, beside)
         predictions, classes = _predict(fitted, Z, beside), _classes(fitted)
-        setting = "a fitted model on the rows given" if prefit else "in-sample: fitted and audited on the same rows"
+        setting = "a fitted model on the rows given" if prefit else IN_SAMPLE
         if predictions.ndim == 2 and classes is not None:
             options = {"classes": classes} | options
         elif classes is not None and len(known := np.unique(classes if prefit else np.asarray(y))) == 2:
             options = {"positive": known[1]} | options  # of labels, too, the second class is positive
         result = audit(predictions, table, sample_weight=sample_weight, random_state=random_state, **options)
         if not prefit:
-            note = (
-                "This audit is in-sample: what a model does on the rows that it was fitted on says little of new ones."
+            text = (
+                "This audit is in-sample: the model was fitted and audited on the same rows, which says little about "
+                "new rows."
             )
+            note = Note("in-sample", text, severity="warning")
             result = replace(result, notes=(note, *result.notes))
         return replace(result, setting=setting)
     rng = np.random.default_rng(random_state)

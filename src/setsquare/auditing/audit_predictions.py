@@ -21,14 +21,16 @@ from setsquare.auditing.evaluations.shape import evaluate_shape
 from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
 from setsquare.auditing.open_stream import open_stream, refuse_in_memory
 from setsquare.auditing.predictions import Raw, Subject, check_mean, open_predictions, read_predictions
-from setsquare.auditing.protected import Protected, note_constant
+from setsquare.auditing.protected import Protected, note_constant, note_left_out, reference_groups
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import Limits
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.glm.outcome_summary import OutcomeSummary
+from setsquare.notes import Note
 from setsquare.rows import Stream
+from setsquare.tables import Design
 from setsquare.tables.dataframes import backend_of
 from setsquare.tables.frame import dense
 from setsquare.tables.validation import (
@@ -149,14 +151,19 @@ def audit(
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
         asked = None if family is None else make_family(family)
         refuse_in_memory(predictions, protected, names, cluster, classes)
-        given = open_stream(predictions, protected, sample_weight, asked, coding, reference, missing)
-        return replace(_audit(*given, names, settings), setting=setting, is_weighted=sample_weight is not None)
+        subject, columns, learned, notes = open_stream(
+            predictions, protected, sample_weight, asked, coding, reference, missing
+        )
+        result = _audit(subject, columns, notes, names, settings)
+        return replace(
+            result, setting=setting, is_weighted=sample_weight is not None, references=reference_groups(learned)
+        )
     raw = open_predictions(predictions, classes)
     check_same_rows("The predictions have", raw.n_rows, "the protected columns have", tables.n_rows(protected))
     for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
         check_alignment(protected, values, what)
     rows = Rows(read_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
-    raw, columns, notes = _complete(raw, protected, rows, coding, reference, missing)
+    raw, columns, learned, notes = _complete(raw, protected, rows, coding, reference, missing)
     subject = read_predictions(raw, family, positive)
     return replace(
         _audit(subject, columns, notes, names, settings),
@@ -165,6 +172,7 @@ def audit(
         positive=subject.positive,
         is_clustered=cluster is not None,
         is_weighted=sample_weight is not None,
+        references=reference_groups(learned),
     )
 
 
@@ -221,7 +229,7 @@ def _complete(
     coding: Any,
     reference: Mapping[str, Any] | None,
     missing: Any,
-) -> tuple[Raw, Protected, tuple[str, ...]]:
+) -> tuple[Raw, Protected, Design, tuple[Note, ...]]:
     """Code the protected columns, and leave out incomplete rows where that was asked for."""
     n = raw.n_rows
     keep = np.ones(n, dtype=bool) if rows.weight is None else rows.weight > 0.0  # a row without weight is not there
@@ -231,26 +239,26 @@ def _complete(
             raise MissingValuesError("Every prediction is missing: there is nothing to audit.")
         known = tables.learn(protected, coding=coding, reference=reference, missing=missing).apply(protected).keep
         keep &= True if known is None else known
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     if not keep.all():
         raw, rows, protected = raw.take(keep), rows.take(keep), tables.filter_rows(protected, keep)
-        notes = (f"{n - raw.n_rows} of {n} rows are incomplete or have no weight, and were left out.",)
+        notes = note_left_out(n - raw.n_rows, n)
     raw.check_complete()
     learned = tables.learn(protected, coding=coding, reference=reference, missing=missing)
     encoded = learned.apply(protected)
     columns = Protected(dense(encoded.values), encoded.names, encoded.sources, rows.weight, rows.cluster)
     notes += note_constant(learned, bool(columns.varies.any()))
-    return raw, columns, notes
+    return raw, columns, learned, notes
 
 
 def _audit(
-    subject: Subject, protected: Protected, notes: tuple[str, ...], names: tuple[str, ...], settings: Settings
+    subject: Subject, protected: Protected, notes: tuple[Note, ...], names: tuple[str, ...], settings: Settings
 ) -> AuditResult:
     n, p = protected.n_rows, len(protected.names)
     if n < p + 3:
         raise InputError(f"Too few rows ({n}) for {p} protected column(s): give at least three more rows than columns.")
     names = _check_subject(subject, names)
-    blank = nothing_to_leak(n, p, settings.confidence, str(subject.family))
+    blank = nothing_to_leak(n, p, settings.confidence, subject.family)
     blank = replace(blank, notes=(*notes, *subject.notes))
     if subject.is_constant:
         return blank

@@ -13,15 +13,20 @@ from scipy import stats
 
 from setsquare._typing import Array
 from setsquare.auditing.bounds import Association, associate
+from setsquare.auditing.documents import sections
 from setsquare.auditing.evaluations.glm import Fit
 from setsquare.auditing.evaluations.tensor import unit_correlations
 from setsquare.auditing.protected import Predictions, Protected
+from setsquare.document import Document, Documented, Headline
+from setsquare.document.formats import percent
 from setsquare.families import Family
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.projection import Basis, basis_of_moments
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Block, all_rows
 
+#: Kinds of effects that are ratios.
+ODDS_RATIO, RATE_RATIO = "odds ratio", "rate ratio"
 #: More units than this are not bounded one by one.
 MANY = 20
 
@@ -76,7 +81,7 @@ class ColumnBound:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class Certificate(Documented):
     """What can still be there, with 95 % confidence (or another level).
 
     Attributes
@@ -108,6 +113,11 @@ class Certificate:
     references: tuple[ColumnBound, ...] = ()
 
     @property
+    def is_ratio(self) -> bool:
+        """Whether effects are ratios; otherwise they are differences."""
+        return self.effect_kind in (ODDS_RATIO, RATE_RATIO)
+
+    @property
     def groups(self) -> tuple[ColumnBound, ...]:
         """Bounds for each group, the reference groups included."""
         return tuple(c for c in (*self.columns, *self.references) if c.difference_upper is not None)
@@ -116,20 +126,14 @@ class Certificate:
         """Plain values."""
         return asdict(self)
 
-    def __str__(self) -> str:
-        head = (
-            f"With {100 * self.confidence:g} % confidence the correlation with the protected columns is at most "
+    def document(self) -> Document:
+        """The bounds as a table, and as a figure."""
+        whole = (
+            f"With {percent(self.confidence)} confidence the correlation with the protected columns is at most "
             f"{self.correlation_upper:.3f} (n = {self.n}, p = {self.p})."
         )
-        effects = (
-            f"   {self.effect_kind} <= {c.effect_upper:.3g} per {c.unit}" if self.effect_kind else ""
-            for c in self.columns
-        )
-        lines = [
-            f"  {c.term:<28} |corr| <= {c.correlation_upper:.3f}{effect}"
-            for c, effect in zip(self.columns, effects, strict=True)
-        ]
-        return "\n".join([head, *lines])
+        found = sections.bounds({"": self})
+        return Document("", (Headline("", "", whole),), () if found is None else (found,))
 
 
 def certify(y: Predictions, protected: Protected, glm: Family, fit: Fit | None, confidence: float) -> Certificate:
@@ -258,8 +262,8 @@ def _is_ratio(glm: Family) -> bool:
 
 def _kind(glm: Family) -> str:
     if glm.is_vector or glm.activation.name == "sigmoid":
-        return "odds ratio"
-    return "rate ratio" if _is_ratio(glm) else "difference (sd of predictions)"
+        return ODDS_RATIO
+    return RATE_RATIO if _is_ratio(glm) else "difference (sd of predictions)"
 
 
 def _effect(

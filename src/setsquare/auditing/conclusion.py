@@ -11,6 +11,8 @@ from setsquare.auditing.evaluations.tensor import EffectMap
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Verdict, is_tautology, judge
+from setsquare.families import Family
+from setsquare.notes import Note, Option
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Settings:
     seed: int = 0
 
 
-def nothing_to_leak(n: int, p: int, confidence: float, family: str) -> AuditResult:
+def nothing_to_leak(n: int, p: int, confidence: float, glm: Family) -> AuditResult:
     """Result where every prediction is the same: what there is to say is put in its place."""
     return AuditResult(
         verdict=Verdict.NONE,
@@ -33,7 +35,7 @@ def nothing_to_leak(n: int, p: int, confidence: float, family: str) -> AuditResu
         evaluations=(),
         certificate=Certificate(n, p, confidence, 0.0, 0.0, "", ()),
         setting="",
-        family=family,
+        glm=glm,
         n=n,
         n_protected=p,
         confidence=confidence,
@@ -66,29 +68,35 @@ def conclude_audit(
 
 def _cautions(
     evaluations: tuple[Evaluation, ...], protected: Protected, bounds: Certificate, settings: Settings
-) -> tuple[str, ...]:
+) -> tuple[Note, ...]:
     notes = []
     factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
     if factor * len(evaluations) > (1.0 - settings.confidence) * (settings.n_permutations + 1):
-        notes.append(
-            f"With {settings.n_permutations} permutations no p-value is small enough to count among so many tests: "
-            "raise n_permutations."
+        text = (
+            "With {count} permutations no p-value is small enough to count among so many tests: raise n_permutations."
         )
+        notes.append(Note("few-permutations", text, severity="warning", count=settings.n_permutations))
     if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
-        notes.append(f"Units have HC3 standard errors in the effect map, not {settings.vcov}.")
+        text = "Units have HC3 standard errors in the effect map, not {vcov}."
+        notes.append(Note("effect-map-errors", text, vcov=settings.vcov))
     blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
+    listed = ", ".join(blind)
     if blind and protected.cluster is not None:
-        notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the clusters.")
+        text = "The permutation test(s) of {tests} ignore the clusters."
+        notes.append(Note("clusters-ignored", text, severity="caution", tests=listed))
     if any(name != "tensor" for name in blind) and protected.weight is not None:
-        notes.append(f"The permutation test(s) of {', '.join(blind)} do not know of the weights.")
+        text = "The permutation test(s) of {tests} ignore the weights."
+        notes.append(Note("weights-ignored", text, severity="caution", tests=listed))
     if is_tautology(bounds):
-        notes.append(
+        text = (
             "The predictions are orthogonal to these columns up to rounding: they were corrected on these same rows. "
             "New rows can differ: audit held-out predictions."
         )
+        notes.append(Note("corrected-rows", text, severity="warning"))
     if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
-        notes.append(
-            "Model-based errors belong to observed outcomes, not to predictions of them, and are far too wide here: "
-            "the test hardly ever rejects. They are the paper's; use vcov='HC3' to find a leak."
+        text = (
+            "Model-based standard errors belong to observed outcomes, not to predictions of them, and are far too wide "
+            "here: the test hardly ever rejects. They are the paper's; use {robust} to find a leak."
         )
+        notes.append(Note("model-based-errors", text, severity="warning", robust=Option("vcov", "HC3")))
     return tuple(notes)

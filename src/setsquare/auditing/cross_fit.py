@@ -291,7 +291,7 @@ def _correct_effect(effect: Effect, s: float) -> Effect:
 
 def _widen(certificate: Certificate, mutual: Mutual) -> Certificate:
     """Bounds with the larger standard errors."""
-    ratio = certificate.effect_kind.endswith("ratio")
+    ratio = certificate.is_ratio
 
     def column(given: ColumnBound) -> ColumnBound:
         alone, own = (math.sqrt(1.0 + s.get(given.term, 1.0) ** 2) for s in (mutual.alone, mutual.by_column))

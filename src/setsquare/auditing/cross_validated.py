@@ -16,17 +16,19 @@ from setsquare.auditing.cross_fit import allow_for_mutual_scores, mutual_scores
 from setsquare.auditing.determined import determines
 from setsquare.auditing.fold_bounds import allow_for_fit
 from setsquare.auditing.held_out import HeldOut, as_numbers
-from setsquare.auditing.predictions import open_predictions, outside_note, read_predictions
+from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import judge
+from setsquare.notes import Note
 from setsquare.tables.frame import dense
 from setsquare.tables.validation import read_weight
 
-#: Said of a model that was fitted to the protected columns.
-CANCEL = (
+#: Of a model that was fitted to the protected columns.
+CANCEL = Note(
+    "folds-cancel",
     "The models were fitted to the protected columns. Cross-validation then understates the correlation on new rows; "
-    "the bounds correct for this."
+    "the bounds correct for this.",
 )
 
 
@@ -93,8 +95,7 @@ def _audit(held: HeldOut, protected: Table, sample_weight: Any, options: Mapping
         options.pop("positive", None)  # numbers now, whose meaning is settled
     result = audit(values, protected, subject.family, sample_weight=sample_weight, **options)
     result = replace(result, positive=subject.positive)
-    outside = outside_note(1, 1, subject.family.name)[0].partition("predictions")[2]
-    return replace(result, notes=(*subject.notes, *(note for note in result.notes if not note.endswith(outside))))
+    return replace(result, notes=(*subject.notes, *(note for note in result.notes if note.code != OUTSIDE)))
 
 
 def _are_known(features: Any, keep: BoolArray, coded: Protected, seed: int) -> bool:

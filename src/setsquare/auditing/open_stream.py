@@ -12,12 +12,13 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Table
 from setsquare.auditing.predictions import Subject, guess_family, outside_note
-from setsquare.auditing.protected import Protected, note_constant
+from setsquare.auditing.protected import Protected, note_constant, note_left_out
 from setsquare.errors import InputError
 from setsquare.estimators.stream import Encoder, Roles, numbers
 from setsquare.estimators.stream_outcome import Numbers
 from setsquare.families import Family
 from setsquare.glm.outcome_summary import OutcomeSummary
+from setsquare.notes import Note
 from setsquare.rows import RowsInParts, Stream
 from setsquare.tables import Design, TableSeen
 from setsquare.tables.frame import open_table
@@ -53,7 +54,7 @@ def open_stream(
     coding: Any,
     reference: Mapping[str, Any] | None,
     missing: Any,
-) -> tuple[Subject, Protected, tuple[str, ...]]:
+) -> tuple[Subject, Protected, Design, tuple[Note, ...]]:
     """Read a stream for levels and ranges; what comes of it is read again by those who use it."""
     if predictions.data is not protected.data or len(predictions.names) != 1:
         raise InputError(
@@ -67,16 +68,15 @@ def open_stream(
     cells = roles.features if coding == "cells" else ()
     seen = stream.parts().reduce(partial(_look, roles, missing, cells, glm), _merge)
     learned = tables.settle(seen.table, roles.features, coding=coding, reference=reference, missing=missing)
-    outcomes, total, notes = seen.outcomes, seen.table.n_rows, note_constant(learned)
-    if dropped := total - outcomes.n_rows:
-        notes = (f"{dropped} of {total} rows are incomplete or have no weight, and were left out.", *notes)
+    outcomes, total = seen.outcomes, seen.table.n_rows
+    notes = (*note_left_out(total - outcomes.n_rows, total), *note_constant(learned))
     family, guessed = guess_family(outcomes.low, outcomes.high, glm)
     outside = outside_note(seen.n_outside, outcomes.n_rows, family.name)
     encoder = Encoder(Reader(learned, Design(()), (), False), roles, Numbers(family), outcomes.weight)
     blocks = stream.hold(stream.parts(2 + len(learned.names)).map(encoder))
     columns = Protected(None, learned.names, learned.sources, elsewhere=RowsInParts(blocks, outcomes.n_rows))
     subject = Subject(np.zeros(0), family, n_outside=seen.n_outside, notes=(*guessed, *outside), summary=outcomes)
-    return subject, columns, notes
+    return subject, columns, learned, notes
 
 
 def _look(roles: Roles, missing: Any, cells: Any, glm: Family | None, table: Table) -> _Seen:

@@ -15,12 +15,15 @@ from setsquare.auditing.protected import Predictions
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, family
 from setsquare.glm.outcome_summary import OutcomeSummary
+from setsquare.notes import Note, Option
 from setsquare.tables.outcome import MANY_CLASSES, Values
 from setsquare.tables.outcome import guess_family as guess
 from setsquare.tables.positive import class_name, positive_class, refuse_positive
 from setsquare.tables.stray_values import refuse_strays
 from setsquare.tables.validation import is_missing, refuse_lazy, refuse_masked
 
+#: Codes of notes: the predictions are class labels; some lie outside the range of their family.
+LABELS, OUTSIDE = "class-labels", "outside-range"
 #: Rows of class probabilities sum to one up to this.
 SUM = 1e-6
 #: Rounded ones up to this, times the number of classes.
@@ -42,7 +45,7 @@ class Subject:
         Shape of the units; empty for means and classes.
     n_outside : int
         Predictions that the family's mean cannot reach.
-    notes : tuple of str
+    notes : tuple of Note
     positive : str
         The class, of two, whose probability the values are; empty where nothing names it.
     summary : OutcomeSummary or None
@@ -54,7 +57,7 @@ class Subject:
     classes: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     n_outside: int = 0
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     positive: str = ""
     summary: OutcomeSummary | None = None
 
@@ -117,10 +120,8 @@ class Raw:
     def check_complete(self) -> None:
         """Refuse missing values."""
         if count := int(self.missing.sum()):
-            raise MissingValuesError(
-                f"The predictions have {count} row(s) with missing (NaN) or infinite values: remove them, or pass "
-                "missing='drop'."
-            )
+            text = "{count} row(s) of the predictions are missing (NaN) or infinite: remove them, or {drop:pass}."
+            raise MissingValuesError(Note("missing-predictions", text, count=count, drop=Option("missing", "drop")))
 
 
 def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> Raw:
@@ -252,7 +253,8 @@ def _labels(raw: Raw, asked: Family | None, positive: object) -> Subject | None:
     if not text and not vector and (asked is not None and asked.name != "binomial"):
         return None
     if text and asked is not None and asked.name not in ("binomial", "multinomial"):
-        raise InputError(f"Class labels cannot be audited by the {asked.name} family: leave family= out.")
+        sentence = "Class labels cannot be audited by the {name} family: leave {family} out."
+        raise InputError(Note("labels-family", sentence, name=asked.name, family=Option("family")))
     if array.dtype.kind == "f" and not (array == np.floor(array)).all():
         return None
     as_text = array.astype(str) if array.dtype.kind == "O" else array
@@ -269,19 +271,21 @@ def _labels(raw: Raw, asked: Family | None, positive: object) -> Subject | None:
     kind, _ = guess(Values(n_levels=len(levels), is_text=True), "predictions")
     if kind == "binomial" and not vector:
         one = _positive_label(names, positive)
-        note = (
-            f"The predictions are class labels, audited as 0 and 1 (1 is {one!r}): give probabilities where you have "
+        sentence = (
+            "The predictions are class labels, audited as 0 and 1 (1 is {one!r}): give probabilities where you have "
             "them."
         )
+        note = Note(LABELS, sentence, severity="caution", one=one)
         glm = family(kind) if asked is None else asked
         coded = np.array([float(name == one) for name in names])[codes]
         return Subject(coded, glm, notes=(note,), positive=one)
     if asked is not None and not asked.is_vector:
-        raise InputError(f"{len(levels)} labels are more than the binomial family takes: leave family= out.")
-    note = (
-        f"The predictions are labels of {len(levels)} classes, audited as indicators: give probabilities where you "
-        "have them."
+        sentence = "{count} labels are more than the binomial family takes: leave {family} out."
+        raise InputError(Note("labels-family", sentence, count=len(levels), family=Option("family")))
+    sentence = (
+        "The predictions are labels of {count} classes, audited as indicators: give probabilities where you have them."
     )
+    note = Note(LABELS, sentence, severity="caution", count=len(levels))
     return Subject(np.eye(len(levels))[codes], family("multinomial"), classes=names, notes=(note,))
 
 
@@ -313,7 +317,8 @@ def _classes(values: Array, names: Sequence[str], asked: Family | None, positive
     notes = []
     if rounded:
         values = values / values.sum(axis=1, keepdims=True)
-        notes.append("The rows of probabilities sum to 1 only roughly, and were scaled to do so.")
+        text = "The rows of probabilities sum to 1 only roughly, and were scaled to do so."
+        notes.append(Note("probabilities-scaled", text))
     if values.shape[1] == 2 and (asked is None or not asked.is_vector):
         # As in scikit-learn, the second of two columns is the positive class.
         shown = tuple(names) or ("first column", "second column")
@@ -321,15 +326,18 @@ def _classes(values: Array, names: Sequence[str], asked: Family | None, positive
         found = _means(values[:, shown.index(one)], asked or family("binomial"))
         return replace(found, notes=(*notes, *found.notes), positive=one)
     if asked is not None and not asked.is_vector:
-        raise InputError(
-            f"Probabilities of {values.shape[1]} classes are audited by the multinomial family, not by the "
-            f"{asked.name} one: leave family= out."
+        text = (
+            "Probabilities of {count} classes are audited by the multinomial family, not by the {name} one: leave "
+            "{family} out."
         )
+        note = Note("classes-family", text, count=values.shape[1], name=asked.name, family=Option("family"))
+        raise InputError(note)
     classes = tuple(names) or tuple(str(j) for j in range(values.shape[1]))
     used = np.abs(values).sum(axis=0) > 0.0
     if not used.all():
         empty = ", ".join(name for name, here in zip(classes, used, strict=True) if not here)
-        notes.append(f"Class(es) {empty} have probability 0 in every row and were left out.")
+        text = "Class(es) {classes} have probability 0 in every row and were left out."
+        notes.append(Note("classes-left-out", text, classes=empty))
     outside = int(((values < 0.0) | (values > 1.0)).any(axis=1).sum())
     return Subject(
         values[:, used],
@@ -342,10 +350,11 @@ def _classes(values: Array, names: Sequence[str], asked: Family | None, positive
 
 def _units(values: Array, asked: Family | None) -> Subject:
     if asked is not None and asked.name != "gaussian":
-        raise InputError(
-            f"Predictions of shape {values.shape} are units, which the linear evaluation model audits: leave family= "
-            f"out, or give one column for the {asked.name} family."
+        text = (
+            "Predictions of shape {shape} are units, which the linear evaluation model audits: leave {family} out, or "
+            "give one column for the {name} family."
         )
+        raise InputError(Note("units-family", text, shape=values.shape, name=asked.name, family=Option("family")))
     return Subject(values.reshape(len(values), -1), family("gaussian"), shape=values.shape[1:])
 
 
@@ -365,21 +374,22 @@ def check_mean(mean: float, glm: Family) -> None:
         )
 
 
-def guess_family(low: float, high: float, asked: Family | None) -> tuple[Family, tuple[str, ...]]:
+def guess_family(low: float, high: float, asked: Family | None) -> tuple[Family, tuple[Note, ...]]:
     """Return the family that was asked for, or that of numbers in this range with a note that says so."""
     if asked is not None:
         return asked, ()
     name, _ = guess(Values(low, high), "predictions")
     kind = "probabilities (binomial)" if name == "binomial" else "numbers on the whole line (gaussian)"
-    note = f"The predictions were taken for {kind}: pass family= if they are something else."
-    return family(name), (note,)
+    text = "The predictions were taken for {kind}: {family:pass} if they are something else."
+    return family(name), (Note("family-guessed", text, kind=kind, family=Option("family")),)
 
 
-def outside_note(count: int, n: int, name: str) -> tuple[str, ...]:
+def outside_note(count: int, n: int, name: str) -> tuple[Note, ...]:
     """Say how many predictions the family's mean cannot reach."""
     if not count:
         return ()
-    return (
-        f"{count} of {n} predictions lie outside the range of the {name} family; they were used as they are, since the "
-        "estimating equations need only group means in range.",
+    text = (
+        "{count} of {n} predictions lie outside the range of the {name} family; they were used as they are, since the "
+        "estimating equations need only group means in range."
     )
+    return (Note(OUTSIDE, text, severity="caution", count=count, n=n, name=name),)

@@ -11,11 +11,13 @@ from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.auditing.evaluations.covariance import ALONE
 from setsquare.errors import InputError
 from setsquare.glm.outcome_summary import OutcomeSummary
+from setsquare.notes import Note
 from setsquare.projection import Basis
 from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight
-from setsquare.tables import Design
+from setsquare.tables import Categorical, Cells, Design
+from setsquare.tables.column import label
 from setsquare.tables.validation import refuse_constant_protected
 
 #: Predictions (n,) or (n, k), or what is known of those that the rows of the protected columns bring along.
@@ -89,7 +91,7 @@ class Protected:
         Rows with the same code 0, 1, ... are not independent.
     taken : integer ndarray or None
         Which rows of the audit these are; None: all of them.
-    notes : tuple of str
+    notes : tuple of Note
     elsewhere : Rows or None
         Rows that are read in parts: the columns as features behind ones, and the predictions as the outcome.
     """
@@ -100,7 +102,7 @@ class Protected:
     weight: Array | None = None
     cluster: IntArray | None = None
     taken: IntArray | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     elsewhere: Rows | None = None
 
     @property
@@ -216,11 +218,11 @@ class Protected:
         if left is self:
             return self
         about = f" ({', '.join(names)})" if names else ""
-        note = (
-            f"{self.n_rows - left.n_rows} row(s) are the only ones to decide an effect{about}, such as a "
-            "level with a single row: they cannot be tested and were left out (with a reference level, the effects "
-            "that are against it)."
+        text = (
+            "{count} row(s) are the only ones to decide an effect{about}, such as a level with a single row: they "
+            "cannot be tested and were left out (with a reference level, the effects that are against it)."
         )
+        note = Note("lone-rows", text, severity="caution", count=self.n_rows - left.n_rows, about=about)
         return replace(left, notes=(*self.notes, note))
 
     def _leverage(self) -> Array:
@@ -260,9 +262,28 @@ def _largest_leverage(basis: Basis, block: Block) -> float:
     return float(_leverage(basis, block).max())
 
 
-def note_constant(learned: Design, varies: bool = True) -> tuple[str, ...]:
+def note_left_out(count: int, n: int) -> tuple[Note, ...]:
+    """Count the rows that are not audited."""
+    text = "{count} of {n} rows are incomplete or have no weight, and were left out."
+    return (Note("rows-left-out", text, count=count, n=n),) if count else ()
+
+
+def reference_groups(learned: Design) -> tuple[tuple[str, str], ...]:
+    """Source columns of groups, each with the group that the others are compared with."""
+    found = []
+    for coder in learned.coders:
+        if isinstance(coder, Categorical) and len(coder.levels) > 1:
+            found.append((coder.name, label(coder.levels[0])))
+        elif isinstance(coder, Cells):
+            first = (label(levels[j]) for levels, j in zip(coder.levels, coder.cells[0], strict=True))
+            found.append((coder.source, ",".join(first)))
+    return tuple(found)
+
+
+def note_constant(learned: Design, varies: bool = True) -> tuple[Note, ...]:
     """Refuse protected columns of which none ``varies``, and note those that do not."""
     if not learned.names or not varies:
         refuse_constant_protected(learned.columns, "audit")
     listed = ", ".join(learned.constant)
-    return (f"Constant in these rows, so that nothing can be said of it: {listed}.",) if listed else ()
+    text = "Constant in these rows, so that it cannot be audited: {columns}."
+    return (Note("constant-columns", text, severity="caution", columns=listed),) if listed else ()

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from setsquare._typing import Table
-from setsquare.auditing import render
 from setsquare.auditing.adjustment import Member
 from setsquare.auditing.certificate import Certificate
+from setsquare.auditing.documents.assemble import assemble
 from setsquare.auditing.evaluations.records import EFFECT_COLUMNS, Evaluation, benjamini_hochberg, holm
 from setsquare.auditing.evaluations.tensor import EffectMap
 from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Verdict
+from setsquare.document import Document, Documented
 from setsquare.errors import InputError
+from setsquare.families import Family
+from setsquare.notes import Note, describe
 from setsquare.tables.dataframes import to_frame
 
 
 @dataclass(frozen=True, slots=True)
-class AuditResult:
+class AuditResult(Documented):
     """A verdict, and everything that it rests on.
 
     Attributes
@@ -33,8 +35,8 @@ class AuditResult:
         Upper confidence bounds on what can be left.
     setting : str
         Where the predictions come from: "as given", "in-sample" or "held out (5 folds)".
-    family : str
-        Of the predictions.
+    glm : Family
+        Of the predictions; ``family`` is its name.
     n, n_protected : int
         Rows that were audited, and protected columns.
     confidence : float
@@ -45,8 +47,8 @@ class AuditResult:
         Up to what a dependence is a trace.
     members : tuple of Member
         The tests that decide, with p-values adjusted for all of them.
-    notes : tuple of str
-        What a reader must know.
+    notes : tuple of Note
+        What a reader must know: sentences with a code, fields and a severity.
     effect_map : EffectMap or None
         Effects unit by unit, of a tensor.
     backend : str
@@ -55,6 +57,8 @@ class AuditResult:
         The class, of two, whose probability was audited; empty where nothing names it.
     is_clustered, is_weighted : bool
         Whether the rows had clusters, and weights.
+    references : tuple of (str, str)
+        Protected columns of groups, each with its reference group.
 
     Examples
     --------
@@ -76,19 +80,25 @@ class AuditResult:
     evaluations: tuple[Evaluation, ...]
     certificate: Certificate
     setting: str
-    family: str
+    glm: Family
     n: int
     n_protected: int
     confidence: float
     found: tuple[str, ...] = ()
     limits: Limits = DEFAULT_LIMITS
     members: tuple[Member, ...] = field(default=(), repr=False)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     effect_map: EffectMap | None = field(default=None, repr=False)
     backend: str = "pandas"
     positive: str = ""
     is_clustered: bool = False
     is_weighted: bool = False
+    references: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def family(self) -> str:
+        """The family of the predictions in words."""
+        return str(self.glm)
 
     @property
     def p_value(self) -> float:
@@ -99,6 +109,11 @@ class AuditResult:
     def p_adjusted(self) -> float:
         """Smallest p-value of the tests that decide, adjusted for all of them."""
         return min((member.adjusted for member in self.members), default=float("nan"))
+
+    @property
+    def all_notes(self) -> list[Note]:
+        """Notes of this audit and of its evaluation models, each once."""
+        return list(dict.fromkeys([*self.notes, *(note for e in self.evaluations for note in e.notes)]))
 
     @property
     def is_leak(self) -> bool:
@@ -135,7 +150,7 @@ class AuditResult:
         adjusted = {(m.evaluation.name, m.test.name): m.adjusted for m in self.members}
         rows: list[tuple[Any, ...]] = []
         for evaluation in self.evaluations:
-            for test in (evaluation.joint, *evaluation.by_source, *evaluation.further):
+            for test in evaluation.tests:
                 p = adjusted.get((evaluation.name, test.name), float("nan"))
                 rows.append((evaluation.name, test.name, test.statistic, test.df, test.p_value, p, test.method))
         names = ("evaluation", "test", "statistic", "df", "p_value", "p_adjusted", "method")
@@ -163,17 +178,11 @@ class AuditResult:
                 }
                 for member in self.members
             ],
-            "notes": list(self.notes),
+            "notes": list(map(describe, self.notes)),
             "evaluations": [evaluation.to_dict() for evaluation in self.evaluations],
             "certificate": self.certificate.to_dict(),
         }
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """A page of its own, which needs no network; also written to `path` where one is given."""
-        return render.page(self, path)
-
-    def __str__(self) -> str:
-        return render.text(self)
-
-    def _repr_html_(self) -> str:
-        return render.fragment(self)
+    def document(self) -> Document:
+        """Verdict, effects, tests, bounds and notes, for every renderer; see :func:`setsquare.report.build`."""
+        return assemble({"": self})

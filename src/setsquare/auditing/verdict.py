@@ -22,6 +22,8 @@ SMALL_DIFFERENCE = 0.2
 TAUTOLOGY = 1e-7
 #: Evaluation models whose effects a correlation measures.
 LINEAR = ("glm", "linear", "tensor")
+#: The setting of predictions by a model that was fitted on the same rows.
+IN_SAMPLE = "in-sample"
 
 
 class Verdict(StrEnum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from setsquare.cli.escape import as_option_of_fit, phrase
 from setsquare.cli.files import Source, open_source
 from setsquare.cli.roles import resolve
 from setsquare.cli.terminal import Screen, collected_warnings, working
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.estimators import PredictionOrthogonalizer
 from setsquare.estimators.glm import OrthogonalGLM
+from setsquare.notes import message
 from setsquare.storage import check_targets, load, write_files
 from setsquare.tables import Categorical, Cells, Design
 
@@ -33,7 +34,7 @@ def apply(file: str, model: Path, predictions: Path | None, keep: Sequence[str],
         say(f"Predicting {file}")
         table = predict_table(fitted, open_source(file), keep)
     notes = Screen(stderr=True, quiet=quiet)
-    notes.notes(noted)
+    notes.notes([message(warning) for warning in noted])
     if predictions is None:
         left = memoryview(render_table(table, Path("-")))
         while left:  # unbuffered, a write may be partial
@@ -57,7 +58,7 @@ def predict_table(model: Any, source: Source, keep: Sequence[str]) -> pa.Table:
     try:
         made = _predictions(model, table.select(needed))
     except (MissingValuesError, UnseenLevelError) as error:  # what they advise is decided when a model is fitted
-        raise InputError(re.sub(r"\bpass (missing|unseen)=", r"fit the model with \1=", str(error))) from None
+        raise InputError(phrase(message(error), as_option_of_fit)) from None
     for name, values in made.items():
         if name in columns:
             raise InputError(f"The model also makes a column {name!r}: leave it out of --keep.")

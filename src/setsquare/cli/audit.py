@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from setsquare import report
+from setsquare.auditing import AuditResult, Comparison
 from setsquare.auditing import audit as audit_predictions
 from setsquare.auditing import compare as compare_predictions
-from setsquare.auditing.render import notes_of
 from setsquare.cli.files import Source, open_source
 from setsquare.cli.options import Options
 from setsquare.cli.output import check_outputs, render_results
 from setsquare.cli.roles import decoded, read_roles, series, values
-from setsquare.cli.terminal import Screen, show_audit, show_comparison, working
+from setsquare.cli.terminal import Screen, working
+from setsquare.document import Document
+from setsquare.notes import Note
 from setsquare.storage import write_files
 
 
@@ -40,7 +44,7 @@ class Columns:
     cluster: Any
     weight: Any
     family: str | None
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     positive: str | None = None
 
     @property
@@ -58,25 +62,21 @@ def audit(file: str, request: Request, options: Options) -> int:
         say("Auditing")
         names = columns.predictions.column_names
         given = columns.predictions if len(names) > 1 else columns.predictions.column(0)
-        comparison = None
+        found: AuditResult | Comparison
         if columns.outcome is None:
-            found = audit_predictions(given, columns.protected, columns.family, **columns.rows, **options.audit)
-            found = replace(found, notes=(*columns.notes, *found.notes))
+            audited = audit_predictions(given, columns.protected, columns.family, **columns.rows, **options.audit)
+            audited = found = replace(audited, notes=(*columns.notes, *audited.notes))
+            rows = {"predictions": given, "protected": columns.protected, **columns.rows}
+            page: Callable[..., Document] = partial(report.build, found, **rows)
         else:
-            comparison = _compare({", ".join(names): given}, columns, options)
-            found = comparison.sides[0].audit
-            found = replace(found, notes=(*comparison.notes, *found.notes))
+            found = _compare({", ".join(names): given}, columns, options)
+            audited = found.sides[0].audit
+            audited = replace(audited, notes=(*found.notes, *audited.notes))
+            page = found.document
         say("Writing")
-        write_files(_render(options, source, comparison or found, given, columns, found.to_dict()))
-    screen = Screen()
-    screen.verdict(found)
-    if not options.quiet:
-        show_audit(screen, found)
-        if comparison is not None:
-            show_comparison(screen, comparison, "How good the predictions are")
-        screen.notes(notes_of(found))
-        screen.written(options.outputs)
-    return int(options.fail_on_leak and found.is_leak)
+        write_files(render_results(options, source, found, page, audited.to_dict()))
+    _show(found, options)
+    return int(options.fail_on_leak and audited.is_leak)
 
 
 def compare(file: str, request: Request, options: Options) -> int:
@@ -89,14 +89,8 @@ def compare(file: str, request: Request, options: Options) -> int:
         given = {name: columns.predictions.column(name) for name in columns.predictions.column_names}
         found = _compare(given, columns, options)
         say("Writing")
-        write_files(_render(options, source, found, given, columns, {}))
-    screen = Screen()
-    for side in found.sides:
-        screen.verdict(side.audit, f"{side.name}: ")
-    if not options.quiet:
-        show_comparison(screen, found, "Side by side")
-        screen.notes([*found.notes, *(note for side in found.sides for note in notes_of(side.audit))])
-        screen.written(options.outputs)
+        write_files(render_results(options, source, found, found.document))
+    _show(found, options)
     return int(options.fail_on_leak and any(side.audit.is_leak for side in found.sides))
 
 
@@ -120,21 +114,17 @@ def _read(source: Source, request: Request, options: Options) -> Columns:
     )
 
 
-def _compare(given: dict[str, Any], columns: Columns, options: Options) -> Any:
+def _compare(given: dict[str, Any], columns: Columns, options: Options) -> Comparison:
     found = compare_predictions(
         given, columns.outcome, columns.protected, columns.family, **columns.rows, **options.audit
     )
     return replace(found, notes=(*columns.notes, *found.notes))
 
 
-def _render(options: Options, source: Source, found: Any, given: Any, columns: Columns, more: dict[str, Any]) -> Any:
-    return render_results(
-        options,
-        source,
-        found,
-        more,
-        predictions=given,
-        protected=columns.protected,
-        outcome=columns.outcome,
-        **columns.rows,
-    )
+def _show(found: AuditResult | Comparison, options: Options) -> None:
+    screen, document = Screen(), found.document().brief()
+    for each in document.verdicts:
+        screen.verdict(each)
+    if not options.quiet:
+        screen.show(document)
+        screen.written(options.outputs)

@@ -17,18 +17,18 @@ from setsquare.auditing import Comparison, compare
 from setsquare.auditing.audit_models import predict_held_out
 from setsquare.auditing.cross_validated import audit_held_out
 from setsquare.auditing.held_out import HeldOut
-from setsquare.auditing.render import notes_of
 from setsquare.cli.apply import predict_table, render_table
 from setsquare.cli.files import Source, open_source
 from setsquare.cli.options import Options
 from setsquare.cli.output import check_outputs, render_results
 from setsquare.cli.roles import is_category, read_roles, resolve, values
-from setsquare.cli.terminal import Screen, cleaned, collected_warnings, show_comparison, working
-from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.cli.terminal import Screen, collected_warnings, working
+from setsquare.document import Headline
+from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
 from setsquare.estimators import OrthogonalGLMClassifier, OrthogonalGLMRegressor, PredictionOrthogonalizer
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.glm.solution import MAX_CORRELATION
-from setsquare.glm.solver import Certificate
+from setsquare.notes import Note, message
 from setsquare.storage import write_files
 from setsquare.storage.models import dump
 from setsquare.tables.outcome import Guess, read_family
@@ -72,7 +72,7 @@ class Training:
     protected: list[str]
     cluster: Any
     guess: Guess
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def correct(
@@ -94,7 +94,7 @@ def correct(
             model.fit(rows.table.select(rows.features + rows.protected), rows.outcome)
         certificate = model.solution_.certificate if hasattr(model, "solution_") else None
         left = _largest_correlation(model, rows)
-        comparison, held_out = _audit(plain, model, rows, fitting, options, positive, [*rows.notes, *noted], say)
+        comparison = _audit(plain, model, rows, fitting, options, positive, tuple(map(message, noted)), say)
         contents = {saved: dump(model)}
         if apply is not None and predictions is not None:
             say(f"Predicting {apply}")
@@ -109,27 +109,17 @@ def correct(
             "largest_correlation_in_training": left,
             "certificate": None if certificate is None else certificate.to_dict(),
         }
-        contents |= render_results(
-            options,
-            source,
-            comparison,
-            more,
-            predictions=held_out,
-            protected=rows.table.select(rows.protected),
-            outcome=rows.outcome,
-            cluster=rows.cluster,
-            positive=positive,
-            certificate=certificate,
-            method=[METHODS[fitting.method]],
-        )
+        page = partial(comparison.document, certificate=certificate, method=[METHODS[fitting.method]])
+        contents |= render_results(options, source, comparison, page, more)
         write_files(contents)
     screen = Screen()
-    screen.verdict(audited, "Corrected model, on rows that it has not seen: ")
+    screen.verdict(Headline("Corrected model, on rows that it has not seen", str(audited.verdict), audited.reason))
     if not options.quiet:
         screen.say(METHODS[fitting.method])
-        show_comparison(screen, comparison, f"Held out ({fitting.folds} folds)")
-        _show_certificate(screen, certificate, left, rows.table.num_rows)
-        screen.notes(notes_of(audited))
+        screen.show(page().brief())
+        if certificate is None:
+            screen.title("Certificate, on the training rows")
+            screen.say(f"Largest |corr| with a protected column: {left:.1e} ({rows.table.num_rows} rows).")
         screen.written(list(contents))
     return int(options.fail_on_leak and audited.is_leak)
 
@@ -150,7 +140,7 @@ def _read(source: Source, fitting: Fitting, options: Options) -> Training:
         name=roles["outcome"][0],
         is_category=is_category(table.column(roles["outcome"][0])),
     )
-    if guess.reason:
+    if guess.reason is not None:
         notes = (guess.reason, *notes)
     cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
     return Training(table, outcome, roles["features"], roles["protected"], cluster, guess, notes)
@@ -186,7 +176,7 @@ def _largest_correlation(model: Any, rows: Training) -> float:
     if left > MAX_CORRELATION:
         raise NotOrthogonalError(
             f"The predictions are still correlated with the protected columns (largest |corr| {left:.1e}): add a small "
-            "ridge (l2=1e-4)."
+            "ridge (--l2 0.0001)."
         )
     return left
 
@@ -208,10 +198,10 @@ def _audit(
     fitting: Fitting,
     options: Options,
     positive: str | None,
-    notes: Sequence[str],
+    notes: tuple[Note, ...],
     say: Any,
-) -> tuple[Comparison, dict[str, Array]]:
-    """Comparison of both models on held-out rows, and their predictions."""
+) -> Comparison:
+    """Comparison of both models on held-out rows."""
     models: dict[str, HeldOut] = {}
     pooled = False
     columns = {"as trained": rows.features, "corrected": rows.features + rows.protected}
@@ -227,14 +217,15 @@ def _audit(
                 partial(_say_fold, say, name),
                 np.random.default_rng(fitting.seed),
             )
-        pooled |= any("unseen in training" in note for note in of_folds)
+        pooled |= any(isinstance(warning, PooledLevelWarning) for warning in of_folds)
     held_out = {name: held.predictions for name, held in models.items()}
     protected = rows.table.select(rows.protected)
     given = {"cluster": rows.cluster, "setting": f"held out ({fitting.folds} folds)", **options.audit}
     given = {"positive": positive, **given}
     found = compare(held_out, rows.outcome, protected, rows.guess.family, **given)
-    note = "Rows with a level that the other folds do not have count as the reference level in the audit."
-    more = {"as trained": ((), ()), "corrected": (tuple(notes), (note,) if pooled else ())}
+    text = "Rows with a level that the other folds do not have count as the reference level in the audit."
+    note = Note("levels-pooled", text)
+    more = {"as trained": ((), ()), "corrected": (notes, (note,) if pooled else ())}
     sides = []
     for side, held in zip(found.sides, models.values(), strict=True):
         audited = audit_held_out(
@@ -242,7 +233,7 @@ def _audit(
         )
         first, last = more[side.name]
         sides.append(replace(side, audit=replace(audited, notes=(*first, *audited.notes, *last))))
-    return replace(found, sides=tuple(sides)), held_out
+    return replace(found, sides=tuple(sides), notes=rows.notes)
 
 
 def _forgiving(estimator: Any) -> Any:
@@ -252,12 +243,3 @@ def _forgiving(estimator: Any) -> Any:
 
 def _say_fold(say: Callable[[str], None], name: str, done: int, total: int) -> None:
     say(f"Auditing the model {name}: {done} of {total} folds")
-
-
-def _show_certificate(screen: Screen, certificate: Certificate | None, left: float, n: int) -> None:
-    screen.title("Certificate, on the training rows")
-    if certificate is None:
-        screen.say(f"orthogonal to protected columns   yes (|corr| at most {left:.1e}, {n} rows)")
-    else:
-        for line in str(cleaned(certificate)).splitlines():
-            screen.say(line) if len(line) > screen.width else screen.print(line)

@@ -20,6 +20,7 @@ from sklearn.model_selection import KFold, cross_val_predict
 from setsquare import report
 from setsquare._typing import Array
 from setsquare.auditing import AuditResult, audit_model
+from setsquare.cli.terminal import colour
 from setsquare.datasets import Dataset, load_diabetes
 from setsquare.estimators import OrthogonalGLMRegressor, PredictionOrthogonalizer
 from setsquare.glm.solver import Certificate
@@ -162,8 +163,8 @@ def _render(demo: Demo) -> Group:
 
 def _verdict(side: Side) -> Padding:
     name = side.name.replace("\n", " ")
-    colour = {"leak": "red", "no leak found": "green"}.get(str(side.audit.verdict), "yellow")
-    text = f"{name}: [{colour}]{side.audit.verdict}[/{colour}]. {side.audit.reason}"
+    tone = colour(str(side.audit.verdict))
+    text = f"{name}: [{tone}]{side.audit.verdict}[/{tone}]. {side.audit.reason}"
     return Padding(text, (0, 0, 0, 2))
 
 

@@ -1,34 +1,48 @@
-"""Messages for a terminal: command-line options, and no control characters."""
+"""Sentences as a terminal may show them, with the options of the command line."""
 
 from __future__ import annotations
 
-import re
 import shlex
 
-from setsquare.tables.stray_values import AS_GROUPS
+from setsquare.notes import Note, Option, Surface
+
+_SAME = ("family", "missing", "unseen", "method", "l2", "cluster", "positive", "confidence", "tolerance")
+#: Options of the command line by the argument of Python that they are.
+_OPTIONS = {"cv": "folds", **{name: name for name in _SAME}}
 
 
-def as_options(text: str) -> str:
-    """Replace arguments of Python in a message by options of the command line.
+def as_option(option: Option, verb: str = "") -> str:
+    """Name an argument as the command line has it.
 
     Examples
     --------
-    >>> as_options("pass missing='drop', or family= if it is another; add a small ridge (l2=1e-4)")
-    'pass --missing drop, or --family if it is another; add a small ridge (--l2 1e-4)'
+    >>> as_option(Option("missing", "drop"), "pass"), as_option(Option("family")), as_option(Option("vcov", "HC3"))
+    ('pass --missing drop', '--family', "vcov='HC3'")
     """
-    text = text.replace("coding='cells'", "--group-cells").replace(AS_GROUPS, "pass --categorical with its name")
-    text = re.sub(r"\bpositive=('[^']*'|\"[^\"]*\")", lambda m: f"--positive {shlex.quote(m[1][1:-1])}", text)
-    text = re.sub(r"\bcv=(\d+)", r"--folds \1", text)
-    found = re.compile(r"""\b(family|missing|unseen|method|l2|cluster|confidence|tolerance)=["']?([\w.+-]*\w)?["']?""")
-    return found.sub(lambda m: f"--{m[1]}" + (f" {m[2]}" if m[2] else ""), text)
+    if option.name == "categorical":
+        return "pass --categorical with its name"
+    if option.name not in _OPTIONS:
+        return format(option, verb)
+    value = "" if option.value is None else f" {shlex.quote(str(option.value))}"
+    return f"{verb} --{_OPTIONS[option.name]}{value}".strip()
 
 
-def clean(text: str) -> str:
-    r"""Escape control characters (escapes, line breaks, changes of direction).
+def as_option_of_fit(option: Option, verb: str = "") -> str:
+    """Name an argument that is decided when a model is fitted, for whoever applies the model."""
+    return as_option(option, "fit the model with" if verb else "")
+
+
+def phrase(sentence: str, surface: Surface = as_option) -> str:
+    """A note in the words of the command line; other sentences stay as they are."""
+    return sentence.phrase(surface) if isinstance(sentence, Note) else str(sentence)
+
+
+def clean(text: object) -> str:
+    r"""Write characters that steer a terminal (escapes, line breaks, changes of direction) as what they are.
 
     Examples
     --------
     >>> clean("a\x1b[31mb\nc")
     'a\\x1b[31mb\\nc'
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))

@@ -9,9 +9,10 @@ import traceback
 
 from cyclopts import App, CycloptsError
 
-from setsquare.cli.escape import as_options, clean
+from setsquare.cli.escape import clean, phrase
 from setsquare.cli.renamed import refuse_renamed
 from setsquare.errors import SetsquareError
+from setsquare.notes import message
 
 #: Exit codes beside 0, and 1 for a leak with ``--fail-on-leak``.
 BAD_INPUT, DEFECT, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
@@ -39,7 +40,7 @@ def run(app: App) -> int:
 
 
 def _refuse(error: Exception) -> int:
-    sentence = as_options(re.sub(r"\s+", " ", str(error)).strip())
+    sentence = re.sub(r"\s+", " ", phrase(message(error))).strip()
     print(f"setsquare: {clean(sentence)}", file=sys.stderr)
     return BAD_INPUT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from setsquare._extras import require
 from setsquare.auditing import AuditResult, Comparison
 from setsquare.cli.files import Source
 from setsquare.cli.options import Options
+from setsquare.document import Document, plain
 from setsquare.storage import check_targets
 
 
@@ -28,34 +29,17 @@ def render_results(
     options: Options,
     source: Source,
     found: AuditResult | Comparison,
+    page: Callable[..., Document],
     more: dict[str, Any] | None = None,
-    **material: Any,
 ) -> dict[Path, bytes]:
-    """Contents of the files that were asked for.
-
-    Parameters
-    ----------
-    options : Options
-    source : Source
-        Where the rows come from.
-    found : AuditResult or Comparison
-    more : dict, optional
-        Further entries of the JSON file.
-    **material
-        Goes to :func:`setsquare.report.build`.
-    """
-    from setsquare import report
-
+    """Contents of the files that were asked for; `page` makes the document, `more` are further entries of the JSON."""
     contents: dict[Path, bytes] = {}
-    if not options.outputs:
-        return contents
     data = {"file": source.name, "sha256": source.sha256}
     if options.html is not None:
-        page = report.build(found, command=command_line(), data=data, **material).to_html()
-        contents[options.html] = page.encode()
+        contents[options.html] = page(command=command_line(), data=data).to_html().encode()
     if options.json is not None:
         tree = {"command": command_line(), "data": data, **found.to_dict(), **(more or {})}
-        text = json.dumps(report.record.plain(tree), ensure_ascii=False, indent=2, allow_nan=False)
+        text = json.dumps(plain(tree), ensure_ascii=False, indent=2, allow_nan=False)
         contents[options.json] = f"{text}\n".encode()
     return contents
 

@@ -11,6 +11,7 @@ import numpy as np
 from setsquare.cli.files import Source
 from setsquare.cli.options import Options
 from setsquare.errors import InputError
+from setsquare.notes import Note
 from setsquare.tables.roles import check_roles
 from setsquare.tables.summary import FEW_VALUES
 
@@ -45,7 +46,7 @@ def resolve(source: Source, asked: Mapping[str, Sequence[str] | str | None]) -> 
 
 def read_roles(
     source: Source, asked: Mapping[str, Sequence[str] | str | None], options: Options
-) -> tuple[pa.Table, dict[str, list[str]], tuple[str, ...]]:
+) -> tuple[pa.Table, dict[str, list[str]], tuple[Note, ...]]:
     """Read the columns of all roles, with the rules for groups and missing values, and notes on what was done."""
     roles = resolve(source, asked)
     groups = resolve(source, {"categorical": options.categorical})["categorical"]
@@ -60,7 +61,8 @@ def read_roles(
         return table, roles, notes
     kept = complete_rows(table)
     count = table.num_rows - kept.num_rows
-    left_out = f"{count} of {table.num_rows} rows have a missing value and were left out."
+    text = "{count} of {n} rows have a missing value and were left out."
+    left_out = Note("rows-left-out", text, count=count, n=table.num_rows)
     return kept, roles, (*notes, left_out) if count else notes
 
 
@@ -75,21 +77,22 @@ def _as_category(column: Any) -> Any:
     return pa.DictionaryArray.from_arrays(codes, levels)
 
 
-def _prepare_groups(table: pa.Table, protected: Sequence[str], options: Options) -> tuple[pa.Table, tuple[str, ...]]:
+def _prepare_groups(table: pa.Table, protected: Sequence[str], options: Options) -> tuple[pa.Table, tuple[Note, ...]]:
     """Read columns of few whole numbers as groups if cells are asked for; otherwise note that they are numeric."""
     import pyarrow as pa
 
     coded = coded_groups(table, protected, 2 if options.group_cells else 3)
     if not options.group_cells:
-        return table, tuple(
-            f"The protected column {name!r} has few whole numbers, which were read as a quantity: pass --categorical "
-            f"{name} if they are codes of groups."
-            for name in coded
+        text = (
+            "The protected column {name!r} has few whole numbers, which were read as a quantity: pass --categorical "
+            "{name} if they are codes of groups."
         )
+        return table, tuple(Note("numbers-or-groups", text, severity="caution", name=name) for name in coded)
     for name in coded:
         j = table.schema.get_field_index(name)
         table = table.set_column(j, name, table.column(j).cast(pa.string()))
-    return table, tuple(f"The few whole numbers of {name!r} were read as groups." for name in coded)
+    text = "The few whole numbers of {name!r} were read as groups."
+    return table, tuple(Note("taken-for-groups", text, name=name) for name in coded)
 
 
 def coded_groups(table: pa.Table, names: Sequence[str], fewest: int) -> list[str]:

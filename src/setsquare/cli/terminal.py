@@ -7,9 +7,9 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn
 
 import numpy as np
 from rich.console import Console
@@ -17,14 +17,15 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from setsquare.auditing import AuditResult, Comparison, render
-from setsquare.cli.escape import as_options, clean
+from setsquare.cli.escape import clean, phrase
+from setsquare.document import Document, Headline
+from setsquare.document.formats import grid_of
+from setsquare.document.text import headline
+from setsquare.document.tones import TONES, tone_name
 from setsquare.errors import SetsquareWarning
 
-T = TypeVar("T")
 #: Prose is not set wider than this, nor tables in a pipe narrower than they are.
 PROSE, PIPE = 88, 1000
-_COLOURS = {"leak": "bold red", "no leak found": "bold green"}
 
 
 class Screen(Console):
@@ -57,10 +58,18 @@ class Screen(Console):
 
     def notes(self, notes: Sequence[str]) -> None:
         """Print notes as a list, each once."""
-        if notes:
-            self.title("Notes")
         for note in dict.fromkeys(notes):
-            self.say(as_options(note), indent="  ", first="* ")
+            self.say(phrase(note), indent="  ", first="* ")
+
+    def show(self, document: Document) -> None:
+        """Print the sections of a document."""
+        for part in document.sections:
+            self.title(part["title"])
+            for paragraph in part["text"]:
+                self.say(paragraph)
+            for table in part["tables"]:
+                self.grid(grid_of(table, clean), table["caption"])
+            self.notes(part["notes"])
 
     def written(self, paths: Sequence[Path]) -> None:
         """Name the files that were written."""
@@ -90,54 +99,22 @@ class Screen(Console):
             self.print(table)
             start = stop
 
-    def verdict(self, result: AuditResult, name: str = "") -> None:
-        """Print verdict and reason."""
-        word = str(result.verdict).upper()
-        lines = textwrap.wrap(clean(f"{name}{word}. {result.reason}"), min(PROSE, self.width), break_on_hyphens=False)
-        text = Text("\n".join(lines))
-        text.highlight_words([word], _COLOURS.get(str(result.verdict), "bold yellow"))
+    def verdict(self, each: Headline) -> None:
+        """Print a verdict and its reason."""
+        text = Text(
+            "\n".join(textwrap.wrap(clean(headline(asdict(each))), min(PROSE, self.width), break_on_hyphens=False))
+        )
+        text.highlight_words([each.verdict.upper()], f"bold {colour(each.verdict)}")
         self.print(text, soft_wrap=True)
+
+
+def colour(verdict: str) -> str:
+    """Colour of a verdict on a terminal."""
+    return TONES[tone_name(verdict)].terminal
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(len(line) for cell in column for line in cell.split("\n")) for column in zip(*rows, strict=True)]
-
-
-def show_audit(screen: Screen, result: AuditResult) -> None:
-    """Print what the verdict of an audit rests on."""
-    result = cleaned(result)
-    screen.say(render.summary(result))
-    for evaluation in result.evaluations:
-        screen.title(evaluation.title[0].upper() + evaluation.title[1:])
-        if evaluation.effects:
-            screen.grid(render.effect_rows(evaluation.effects))
-        screen.grid(render.test_rows(evaluation, result.members))
-    if result.certificate.columns:
-        confidence = f"{100 * result.certificate.confidence:g} %"
-        screen.grid(render.bound_rows(result), f"Upper bounds on what is left, with {confidence} confidence")
-
-
-def show_comparison(screen: Screen, comparison: Comparison, caption: str) -> None:
-    """Print predictions side by side."""
-    comparison = cleaned(comparison)
-    screen.say(render.comparison_summary(comparison))
-    rows = render.comparison_rows(comparison)
-    # Of a single side the verdict has been told.
-    screen.grid(rows if len(comparison.sides) > 1 else [rows[0], *rows[5:]], caption)
-    if len(comparison.sides) > 1:
-        screen.grid(render.difference_rows(comparison), f"Differences to {comparison.sides[0].name}")
-
-
-def cleaned(value: T) -> T:
-    """Clean every text in a record, however deep."""
-    new: Any = value
-    if type(value) is str:
-        new = clean(str(value))
-    elif isinstance(value, tuple):
-        new = tuple(map(cleaned, value))
-    elif is_dataclass(value) and not isinstance(value, type):
-        new = replace(value, **{field.name: cleaned(getattr(value, field.name)) for field in fields(value)})
-    return cast(T, new)
 
 
 @contextmanager
@@ -151,14 +128,14 @@ def working(what: str, *, quiet: bool) -> Iterator[Any]:
 
 
 @contextmanager
-def collected_warnings() -> Iterator[list[str]]:
-    """Gather the library's warnings as notes; others go their way."""
-    notes: list[str] = []
+def collected_warnings() -> Iterator[list[Warning]]:
+    """Gather the library's warnings; others go their way."""
+    found: list[Warning] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SetsquareWarning)
-        yield notes
+        yield found
     for warning in caught:
-        if issubclass(warning.category, SetsquareWarning):
-            notes.append(str(warning.message))
+        if isinstance(warning.message, SetsquareWarning):
+            found.append(warning.message)
         else:
             warnings.showwarning(warning.message, warning.category, warning.filename, warning.lineno, sys.stderr)

@@ -21,6 +21,7 @@ from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.warn import warn_boundary, warn_dropped, warn_outside, warn_pooled, warn_unweighted
 from setsquare.families import Activation
+from setsquare.notes import Note, Option
 from setsquare.projection import GeneralizedProjector, Projector
 from setsquare.rows.blocks import single_threaded_blas
 from setsquare.tables.outcome import read_outcome
@@ -218,10 +219,12 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
                     eta, P, self.activation_, weight, target=np.average(predictions, axis=0, weights=w), names=names
                 )
             if not self.projector_.converged.all():
-                raise NotOrthogonalError(
-                    "The generalised projection did not reach its optimum (largest association left "
-                    f'{self.projector_.residual.max():.1e}): use method="linear", or fewer protected columns.'
+                text = (
+                    "The generalised projection did not reach its optimum (largest association left {left:.1e}): use "
+                    "{linear}, or fewer protected columns."
                 )
+                left, linear = float(self.projector_.residual.max()), Option("method", "linear")
+                raise NotOrthogonalError(Note("not-orthogonal", text, left=left, linear=linear))
         warn_dropped(
             (*self.reader_.protected.constant, *self.projector_.basis.constant), self.projector_.basis.collinear
         )

@@ -20,6 +20,7 @@ from setsquare.errors import (
     WeightWarning,
 )
 from setsquare.glm.solver import Certificate, Solution, Status
+from setsquare.notes import Note, Option
 
 #: Share of the outcome's variance explained by the protected columns from which a warning is due.
 LABEL_SHARE = 0.5
@@ -62,7 +63,8 @@ def _refuse_leak(solution: Solution) -> None:
         f"({solution.status})"
     )
     if solution.solver != "mdmm":  # the paper's optimiser always leaves a residual
-        raise NotOrthogonalError(f"{message}: raise max_iter, or add a small ridge (l2=1e-4).")
+        text = "{message}: raise max_iter, or add a small ridge ({ridge})."
+        raise NotOrthogonalError(Note("not-orthogonal", text, message=message, ridge=Option("l2", 1e-4)))
     _warn(f'{message}: use solver="sqp".', SolverWarning)
 
 
@@ -123,11 +125,12 @@ def _warn_few_rows(certificate: Certificate) -> None:
 
 def _warn_undetermined(certificate: Certificate) -> None:
     if certificate.flat_features:
-        _warn(
-            f"The data hardly determine the coefficient(s) of {', '.join(certificate.flat_features[:5])} "
-            "(quasi-separation: a level whose outcome hardly varies); predictions are fine; l2=1e-6 would settle it.",
-            SeparationWarning,
+        text = (
+            "The data hardly determine the coefficient(s) of {features} (quasi-separation: a level whose outcome "
+            "hardly varies); predictions are fine; {ridge} would settle it."
         )
+        features = ", ".join(certificate.flat_features[:5])
+        _warn(Note("undetermined", text, features=features, ridge=Option("l2", 1e-6)), SeparationWarning)
 
 
 def warn_pooled(n_pooled: Mapping[str, int]) -> None:
@@ -169,11 +172,9 @@ def warn_boundary(count: int, n_rows: int, distance: float) -> None:
 def warn_outside(count: int, n_rows: int) -> None:
     """Warn of corrected predictions outside their range."""
     if count:
-        _warn(
-            f"The linear correction takes {count} of {n_rows} predictions out of their range; "
-            'method="generalized" keeps them inside.',
-            BoundaryWarning,
-        )
+        text = "The linear correction takes {count} of {n} predictions out of their range; {method} keeps them inside."
+        method = Option("method", "generalized")
+        _warn(Note("outside-range", text, count=count, n=n_rows, method=method), BoundaryWarning)
 
 
 def _warn(message: str, category: type[SetsquareWarning]) -> None:

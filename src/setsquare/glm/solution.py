@@ -7,6 +7,9 @@ from enum import StrEnum
 from typing import Any
 
 from setsquare._typing import Array
+from setsquare.document import table
+from setsquare.document.formats import number
+from setsquare.document.text import grid
 
 #: Limits under which a certificate holds: correlation left, relative gradient of the Lagrangian, curvature.
 MAX_CORRELATION, MAX_KKT, MIN_CURVATURE = 1e-8, 1e-6, -1e-8
@@ -152,41 +155,42 @@ class Certificate:
             key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
         } | derived
 
-    def __str__(self) -> str:
-        return "\n".join(f"{label:<34}{value}" for label, value in self._lines())
-
-    def _lines(self) -> list[tuple[str, str]]:
-        yes = {True: "yes", False: "NO"}
-        optimum = f"KKT {self.kkt_residual:.1e}, curvature {self.min_curvature:.1e}"
-        lines = [
-            (
-                "orthogonal to protected columns",
-                f"{yes[self.is_orthogonal]} (|corr| at most {self.max_correlation:.1e})",
-            ),
-            ("local optimum", f"{yes[self.is_optimal]} ({optimum})"),
-            ("loss", f"{self.loss:.6g}"),
-            ("  without the constraint", f"{self.loss_unconstrained:.6g}"),
-            ("  with an intercept only", f"{self.loss_null:.6g}"),
-            ("cost of the constraint", f"{self.cost:.1%} of the attainable reduction"),
-            ("rank of the protected columns", f"{self.rank_protected} of {self.n_protected}"),
-            (
-                "rank of the features",
-                f"{'not known' if self.rank_features is None else self.rank_features} of {self.n_features}",
-            ),
-            ("outcome explained by protected", f"{self.label_share:.1%}"),
+    def table(self) -> dict[str, Any]:
+        """What was measured, and what is required of it, as a table of a document."""
+        limit = max(FEW_CORRELATION, FEW_ROWS / max(self.n_rows, 1))
+        without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
+        rows = [
+            ["Orthogonal to the protected columns", _YES[self.is_orthogonal], ""],
+            ["Largest |corr| with a protected column", f"{self.max_correlation:.1e}", f"at most {MAX_CORRELATION:g}"],
+            [f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"],
+            ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
+            ["Local optimum", _YES[self.is_optimal], ""],
+            ["KKT residual", f"{self.kkt_residual:.1e}", f"at most {MAX_KKT:g}"],
+            ["Smallest curvature", f"{self.min_curvature:.1e}", f"at least {MIN_CURVATURE:g}"],
+            ["Loss", f"{self.loss:.6g}", ""],
+            ["Loss without the constraint", f"{self.loss_unconstrained:.6g}", ""],
+            ["Loss with an intercept only", f"{self.loss_null:.6g}", ""],
+            ["Cost: share of the attainable reduction", f"{self.cost:.1%}", ""],
+            ["Outcome explained by the protected columns", f"{self.label_share:.1%}", ""],
+            ["Rank of the protected columns", f"{self.rank_protected} of {self.n_protected}", ""],
+            ["Rank of the features", f"{self.rank_features or 'not known'} of {self.n_features}", ""],
         ]
         if self.rests_on_few_rows:
-            few = f"{self.correlation_without or 0.0:.2f} without {self.n_left_out} of {self.n_rows} rows"
-            lines.insert(1, ("|corr| rests on few rows", f"{few}; predictions reach {self.reach:.3g} x the outcome"))
+            rows.insert(3, ["Farthest prediction, in farthest outcomes", number(self.reach), f"at most {FAR:g}"])
         for label, names in (
-            ("constant protected columns", self.constant_protected),
-            ("collinear protected columns", self.collinear_protected),
-            ("aliased features", self.aliased_features),
-            ("undetermined coefficients", self.flat_features),
+            ("Constant protected columns", self.constant_protected),
+            ("Collinear protected columns", self.collinear_protected),
+            ("Aliased features", self.aliased_features),
+            ("Undetermined coefficients", self.flat_features),
         ):
-            if names:
-                lines.append((label, ", ".join(names)))
-        return lines
+            rows += [[label, ", ".join(names), ""]] if names else []
+        return table("Certificate", [("text", "measured", "value", "required")], rows)
+
+    def __str__(self) -> str:
+        return grid([["measured", "value", "required"], *self.table()["rows"]])
+
+
+_YES = {True: "yes", False: "NO"}
 
 
 @dataclass(frozen=True, slots=True)

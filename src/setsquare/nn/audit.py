@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from setsquare._typing import Array, IntArray
 from setsquare.auditing import AuditResult, Evaluation, Test, audit
-from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED
+from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED, RELU_GAIN
 from setsquare.auditing.verdict import judge
 from setsquare.errors import InputError
 from setsquare.nn.layer_outputs import OutputCollector, collect_outputs
+from setsquare.notes import Note
 from setsquare.tables.validation import check_choice
 
 #: Evaluation models for a layer; all but the first use its leading principal components.
@@ -136,14 +137,15 @@ def audit_layer(
         verdict, reason = decision.verdict, decision.reason
     notes = list(found.notes)
     if collector.n_calls > 1:
-        times = f"{collector.n_calls} times per forward pass"
-        notes.append(f"The network calls this layer {times}; {collector.name}#2 is the second call.")
+        text = "The network calls this layer {calls} times per forward pass; {name}#2 is the second call."
+        notes.append(Note("layer-runs-again", text, calls=collector.n_calls, name=collector.name))
     n_tests = min(n_components, units[0].size) * len(evaluations)
     if any(name.startswith("relu") for name in names) and n_tests > (1.0 - confidence) * (n_permutations + 1):
-        notes.append(
-            f"With {n_permutations} permutations no p-value of relu can be significant after adjustment for the number "
-            "of units: increase n_permutations, or reduce n_components."
+        text = (
+            "With {count} permutations no p-value of relu can be significant after adjustment for the number of units: "
+            "increase n_permutations, or reduce n_components."
         )
+        notes.append(Note("few-permutations", text, severity="warning", count=n_permutations))
     return replace(found, verdict=verdict, reason=reason, evaluations=evaluations, notes=tuple(notes))
 
 
@@ -154,7 +156,10 @@ def _beyond_linear(
     flat = units.reshape(len(units), -1)
     scores, nearest, share = _principal(flat, components, seed)
     places = [tuple(map(int, np.unravel_index(unit, units.shape[1:]))) for unit in nearest]
-    about = f"{scores.shape[1]} principal component(s) of the standardised units, {share:.0%} of their variance"
+    text = (
+        "The {name} evaluation model used {count} principal component(s) of the standardised units, {share:.0%} "
+        "of their variance."
+    )
     found = []
     for name in names:
         if name.startswith("relu"):
@@ -162,7 +167,8 @@ def _beyond_linear(
             found.append(_merge(dict(zip(places, alone, strict=True))))
         else:
             joint = judged(scores, evaluation=name).evaluation(name)
-            found.append(replace(joint, notes=(*joint.notes, f"The {name} evaluation model used {about}.")))
+            note = Note("components", text, name=name, count=scores.shape[1], share=share)
+            found.append(replace(joint, notes=(*joint.notes, note)))
     return tuple(found)
 
 
@@ -200,5 +206,8 @@ def _merge(alone: Mapping[tuple[int, ...], Evaluation]) -> Evaluation:
         effects=tuple(replace(e, term=f"{e.term}, unit {unit}") for unit, own in alone.items() for e in own.effects),
         joint=smallest([own.joint for own in alone.values()]),
         by_source=tuple(map(smallest, zip(*(own.by_source for own in alone.values()), strict=True))),
-        notes=(*(f"Unit {unit}: {own.notes[0]}" for unit, own in alone.items()), *first.notes[1:]),
+        notes=(
+            *(note.of(f"Unit {unit}") for unit, own in alone.items() for note in own.notes if note.code == RELU_GAIN),
+            *(note for note in first.notes if note.code != RELU_GAIN),
+        ),
     )

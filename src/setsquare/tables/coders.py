@@ -10,6 +10,7 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
+from setsquare.notes import Note, Option
 from setsquare.tables.column import Level, Levels, TableRows, label
 
 Unseen: TypeAlias = Literal["error", "pool"]
@@ -90,10 +91,12 @@ class Numeric:
         if not count:
             return values, missing, 0
         if self.fill is None or (unseen == "error" and not self.indicator):
-            raise MissingValuesError(
-                f"Column {self.name!r} has {count} missing values and had none in training; fill them, "
-                "or pass unseen='pool' to put the training mean in their place."
+            text = (
+                "Column {column!r} has {count} missing values and had none in training; fill them, or {pool:pass} to "
+                "put the training mean in their place."
             )
+            pool = Option("unseen", "pool")
+            raise MissingValuesError(Note("missing-values", text, column=self.name, count=count, pool=pool))
         return np.where(missing, self.fill, values), missing, 0 if self.indicator else count
 
     def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
@@ -260,12 +263,19 @@ def _pool(
     if not count:
         return codes, 0
     if unseen == "error":
-        kind = "levels" if len(columns) == 1 else "combinations"
-        raise UnseenLevelError(
-            f"Column {source!r} has {count} row{'' if count == 1 else 's'} with {kind} that the training data "
-            f"did not have: {_listed(columns, new)}; recode them, or pass unseen='pool' to count them as the "
-            f"reference {reference!r}."
+        text = (
+            "Column {column!r} has {rows} with {kind} that the training data did not have: {levels}; recode them, or "
+            "{pool:pass} to count them as the reference {reference!r}."
         )
+        fields = {
+            "column": source,
+            "rows": f"{count} row{'' if count == 1 else 's'}",
+            "kind": "levels" if len(columns) == 1 else "combinations",
+            "levels": _listed(columns, new),
+            "pool": Option("unseen", "pool"),
+            "reference": reference,
+        }
+        raise UnseenLevelError(Note("unseen-level", text, severity="info", **fields))
     return np.where(new, 0, codes), count
 
 

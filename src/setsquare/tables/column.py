@@ -13,6 +13,7 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.errors import InputError, MissingValuesError
+from setsquare.notes import Note, Option
 from setsquare.tables.frame import Frame, is_sparse, open_table
 from setsquare.tables.stray_values import stray_values
 from setsquare.tables.validation import refuse_no_rows
@@ -322,10 +323,13 @@ def _refuse_missing(frame: Frame, columns: Sequence[str]) -> None:
 def refuse_missing(counts: Mapping[str, int]) -> None:
     """Refuse columns with missing values, with a count for each."""
     listed = ", ".join(f"{name!r} ({count})" for name, count in counts.items() if count)
-    raise MissingValuesError(
-        f"Missing (NaN) values in column{_s(listed.count('('))} {listed}; fill them, or pass missing='drop' to leave "
-        "out those rows or missing='level' to give them a level of their own."
+    text = (
+        "Missing (NaN) values in {columns}; fill them, or {drop:pass} to leave out those rows or {level} to give them "
+        "a level of their own."
     )
+    columns = f"column{_s(listed.count('('))} {listed}"
+    drop, level = Option("missing", "drop"), Option("missing", "level")
+    raise MissingValuesError(Note("missing-values", text, columns=columns, drop=drop, level=level))
 
 
 def _uncodable(name: str, dtype: str) -> InputError:

@@ -10,6 +10,7 @@ from sklearn.utils.validation import column_or_1d
 
 from setsquare.errors import InputError
 from setsquare.families import Family, family
+from setsquare.notes import Note, Option
 from setsquare.tables.stray_values import refuse_strays
 from setsquare.tables.validation import check_same_rows, is_missing, refuse_missing_outcome, require_finite
 
@@ -83,11 +84,11 @@ def guess_family(
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """Family of an outcome, whether it is one of classes, and the reason in a sentence (empty if asked for)."""
+    """Family of an outcome, whether it is one of classes, and a note on the reason (None if it was asked for)."""
 
     family: Family
     is_classes: bool
-    reason: str = ""
+    reason: Note | None = None
 
 
 def read_family(
@@ -141,7 +142,8 @@ def read_family(
     low, high = (np.nan, np.nan) if text else (float(levels[0]), float(levels[-1]))
     whole = not text and bool((levels == np.floor(levels)).all())
     kind, why = guess_family(Values(low, high, len(levels), text, whole, n_columns, lowest_prediction))
-    reason = f"{what} {why}, so the family is {kind}: pass family= if it is another."
+    sentence = "{what} {why}, so the family is {kind}: {family:pass} if it is another."
+    reason = Note("family-guessed", sentence, what=what, why=why, kind=kind, family=Option("family"))
     return Guess(family(kind), kind in ("binomial", "multinomial"), reason)
 
 
@@ -162,11 +164,12 @@ def _levels(outcome: np.ndarray[Any, Any], what: str) -> tuple[np.ndarray[Any, A
     if outcome.dtype.kind not in "OUSbiuf":
         raise InputError(f"{what} is of type {outcome.dtype}: give numbers or groups.")
     missing = np.array([value is None for value in outcome]) if outcome.dtype.kind == "O" else outcome != outcome
-    refuse_missing_outcome(int(missing.sum()), f"{what} has", "pass missing='drop'")
+    refuse_missing_outcome(int(missing.sum()), f"{what} has", Option("missing", "drop"))
     return np.unique(outcome.astype(str) if outcome.dtype.kind == "O" else outcome, return_counts=True)
 
 
 def refuse_text(glm: Family, what: str = "The outcome") -> None:
     """Refuse labels for a family of numbers."""
     if glm.name not in ("binomial", "multinomial"):
-        raise InputError(f"{what} is text, which the {glm.name} family cannot have: leave family= out.")
+        text = "{what} is text, which the {name} family cannot have: leave {family} out."
+        raise InputError(Note("outcome-is-text", text, what=what, name=glm.name, family=Option("family")))

@@ -10,6 +10,7 @@ from typing import NoReturn
 import numpy as np
 
 from setsquare.errors import InputError
+from setsquare.notes import Note, Option
 
 #: Words that a column of predictions may have beside the name of a class.
 _BESIDE = frozenset(
@@ -54,11 +55,15 @@ def positive_class(
             f"Some predictions are named after {first} and some after {second}: give the probability of one class "
             "in all."
         )
-    numbers = ", or family='gaussian' if these are numbers" if all(map(_is_number, classes)) else ""
-    raise InputError(
-        f"It is unclear which of the classes {first} and {second} is the positive one, whose probability the "
-        f"predictions give: pass positive={first} or positive={second}{numbers}."
+    numbers = ", or {gaussian} if these are numbers" if all(map(_is_number, classes)) else ""
+    text = (
+        "It is unclear which of the classes {first!r} and {second!r} is the positive one, whose probability the "
+        f"predictions give: {{one:pass}} or {{other}}{numbers}."
     )
+    one, other = (Option("positive", name) for name in classes)
+    gaussian = Option("family", "gaussian")
+    fields = {"first": classes[0], "second": classes[1], "one": one, "other": other, "gaussian": gaussian}
+    raise InputError(Note("positive-class-unknown", text, severity="info", **fields))
 
 
 def _find(classes: Sequence[str], asked: object) -> str:
@@ -68,12 +73,15 @@ def _find(classes: Sequence[str], asked: object) -> str:
         found = [one for one in classes if same(one) == same(name)]
         if len(found) == 1:
             return found[0]
-    raise InputError(f"positive={name!r} is not one of the classes {', '.join(map(repr, classes))}: name one of them.")
+    text = "{positive} is not one of the classes {classes}: name one of them."
+    known = ", ".join(map(repr, classes))
+    raise InputError(Note("positive-class-unknown", text, positive=Option("positive", name), classes=known))
 
 
 def refuse_positive(asked: object) -> NoReturn:
     """Refuse a positive class where there are not two classes."""
-    raise InputError(f"positive={class_name(asked)!r} belongs to two classes: leave it out here.")
+    text, positive = "{positive} belongs to two classes: leave it out here.", Option("positive", class_name(asked))
+    raise InputError(Note("positive-class-unused", text, positive=positive))
 
 
 def class_name(value: object) -> str:

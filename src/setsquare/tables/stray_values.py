@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from setsquare.errors import InputError
+from setsquare.notes import Note, Option
 
 #: At most this number, or this share, of the values is stray; a column with more, or with a third of its values, is
 #: text.
@@ -54,12 +55,16 @@ def refuse_strays(column: str, counts: Mapping[object, int], *, groups: bool = T
         return
     rows = sum(counts[value] for value in counts if str(value) in set(strays))
     listed = ", ".join(repr(value) for value in strays[:5]) + (", …" if len(strays) > 5 else "")
-    advice = f", or {AS_GROUPS} if it holds groups" if groups else ""
+    text = (
+        "{column} holds numbers but for {strays} ({rows}), and would be read as text with {count} groups: correct "
+        "these values (leave them empty where they mean missing)"
+    )
+    text += ", or {groups} if it holds groups." if groups else "."
+    lines = f"{rows} row{'' if rows == 1 else 's'}"
     raise InputError(
-        f"{column} holds numbers but for {listed} ({rows} row{'' if rows == 1 else 's'}), and would be read as text "
-        f"with {len(counts)} groups: correct these values (leave them empty where they mean missing){advice}."
+        Note("stray-values", text, column=column, strays=listed, rows=lines, count=len(counts), groups=AS_GROUPS)
     )
 
 
 #: Advice to declare that a column holds groups; the command line has an option for it.
-AS_GROUPS = "convert the column to a category"
+AS_GROUPS = Option("categorical", words="convert the column to a category")

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from setsquare._typing import Array, IntArray, Matrix, Table
 from setsquare.errors import InputError, MissingValuesError
+from setsquare.notes import Note, Option
 
 
 def check_same_rows(what: str, n: int, other: str, n_other: int, *, advice: str = "") -> None:
@@ -141,10 +142,11 @@ def refuse_not_finite(what: str, remedy: str = "remove or fill them") -> NoRetur
     raise MissingValuesError(f"{what} missing (NaN) or infinite values: {remedy}.")
 
 
-def refuse_missing_outcome(count: int, what: str = "The outcome has", remedy: str = "leave out those rows") -> None:
+def refuse_missing_outcome(count: int, what: str = "The outcome has", remedy: Option | None = None) -> None:
     """Refuse missing outcomes, if there are any."""
     if count:
-        raise MissingValuesError(f"{what} {count} missing (NaN) value(s): {remedy}.")
+        text = "{what} {count} missing (NaN) value(s): " + ("{remedy:pass}." if remedy else "leave out those rows.")
+        raise MissingValuesError(Note("missing-values", text, what=what, count=count, remedy=remedy))
 
 
 def refuse_masked(values: Any) -> None:
@@ -221,7 +223,8 @@ def check_max_rows(max_rows: int | None) -> None:
 def check_folds(cv: int, n_rows: int, fewest: int = 2) -> None:
     """Refuse a number of folds that the rows, or clusters, cannot be split into."""
     if not fewest <= cv <= n_rows:
-        raise InputError(f"cv={cv} folds of {n_rows} rows are not possible: give {fewest} or more, such as 5.")
+        text = "{cv} folds of {n} rows are not possible: give {fewest} or more, such as 5."
+        raise InputError(Note("folds", text, cv=Option("cv", cv), n=n_rows, fewest=fewest))
 
 
 def _numbers(values: Any, what: str) -> Array:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import setsquare as sq
-from setsquare.auditing.render import number, p_value
+from setsquare.document.formats import number, p_value
 from setsquare.errors import InputError, MissingDependencyError
 from setsquare.tables import dataframes as frames
 
@@ -128,7 +128,11 @@ def test_models_are_found_by_name(results: dict[str, sq.AuditResult]) -> None:
 def test_plain_values_go_through_json(results: dict[str, sq.AuditResult], kind: str) -> None:
     found = results[kind]
     back = json.loads(json.dumps(found.to_dict()))
-    assert back["verdict"] == str(found.verdict) and back["n"] == found.n and back["notes"] == list(found.notes)
+    assert (
+        back["verdict"] == str(found.verdict)
+        and back["n"] == found.n
+        and [one["text"] for one in back["notes"]] == list(found.notes)
+    )
     assert [e["name"] for e in back["evaluations"]] == [e.name for e in found.evaluations]
     for evaluation, plain in zip(found.evaluations, back["evaluations"], strict=True):
         for effect, row in zip(evaluation.effects, plain["effects"], strict=True):

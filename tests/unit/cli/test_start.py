@@ -16,7 +16,7 @@ def test_the_demonstration_shows_before_and_after_without_colour_codes_in_a_pipe
     done = run("demo")
     assert done.returncode == 0, done.stderr
     assert "correlation with age" in done.stdout and "correlation with sex" in done.stdout
-    assert "+0.290" in done.stdout and "orthogonal to protected columns   yes" in done.stdout
+    assert "+0.290" in done.stdout and "Orthogonal to the protected columns" in done.stdout
     assert "\x1b[" not in done.stdout
 
 

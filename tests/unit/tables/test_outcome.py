@@ -106,7 +106,7 @@ def test_a_score_is_not_turned_round_by_the_alphabet() -> None:
         sq.compare({"score": P}, DECISION, GROUP)
     named = sq.compare({"score": P}, DECISION, GROUP, positive="approved")
     assert auc(named) > 0.8 and named.positive == "approved"
-    assert "positive class: approved" in str(named).split("\n")[0]
+    assert "positive class: approved" in str(named).split("Side by side")[0]
     assert "positive class: approved" in named._repr_html_().split("<table>")[0]
     assert auc(sq.compare({"approved": P}, DECISION, GROUP)) == auc(named)
     assert auc(sq.compare({"score": pd.Series(P, name="approved")}, DECISION, GROUP)) == auc(named)

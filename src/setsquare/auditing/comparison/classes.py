@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.auditing.predictions import Raw, read_predictions
+from setsquare.auditing.predictions import LABELS, Raw, read_predictions
 from setsquare.errors import InputError
 from setsquare.families import Family
+from setsquare.notes import Note
 from setsquare.tables.outcome import MANY_CLASSES, refuse_text
 from setsquare.tables.positive import bears, class_name, positive_class, refuse_positive
 
@@ -145,7 +146,7 @@ def code_outcome(outcome: Raw, classes: tuple[str, ...]) -> Array:
     return _codes(outcome, classes) if classes else outcome.array.astype(np.float64)
 
 
-def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
+def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple[Note, ...]]:
     """Predictions as means, or as shares in the order of the classes."""
     raw.check_complete()
     if raw.array.ndim > 2:
@@ -156,8 +157,10 @@ def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple
     labels = raw.array.ndim == 1 and bool(classes) and (is_text(raw) or glm.is_vector or _are_classes(raw, classes))
     if labels:
         codes = _codes(raw, classes)
-        note = ("The predictions are class labels: give probabilities where you have them.",)
-        return (np.eye(len(classes))[codes.astype(int)] if glm.is_vector else codes), note
+        note = Note(
+            LABELS, "The predictions are class labels: give probabilities where you have them.", severity="caution"
+        )
+        return (np.eye(len(classes))[codes.astype(int)] if glm.is_vector else codes), (note,)
     subject = read_predictions(raw, glm)
     if subject.shape:
         raise InputError("Several columns that are no probabilities cannot be compared with an outcome: use audit.")

@@ -3,52 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from setsquare import tables
-from setsquare._typing import Table
-from setsquare.auditing import render
+from setsquare._typing import Array, Table
 from setsquare.auditing.audit_predictions import audit
+from setsquare.auditing.comparison.by_group import Sample
 from setsquare.auditing.comparison.calibration import Calibration, calibration
 from setsquare.auditing.comparison.classes import align, class_names, code_outcome
-from setsquare.auditing.comparison.performance import Interval, difference, interval, performance
-from setsquare.auditing.predictions import Raw, open_predictions
+from setsquare.auditing.comparison.performance import Interval, interval
+from setsquare.auditing.comparison.predicted_rows import PredictedRows
+from setsquare.auditing.comparison.scores import Score, score_models
+from setsquare.auditing.documents.assemble import assemble
+from setsquare.auditing.documents.group_sections import describe_groups
+from setsquare.auditing.predictions import LABELS, Raw, open_predictions
 from setsquare.auditing.result import AuditResult
+from setsquare.document import Document, Documented, Section
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.families import family as make_family
+from setsquare.notes import Note, describe, lead, message
 from setsquare.tables.dataframes import backend_of, to_frame
 from setsquare.tables.outcome import read_family
 from setsquare.tables.validation import (
     check_alignment,
     check_one_column,
     check_same_rows,
+    read_cluster,
     read_weight,
     refuse_missing_outcome,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How good one set of predictions is by one metric.
-
-    Attributes
-    ----------
-    metric : str
-    value : Interval
-    difference : Interval
-        To the first set of predictions, on the same rows.
-    higher_is_better : bool
-    """
-
-    metric: str
-    value: Interval
-    difference: Interval
-    higher_is_better: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +54,24 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Documented):
     """Predictions side by side; differences are to the first of them.
 
     Attributes
     ----------
     sides : tuple of Side
-    family : str
+    glm : Family
+        Of outcome and predictions; ``family`` is its name.
     n : int
     confidence : float
     backend : str
         Dataframe library of the tables.
     positive : str
         The class, of two, whose probability is predicted; empty for other outcomes.
-    notes : tuple of str
+    notes : tuple of Note
         What a reader must know of the outcome.
+    groups : tuple of Section
+        Predictions and calibration by protected group, as sections of the document.
 
     Examples
     --------
@@ -100,12 +90,18 @@ class Comparison:
     """
 
     sides: tuple[Side, ...]
-    family: str
+    glm: Family
     n: int
     confidence: float
     backend: str = "pandas"
     positive: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    groups: tuple[Section, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def family(self) -> str:
+        """The family of outcome and predictions in words."""
+        return str(self.glm)
 
     def __getitem__(self, name: str) -> Side:
         for side in self.sides:
@@ -155,7 +151,7 @@ class Comparison:
             "positive": self.positive or None,
             "n": self.n,
             "confidence": self.confidence,
-            "notes": list(self.notes),
+            "notes": list(map(describe, self.notes)),
             "models": [
                 {
                     "name": side.name,
@@ -171,15 +167,16 @@ class Comparison:
             ],
         }
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """A page of its own, which needs no network; also written to `path` where one is given."""
-        return render.page(self, path)
-
-    def __str__(self) -> str:
-        return render.comparison_text(self)
-
-    def _repr_html_(self) -> str:
-        return render.comparison_fragment(self)
+    def document(self, **more: Any) -> Document:
+        """Everything that there is to show; `more` is what :func:`setsquare.report.build` takes beside the rows."""
+        return assemble(
+            {side.name: side.audit for side in self.sides},
+            scores={side.name: side.scores for side in self.sides},
+            sides=self.sides,
+            groups=self.groups,
+            notes=self.notes,
+            **more,
+        )
 
 
 def compare(
@@ -236,33 +233,29 @@ def compare(
     classes = class_names(outcome, given, glm, positive)
     one = classes[1] if len(classes) == 2 and not glm.is_vector else ""
     target = code_outcome(outcome, classes)
-    sides: list[Side] = []
-    first: tuple[Any, ...] = ()
+    given_rows = {"sample_weight": weight, "cluster": cluster, "confidence": confidence, **options}
+    values: dict[str, Array] = {}
+    audits: dict[str, AuditResult] = {}
+    calibrated: dict[str, Calibration] = {}
     for name, raw in given.items():
         try:
-            values, notes = align(raw, glm, classes)
-            found = audit(
-                values, protected, glm, cluster=cluster, sample_weight=weight, confidence=confidence, **options
-            )
-            found = replace(found, notes=(*notes, *(n for n in found.notes if "class labels" not in n)), positive=one)
-            metrics = performance(target, values, glm, weight)
-            calibrated = calibration(target, values, glm, weight, confidence=confidence, cluster=cluster)
+            values[name], notes = align(raw, glm, classes)
+            found = audit(values[name], protected, glm, **given_rows)
+            kept = (note for note in found.notes if note.code != LABELS)
+            audits[name] = replace(found, notes=(*notes, *kept), positive=one)
+            calibrated[name] = calibration(target, values[name], glm, weight, confidence=confidence, cluster=cluster)
         except InputError as error:
-            raise type(error)(f"{name}: {error}") from error
-        first = first or metrics
-        scores = tuple(
-            Score(
-                m.name,
-                interval(m, confidence, cluster),
-                difference(m, base, confidence, cluster),
-                bool(m.higher_is_better),
-            )
-            for m, base in zip(metrics, first, strict=True)
-        )
-        large, slope = (interval(m, confidence, cluster) for m in (calibrated.in_the_large, calibrated.slope))
-        sides.append(Side(name, found, scores, calibrated, large, slope))
+            raise type(error)(lead(name, message(error))) from error
+    codes = None if cluster is None else read_cluster(cluster, outcome.n_rows)
+    rows = PredictedRows(values, glm, classes, protected, target, Sample(weight, codes, confidence))
+    scores = score_models(rows)
+    sides = []
+    for name, own in calibrated.items():
+        large, slope = (interval(m, confidence, codes) for m in (own.in_the_large, own.slope))
+        sides.append(Side(name, audits[name], scores[name], own, large, slope))
     backend = backend_of(protected, *predictions.values())
-    return Comparison(tuple(sides), str(glm), outcome.n_rows, confidence, backend, one, why)
+    groups = describe_groups(rows.weighted(), named=len(given) > 1)
+    return Comparison(tuple(sides), glm, outcome.n_rows, confidence, backend, one, why, groups)
 
 
 def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], given: Mapping[str, Raw], y: Any) -> None:
@@ -273,7 +266,7 @@ def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], gi
         check_alignment(y, predictions[name], f"{name}, a set of predictions,")
 
 
-def _family(outcome: Raw, given: Mapping[str, Raw], family: Any) -> tuple[Family, tuple[str, ...]]:
+def _family(outcome: Raw, given: Mapping[str, Raw], family: Any) -> tuple[Family, tuple[Note, ...]]:
     """The family that was asked for, or a guess with a sentence that says why."""
     columns = [raw.array for raw in given.values()]
     numbers = [array for array in columns if array.dtype.kind in "fiu" and array.ndim == 1]
@@ -285,4 +278,4 @@ def _family(outcome: Raw, given: Mapping[str, Raw], family: Any) -> tuple[Family
         lowest_prediction=min((float(np.nanmin(array)) for array in numbers), default=np.inf),
         is_category=outcome.is_category,
     )
-    return guess.family, (guess.reason,) if guess.reason else ()
+    return guess.family, () if guess.reason is None else (guess.reason,)

@@ -24,6 +24,7 @@ from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Status
 from setsquare.glm.sqp import Settings, solve_sqp
+from setsquare.notes import Note
 from setsquare.rows.blocks import single_threaded_blas
 
 #: Linear predictors this far out are where a probability or a count no longer differs from its limit.
@@ -204,16 +205,15 @@ def _conclude(
             # The score equations are those of any family: their test asks the same question and always has an answer.
             joint, by_source = whole.robust, tuple(one.robust for one in sources)
             single = tuple(signed(one) for one in found[len(sources) :]) if alone else None
-            notes.append(f"{reason}: joint tests are score tests, which ask the same question.")
+            text = "{reason}: joint tests are score tests, which ask the same question."
+            notes.append(Note("score-tests", text, reason=reason))
         joint = settle_disagreement(y, tested, joint, whole.pooled, np.random.default_rng(seed))
         by_source = tuple(larger(own, one.pooled) for own, one in zip(by_source, sources, strict=True))
         if len(by_source) == 1:
             by_source = (replace(joint, name=by_source[0].name),)  # one source is all columns
     if fit.undetermined:
-        notes.append(
-            f"{', '.join(fit.undetermined)}: constant, or determined by the other protected columns; no effect of "
-            "their own."
-        )
+        text = "{columns}: constant, or determined by the other protected columns; no effect of their own."
+        notes.append(Note("undetermined-columns", text, columns=", ".join(fit.undetermined)))
     title, effects = (
         f"evaluation model: {glm}, {_errors(vcov, fit)}",
         _effects(fit, single, tested, confidence, classes),

@@ -17,7 +17,10 @@ from setsquare.auditing.evaluations.records import ALL, Effect, Evaluation, Test
 from setsquare.auditing.evaluations.relu import ReluFit, fit_relu
 from setsquare.auditing.protected import Protected
 from setsquare.errors import InputError
+from setsquare.notes import Note
 
+#: Code of the note on what a ReLU unit explains.
+RELU_GAIN = "relu-gain"
 #: Rows of a permutation test, unless the caller says otherwise.
 RELU_ROWS, FOREST_ROWS, DEPENDENCE_ROWS = 5000, 20_000, 10_000
 #: An Altmann test grows as many forests as it has permutations; more than these add little.
@@ -63,10 +66,11 @@ def evaluate_relu(
         effects.append(_effect(name, source, float(fit.coef[j]), alone.statistic, alone.p_value))
     notes = [_relu_note(fit), *_sample_note("relu", len(rows), len(y))]
     if not intercept:
-        notes.append(
+        text = (
             "Without an intercept no predictions pass: an effect of 0 is optimal only if they are 0 wherever a "
             "protected column is not. Use the model with an intercept to judge a correction."
         )
+        notes.append(Note("no-intercept", text, severity="caution"))
     name = "relu" if intercept else "relu without intercept"
     title = "ReLU evaluation model" + ("" if intercept else " without intercept")
     return Evaluation(name, title, tuple(effects), joint, by_source, notes=tuple(notes))
@@ -93,11 +97,13 @@ def _relu_test(y: Array, X: Array, orders: Sequence[IntArray], intercept: bool, 
     return _as_test("", permutation_test(observed, null, n_rows=len(y)), "the loss that a ReLU unit takes away")
 
 
-def _relu_note(fit: ReluFit) -> str:
-    head = f"The ReLU unit of all protected columns takes away {fit.gain:.2%} of the loss"
+def _relu_note(fit: ReluFit) -> Note:
     if fit.exact:
-        return f"{head}, the global optimum ({fit.method})."
-    return f"{head}, the best of {fit.n_starts} descents; no such unit can take away more than {fit.gain_bound:.2%}."
+        how = f"the global optimum ({fit.method})"
+    else:
+        how = f"the best of {fit.n_starts} descents; no such unit can take away more than {fit.gain_bound:.2%}"
+    text = "The ReLU unit of all protected columns takes away {gain:.2%} of the loss, {how}."
+    return Note(RELU_GAIN, text, gain=fit.gain, how=how)
 
 
 def evaluate_forest(
@@ -122,7 +128,10 @@ def evaluate_forest(
     by_source = tuple(_as_test(name, test, "importance (Altmann)") for name, test in found.by_source.items())
     joint = _as_test(ALL, r2, "out-of-bag R²")
     notes = (
-        "Estimates are importances: the share of the variance that is lost when the column is shuffled.",
+        Note(
+            "meaning-of-estimates",
+            "Estimates are importances: the share of the variance that is lost when the column is shuffled.",
+        ),
         *_sample_note("forest", r2.n_rows, len(y)),
     )
     return Evaluation("forest", "Random forest evaluation model", effects, joint, by_source, notes=notes)
@@ -149,7 +158,11 @@ def evaluate_independence(
         for s in sources
     )
     notes = (
-        f"Estimates are of {first.measure.replace('_', ' ')}, a value a source column.",
+        Note(
+            "meaning-of-estimates",
+            "Estimates are values of the {measure}, one per source column.",
+            measure=first.measure.replace("_", " "),
+        ),
         *_sample_note("independence", first.joint.n_rows, len(y)),
     )
     joint = _smallest(ALL, [d.joint.p_value for d in found])
@@ -170,8 +183,9 @@ def _effect(term: str, source: str, estimate: float, statistic: float, p: float)
     return Effect(term, source, estimate, math.nan, statistic, p, math.nan, math.nan)
 
 
-def _sample_note(name: str, used: int, n: int) -> tuple[str, ...]:
-    return (f"The permutation tests of {name} used {used} of the {n} rows, drawn at random.",) if used < n else ()
+def _sample_note(name: str, used: int, n: int) -> tuple[Note, ...]:
+    text = "The permutation tests of {name} used {used} of the {n} rows, drawn at random."
+    return (Note("rows-sampled", text, name=name, used=used, n=n),) if used < n else ()
 
 
 #: Evaluation models whose p-values come from permutations, by name.

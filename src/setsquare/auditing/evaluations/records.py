@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special, stats
 
 from setsquare._typing import Array
+from setsquare.notes import Note, describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,8 @@ class Evaluation:
         Of each source column.
     further : tuple of Test
         Other tests that belong to this evaluation.
-    notes : tuple of str
-        What a reader must know, a sentence each.
+    notes : tuple of Note
+        What a reader must know.
     """
 
     name: str
@@ -96,11 +97,17 @@ class Evaluation:
     joint: Test
     by_source: tuple[Test, ...] = ()
     further: tuple[Test, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def tests(self) -> tuple[Test, ...]:
+        """All tests in their order: joint, of each source column, further ones."""
+        return (self.joint, *self.by_source, *self.further)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; tuples become lists."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return values | {"notes": list(map(describe, self.notes))}
 
 
 ALL = "all protected columns"

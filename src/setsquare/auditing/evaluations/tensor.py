@@ -18,6 +18,7 @@ from setsquare._typing import Array, IntArray
 from setsquare.auditing.evaluations.permutation import sample_rows
 from setsquare.auditing.evaluations.records import ALL, Effect, Evaluation, Test, benjamini_hochberg
 from setsquare.auditing.protected import Protected
+from setsquare.notes import Note
 from setsquare.projection import protected_basis
 from setsquare.rows.blocks import mean_weight, row_slices, single_threaded_blas
 
@@ -122,13 +123,22 @@ def evaluate_tensor(
     found = int(np.nansum(effect_map.p_adjusted < 0.05))
     notes = [
         *tested.notes,
-        f"Estimates are root mean squares, over the {m} units, of the correlation with the column.",
-        f"{found} of {m} units follow the protected columns (false discovery rate 5 %, by HC3 errors); see effect_map.",
+        Note(
+            "meaning-of-estimates",
+            "Estimates are root mean squares, over the {m} units, of the correlation with the column.",
+            m=m,
+        ),
+        Note(
+            "units-found",
+            "{found} of {m} units follow the protected columns (false discovery rate 5 %, by HC3 standard errors); see "
+            "effect_map.",
+            found=found,
+            m=m,
+        ),
     ]
     if len(rows) < len(Y):
-        notes.append(
-            f"The permutation tests used {len(rows)} of the {len(Y)} rows, drawn at random: raise max_rows to use more."
-        )
+        text = "The permutation tests used {used} of the {n} rows, drawn at random: raise max_rows to use more."
+        notes.append(Note("rows-sampled", text, used=len(rows), n=len(Y)))
     joint, *by_source = tests[: 1 + len(sources)]
     return Evaluation("tensor", title, effects, joint, tuple(by_source), notes=tuple(notes)), effect_map
 

@@ -27,6 +27,7 @@ from setsquare.auditing.audit_models import asked_for
 from setsquare.auditing.comparison.performance import Metric, performance
 from setsquare.auditing.verdict import SMALL
 from setsquare.errors import InputError
+from setsquare.notes import Note
 from setsquare.tables import Categorical
 from setsquare.tables.frame import dense
 
@@ -80,7 +81,7 @@ class Attribute:
         return Attribute(self.name, above.astype(np.float64), 2, self.known, "auc above median")
 
 
-def read_attributes(protected: Table, cluster: IntArray, folds: int) -> tuple[tuple[Attribute, ...], tuple[str, ...]]:
+def read_attributes(protected: Table, cluster: IntArray, folds: int) -> tuple[tuple[Attribute, ...], tuple[Note, ...]]:
     """Protected columns as targets, and notes on rows that were left out; numbers of two values count as levels."""
     learned = tables.learn(protected)
     encoded = learned.apply(protected)
@@ -100,10 +101,9 @@ def read_attributes(protected: Table, cluster: IntArray, folds: int) -> tuple[tu
         rare = [j for j in range(len(levels)) if len(np.unique(cluster[target == j])) < RARE * folds]
         if rare:
             known = ~np.isin(target, rare)
-            notes.append(
-                f"{name}: {(~known).sum()} row(s) of level(s) that are too rare for {folds} folds were left out "
-                f"({', '.join(str(levels[j]) for j in rare)})."
-            )
+            text = "{column}: {count} row(s) of level(s) that are too rare for {folds} folds were left out ({levels})."
+            listed = ", ".join(str(levels[j]) for j in rare)
+            notes.append(Note("rare-levels", text, column=name, count=int((~known).sum()), folds=folds, levels=listed))
         if levels and len(levels) - len(rare) < 2:
             raise InputError(f"Protected column {name} has too few rows in all levels but one: use fewer folds.")
         kept = [j for j in range(len(levels)) if j not in rare]

@@ -31,6 +31,7 @@ from setsquare.auditing.probes.models import (
 )
 from setsquare.auditing.probes.result import ProbeResult, ProbeScore
 from setsquare.errors import InputError
+from setsquare.notes import Note
 from setsquare.projection import Projector
 from setsquare.tables.dataframes import backend_of
 from setsquare.tables.frame import dense
@@ -217,7 +218,7 @@ def _judge(
     ]
 
 
-def _tautology(name: str, source: Source, protected: Table) -> tuple[str, ...]:
+def _tautology(name: str, source: Source, protected: Table) -> tuple[Note, ...]:
     """Note where a representation was corrected on the very rows that it is probed on."""
     if source.correction is not None:
         return ()
@@ -227,24 +228,28 @@ def _tautology(name: str, source: Source, protected: Table) -> tuple[str, ...]:
         correlations = effects / A.std(axis=0, dtype=np.float64)
     if not len(A) * np.nanmax(correlations**2, initial=0.0) < TAUTOLOGY:
         return ()
-    return (
-        f"{name} is orthogonal to the protected columns up to rounding, so it was corrected on these same rows, and "
-        "linear probes find nothing by construction: give the correction itself, to be fitted in folds.",
+    text = (
+        "{name} is orthogonal to the protected columns up to rounding, so it was corrected on these same rows, and "
+        "linear probes find nothing by construction: give the correction itself, to be fitted in folds."
     )
+    return (Note("corrected-rows", text, severity="warning", name=name),)
 
 
-def _remarks(scores: Sequence[ProbeScore], splits: Sequence[Split], max_rows: int, corrections: bool) -> Sequence[str]:
+def _remarks(scores: Sequence[ProbeScore], splits: Sequence[Split], max_rows: int, corrections: bool) -> list[Note]:
     """Say what was fitted to what."""
     remarks, split = [], splits[0]
     if corrections:
-        remarks.append(
-            f"Corrections were fitted on {len(split.fit)} rows, probes on {len(split.train)} others (first fold): what "
-            "is found, is found in rows that the correction has not seen."
+        text = (
+            "Corrections were fitted on {fit} rows, probes on {train} others (first fold): what is found, is found in "
+            "rows that the correction has not seen."
         )
+        remarks.append(Note("rows-of-fits", text, fit=len(split.fit), train=len(split.train)))
     slow = dict.fromkeys(s.probe for s in scores if s.probe in SLOW)
     if slow and len(split.train) > max_rows:
-        remarks.append(f"Fitted on {max_rows} of these rows only: {', '.join(slow)}.")
+        text = "Fitted on {count} of these rows only: {probes}."
+        remarks.append(Note("rows-sampled", text, count=max_rows, probes=", ".join(slow)))
     for kind in dict.fromkeys(s.probe for s in scores):
         if failed := sum(s.n_not_converged for s in scores if s.probe == kind):
-            remarks.append(f"{failed} fit(s) of the {kind} probe stopped before they converged.")
+            text = "{count} fit(s) of the {probe} probe stopped before they converged."
+            remarks.append(Note("not-converged", text, severity="caution", count=failed, probe=kind))
     return remarks

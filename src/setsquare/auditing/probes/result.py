@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from textwrap import fill
 from typing import Any
 
-import numpy as np
-
 from setsquare._typing import Table
-from setsquare.auditing.render import WIDTH, grid, number
+from setsquare.document import Document, Documented, Headline, section, table
+from setsquare.document.formats import percent
 from setsquare.errors import InputError
+from setsquare.notes import Note, describe
 from setsquare.tables.dataframes import to_frame
 
 
@@ -52,7 +51,7 @@ class ProbeScore:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ProbeResult:
+class ProbeResult(Documented):
     """What probes recovered; ``print`` it, or ask for its ``table()``.
 
     Attributes
@@ -61,7 +60,7 @@ class ProbeResult:
     n, n_folds : int
     n_clusters : int or None
     confidence : float
-    notes : tuple of str
+    notes : tuple of Note
     backend : str
         Dataframe library of the table.
     """
@@ -71,7 +70,7 @@ class ProbeResult:
     n_folds: int
     n_clusters: int | None
     confidence: float
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     backend: str = "pandas"
 
     def score(self, representation: str, attribute: str, probe: str) -> ProbeScore:
@@ -106,7 +105,11 @@ class ProbeResult:
         """Plain values, ready for JSON."""
         plain = asdict(self)
         del plain["backend"]
-        return plain | {"reason": self.reason, "scores": list(plain["scores"]), "notes": list(self.notes)}
+        return plain | {
+            "reason": self.reason,
+            "scores": list(plain["scores"]),
+            "notes": list(map(describe, self.notes)),
+        }
 
     def show(self) -> None:
         """Print the result."""
@@ -115,16 +118,22 @@ class ProbeResult:
     def __repr__(self) -> str:
         return f"ProbeResult({self.reason})"
 
-    def __str__(self) -> str:
+    def document(self) -> Document:
+        """What was recovered, with a table for each attribute."""
         clusters = "" if self.n_clusters is None else f" of {self.n_clusters} clusters"
-        parts = [fill(self.reason, WIDTH), f"{self.n} rows{clusters}, held out in {self.n_folds} folds."]
-        for attribute in dict.fromkeys(s.attribute for s in self.scores):
-            rows = [
-                [attribute, "probe", "measure", "score", f"{100 * self.confidence:g} % interval", "chance", "verdict"]
-            ]
-            for s in (s for s in self.scores if s.attribute == attribute):
-                span = "-" if np.isnan(s.ci_low) else f"[{number(s.ci_low)}, {number(s.ci_high)}]"
-                head = [s.representation, s.probe, s.measure, number(s.score)]
-                rows.append([*head, span, f"{s.chance:g}", s.verdict])
-            parts += ["", grid(rows)]
-        return "\n".join([*parts, *([""] if self.notes else []), *(fill(f"* {note}", WIDTH) for note in self.notes)])
+        about = f"{self.n:,} rows{clusters}, held out in {self.n_folds} folds."
+        tables = [self._table_of(name) for name in dict.fromkeys(s.attribute for s in self.scores)]
+        shown = section("scores", "What the probes recovered", text=[about], tables=tables)
+        parts = (shown, *((section("notes", "Notes", notes=self.notes),) if self.notes else ()))
+        return Document("What can be recovered?", (Headline("", "", self.reason),), parts)
+
+    def _table_of(self, attribute: str) -> dict[str, Any]:
+        rows = [
+            [s.representation, s.probe, s.measure, [s.score, s.ci_low, s.ci_high], s.chance, s.verdict]
+            for s in self.scores
+            if s.attribute == attribute
+        ]
+        span = f"score [{percent(self.confidence)} interval]"
+        columns = [("text", "representation", "probe", "measure"), ("interval", span), ("plain", "chance")]
+        columns.append(("text", "verdict"))
+        return table(attribute, columns, rows)

@@ -101,7 +101,7 @@ def test_plain_values_go_through_json(found: sq.Comparison) -> None:
 
 def test_text_and_html_have_both_models(found: sq.Comparison) -> None:
     for page in (str(found), found._repr_html_()):
-        assert all(word in page for word in ("plain", "corrected", "leak", "accuracy", "Differences to plain"))
+        assert all(word in page for word in ("plain", "corrected", "leak", "accuracy", "against plain"))
     assert "Differences" not in str(sq.compare({"plain": P}, Y, GROUP))
 
 

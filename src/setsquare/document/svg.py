@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from setsquare.report.writing import visible
+from setsquare.document.formats import visible
 
 #: About the width of a letter, in pixels, at the size of the figures' text.
 LETTER = 6.6

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from setsquare.auditing.comparison.by_group import QUANTILES, Sample, histogram_edges, reliabilities, spreads
 from setsquare.auditing.comparison.calibration import calibration
+from setsquare.auditing.comparison.groups import group_rows
 from setsquare.auditing.comparison.performance import interval
+from setsquare.document.svg import Scale, make_scale
 from setsquare.families import family
-from setsquare.report.groups import group_rows
-from setsquare.report.levels import QUANTILES, Sample, histogram_edges, reliabilities, spreads
-from setsquare.report.svg import Scale, make_scale
 
 N = 3000
 

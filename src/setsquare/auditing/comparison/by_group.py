@@ -1,4 +1,4 @@
-"""Predictions within groups: means, quantiles, histograms, calibration. Aggregates only, linear in rows."""
+"""Predictions within protected groups: means, quantiles, histograms, calibration. Aggregates only, linear in rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from setsquare._typing import Array, IntArray
 from setsquare.auditing.comparison.calibration import Bin
+from setsquare.auditing.comparison.groups import Groups
 from setsquare.auditing.comparison.performance import Interval, Scale, interval, mean_metric
 from setsquare.families import Family
-from setsquare.report.groups import Groups
 from setsquare.rows.blocks import mean_weight
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -54,8 +54,12 @@ class Sample:
         return weight, None if self.cluster is None else self.cluster[rows]
 
 
-def spreads(values: Array, groups: Groups, edges: Array, sample: Sample) -> tuple[Spread, ...]:
+def spreads(
+    values: Array, groups: Groups, edges: Array, sample: Sample, order: IntArray | None = None
+) -> tuple[Spread, ...]:
     """Summarise the predictions of each group; `edges` are the histogram's, and its ends take what is beyond them.
+
+    ``order`` are the rows by increasing prediction, where they are known.
 
     Examples
     --------
@@ -65,7 +69,7 @@ def spreads(values: Array, groups: Groups, edges: Array, sample: Sample) -> tupl
     [(2, 0.3, (1.0, 0.0)), (2, 0.7, (0.0, 1.0))]
     """
     found = []
-    for rows in groups.rows:
+    for rows in groups.in_order(np.argsort(values, kind="stable") if order is None else order):
         weight, cluster = sample.part(rows)
         part, share = values[rows], mean_weight(len(rows), weight)
         mean = interval(mean_metric("mean", part, share), sample.confidence, cluster)
@@ -74,7 +78,9 @@ def spreads(values: Array, groups: Groups, edges: Array, sample: Sample) -> tupl
     return tuple(found)
 
 
-def reliabilities(y: Array, values: Array, groups: Groups, family: Family, sample: Sample) -> tuple[Reliability, ...]:
+def reliabilities(
+    y: Array, values: Array, groups: Groups, family: Family, sample: Sample, order: IntArray | None = None
+) -> tuple[Reliability, ...]:
     """Calibration of each group, in ten bins of about equal weight by increasing prediction; equal ones share a bin.
 
     The slope that :func:`setsquare.auditing.comparison.calibration.calibration` adds would be a fit for each group.
@@ -90,8 +96,7 @@ def reliabilities(y: Array, values: Array, groups: Groups, family: Family, sampl
     """
     scale: Scale = "logit" if family.name == "binomial" else "identity" if family.name == "gaussian" else "log"
     found = []
-    for rows in groups.rows:
-        rows = rows[np.argsort(values[rows], kind="stable")]
+    for rows in groups.in_order(np.argsort(values, kind="stable") if order is None else order):
         weight, cluster = sample.part(rows)
         outcome, prediction, share = y[rows], values[rows], mean_weight(len(rows), weight)
         apart = interval(mean_metric("difference", outcome - prediction, share), sample.confidence, cluster)
@@ -121,8 +126,7 @@ def histogram_edges(values: tuple[Array, ...], n_bins: int = 40) -> tuple[Array,
 
 
 def _quantiles(values: Array, share: Array) -> tuple[float, ...]:
-    """Smallest values that at least a share of the weight does not exceed."""
-    order = np.argsort(values)
-    reached = np.cumsum(share[order])
+    """Smallest of some increasing values that at least a share of the weight does not exceed."""
+    reached = np.cumsum(share)
     places = np.searchsorted(reached, np.asarray(QUANTILES) * reached[-1] * (1.0 - 1e-12))
-    return tuple(values[order[places]].tolist())
+    return tuple(values[places].tolist())

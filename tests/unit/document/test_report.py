@@ -15,10 +15,9 @@ import pytest
 from markdown_it import MarkdownIt
 
 import setsquare as sq
-from setsquare import _extras as extras
+from setsquare import _extras
 from setsquare.errors import InputError, MissingDependencyError
 from setsquare.report import Report, build
-from setsquare.report.material import parse_family
 
 N = 400
 rng = np.random.default_rng(7)
@@ -128,7 +127,7 @@ def ids(report: Report) -> list[str]:
 
 
 def test_everything_that_was_asked_for_is_there(full: Report) -> None:
-    assert ids(full) == [*ALL, "reproduce"]
+    assert ids(full) == [*ALL, "notes", "reproduce"]
     assert {figure["kind"] for s in full.sections for figure in s["figures"]} == {
         "forest",
         "bounds",
@@ -143,8 +142,8 @@ def test_everything_that_was_asked_for_is_there(full: Report) -> None:
 
 
 def test_sections_without_data_are_left_out(every: dict[str, Report]) -> None:
-    assert ids(every["alone"]) == ["summary", "meaning", "effects", "leakage", "method", "reproduce"]
-    assert "performance" in ids(every["comparison"]) and "calibration" not in ids(every["comparison"])
+    assert ids(every["alone"]) == ["summary", "meaning", "effects", "leakage", "method", "notes", "reproduce"]
+    assert {"performance", "levels", "calibration"} <= set(ids(every["comparison"]))
     assert "levels" not in ids(every["units"])
     for report in every.values():
         for section in report.sections:
@@ -276,7 +275,7 @@ def test_results_have_pages_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_page_without_jinja2_is_refused_in_one_sentence(full: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setattr(_extras, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"A report page needs the package jinja2: pip install"):
         full.to_html()
     assert full.to_text()
@@ -331,13 +330,3 @@ def test_many_levels_and_many_effects_stay_readable() -> None:
     (ridges,) = report.section("levels")["figures"]
     assert [row["label"] for row in ridges["rows"]][-1] == "49 other levels" and len(ridges["rows"]) == 12
     assert "The 49 smallest levels of city are shown together." in report.section("levels")["notes"]
-
-
-@pytest.mark.parametrize("words", ["binomial", "gaussian, log link", "tweedie(1.5), log link", "negative_binomial(2)"])
-def test_families_are_read_as_results_write_them(words: str) -> None:
-    assert str(parse_family(words)) == words
-
-
-def test_words_that_are_no_family_are_refused() -> None:
-    with pytest.raises(InputError, match="is no family"):
-        parse_family("a; b")

@@ -1,27 +1,29 @@
-"""What a report is: verdicts, and sections of plain values that every format is written from.
+"""A result as plain values: verdicts, and sections of paragraphs, notes, tables and figures, for every renderer.
 
 A section is a dictionary with ``id``, ``title``, ``text`` (paragraphs), ``notes`` (a list), ``tables`` and ``figures``.
 A table has a ``caption``, ``columns`` with a name and a kind, and ``rows`` of raw values; a figure has a ``kind``, a
-``title``, a ``summary`` in words and the numbers that it is drawn from.
+``title``, a ``summary`` in words and the numbers that it is drawn from. Sections, tables and columns with ``detail``
+are for whoever reads the whole: :meth:`Document.brief` leaves them out.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from setsquare._extras import require
+from setsquare.document import html, latex, markdown, text
 from setsquare.errors import InputError
-from setsquare.report import writing
 
 Section: TypeAlias = dict[str, Any]
-#: How a value is written: words, a number, one with its sign, a p-value, a number of rows, or without zeros.
-Kind: TypeAlias = Literal["text", "number", "signed", "p", "count", "plain"]
+#: How a value is written: words, a number, one with its sign, a p-value, a number of rows, without zeros, or an
+#: estimate with the ends of its interval.
+Kind: TypeAlias = Literal["text", "number", "signed", "p", "count", "plain", "interval"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,8 @@ class Headline:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Verdicts, and everything that a reader needs to judge them, in plain values; made by :func:`build`.
+class Document:
+    """Verdicts, and everything that a reader needs to judge them, in plain values.
 
     Attributes
     ----------
@@ -66,7 +68,7 @@ class Report:
     >>> probability = 1 / (1 + np.exp(-rng.normal(size=2000) - 0.5 * (sex == "male")))
     >>> report = build(sq.audit(probability, sex), predictions=probability, protected=sex)
     >>> report.verdict, [section["id"] for section in report.sections]
-    ('leak', ['summary', 'meaning', 'effects', 'leakage', 'levels', 'method', 'reproduce'])
+    ('leak', ['summary', 'meaning', 'effects', 'leakage', 'levels', 'method', 'notes', 'reproduce'])
     >>> Report.from_dict(report.to_dict()) == report
     True
     """
@@ -87,10 +89,15 @@ class Report:
 
     def section(self, name: str) -> Section:
         """One of the sections, by its id."""
-        for section in self.sections:
-            if section["id"] == name:
-                return section
+        for one in self.sections:
+            if one["id"] == name:
+                return one
         raise InputError(f"This report has no section {name!r}: it has {', '.join(s['id'] for s in self.sections)}.")
+
+    def brief(self) -> Document:
+        """What a terminal and a notebook show: without the title, and without details."""
+        sections = (_without_details(one) for one in self.sections if not one["detail"])
+        return replace(self, title="", sections=tuple(filter(has_content, sections)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; unknown numbers are None and infinite ones "Infinity"."""
@@ -101,7 +108,7 @@ class Report:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Report:
+    def from_dict(cls, values: Mapping[str, Any]) -> Document:
         """Read what :meth:`to_dict` wrote."""
         verdicts = tuple(Headline(**each) for each in values["verdicts"])
         return cls(values["title"], verdicts, tuple(values["sections"]))
@@ -112,26 +119,49 @@ class Report:
 
     def to_text(self, path: str | Path | None = None) -> str:
         """Plain text, 100 characters wide but for wider tables."""
-        return _written(writing.text(self.to_dict()), path)
+        return _written(text.render(self.to_dict()), path)
 
     def to_markdown(self, path: str | Path | None = None) -> str:
         """Markdown with pipe tables."""
-        return _written(writing.markdown(self.to_dict()), path)
+        return _written(markdown.render(self.to_dict()), path)
 
     def to_latex(self, path: str | Path | None = None, *, sections: Sequence[str] | None = None) -> str:
         """Tables for a paper, in the style of the package booktabs; of all sections, or of those named."""
         chosen = self.sections if sections is None else tuple(map(self.section, sections))
-        return _written(writing.latex(chosen), path)
+        return _written(latex.render(chosen), path)
 
     def to_html(self, path: str | Path | None = None) -> str:
         """One page with figures that needs no network."""
         require("A report page needs", "jinja2")
-        from setsquare.report import page  # jinja2 is optional
+        from setsquare.document import page  # jinja2 is optional
 
         return _written(page.render(self.to_dict()), path)
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def _repr_html_(self) -> str:
+        return html.render(self.to_dict())
+
+
+class Documented:
+    """A result that has a document, and so a text, a piece of html for notebooks and a page of its own."""
+
+    __slots__ = ()
+
+    def document(self) -> Document:
+        """Everything that there is to show, as plain values."""
+        raise NotImplementedError
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """A page of its own, which needs no network; also written to `path` where one is given."""
+        return self.document().to_html(path)
+
+    def __str__(self) -> str:
+        return self.document().brief().to_text().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return self.document().brief()._repr_html_()
 
 
 def _written(content: str, path: str | Path | None) -> str:
@@ -151,14 +181,33 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def table(caption: str, columns: Sequence[tuple[str, Kind]], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """A table of plain values; columns in which no row has a value are left out."""
-    used = [j for j in range(len(columns)) if j == 0 or any(row[j] not in (None, "") for row in plain(rows))]
+def table(
+    caption: str,
+    columns: Sequence[tuple[str, ...]],
+    rows: Sequence[Sequence[Any]],
+    *,
+    detail: bool | Collection[str] = False,
+) -> dict[str, Any]:
+    """A table of plain values; columns in which no row has a value are left out.
+
+    ``columns`` are kinds, each followed by the names of its columns; ``detail`` marks the whole table, or the columns
+    of these names.
+    """
+    rows = plain(rows)
+    flat = [(name, kind) for kind, *names in columns for name in names]
+    used = [j for j in range(len(flat)) if j == 0 or any(row[j] not in (None, "") for row in rows)]
+    fine = () if isinstance(detail, bool) else detail
     return {
         "caption": caption,
-        "columns": [{"name": columns[j][0], "kind": columns[j][1]} for j in used],
-        "rows": [[plain(row[j]) for j in used] for row in rows],
+        "columns": [{"name": flat[j][0], "kind": flat[j][1], "detail": flat[j][0] in fine} for j in used],
+        "rows": [[row[j] for j in used] for row in rows],
+        "detail": detail is True,
     }
+
+
+def typed(value: Any, kind: Kind) -> dict[str, Any]:
+    """A cell of another kind than its column."""
+    return {"value": value, "kind": kind}
 
 
 def section(
@@ -169,8 +218,9 @@ def section(
     notes: Sequence[str] = (),
     tables: Sequence[dict[str, Any]] = (),
     figures: Sequence[dict[str, Any]] = (),
+    detail: bool = False,
 ) -> Section:
-    """One part of a report."""
+    """One part of a document."""
     return {
         "id": name,
         "title": title,
@@ -178,4 +228,25 @@ def section(
         "notes": list(notes),
         "tables": [one for one in tables if one["rows"]],
         "figures": list(plain(figures)),
+        "detail": detail,
     }
+
+
+def has_content(part: Section) -> bool:
+    """Whether a section says anything."""
+    return any(part[key] for key in ("text", "notes", "tables", "figures"))
+
+
+def _without_details(part: Section) -> Section:
+    tables = [_without_columns(one) for one in part["tables"] if not one["detail"]]
+    return {**part, "tables": [one for one in tables if one["rows"]], "figures": []}
+
+
+def _without_columns(full: dict[str, Any]) -> dict[str, Any]:
+    """A table without its detailed columns, and without rows in which only words are left."""
+    kept = [j for j, column in enumerate(full["columns"]) if not column["detail"]]
+    if len(kept) == len(full["columns"]):
+        return full
+    numbers = [j for j in kept if full["columns"][j]["kind"] != "text"]
+    rows = [[row[j] for j in kept] for row in full["rows"] if any(row[j] is not None for j in numbers)]
+    return {**full, "columns": [full["columns"][j] for j in kept], "rows": rows}

@@ -1,16 +1,22 @@
-"""Sections in words: what a report shows and does not show, how it was made, how to make it again."""
+"""Sections in words: what a result shows and does not show, how it was made, and how to reproduce it."""
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
-from setsquare.auditing import AuditResult, Verdict
-from setsquare.auditing.render import notes_of
-from setsquare.auditing.verdict import LINEAR
-from setsquare.glm.solver import Certificate
-from setsquare.report.record import Kind, Section, section, table
+from setsquare.auditing.verdict import IN_SAMPLE, LINEAR, Verdict
+from setsquare.document import Section, section, table
+from setsquare.document.formats import capital, joined
+from setsquare.notes import lead
+
+if TYPE_CHECKING:
+    from setsquare.auditing.documents.sections import Audits
+    from setsquare.auditing.result import AuditResult
+    from setsquare.glm.solver import Certificate
 
 _PACKAGES = ("setsquare", "numpy", "scipy", "scikit-learn", "narwhals", "pandas", "polars", "pyarrow", "torch")
 
@@ -20,18 +26,6 @@ def sources(audit: AuditResult) -> list[str]:
     effects = (effect.source for evaluation in audit.evaluations for effect in evaluation.effects)
     tests = (test.name for evaluation in audit.evaluations for test in evaluation.by_source)
     return list(dict.fromkeys([*(bound.source for bound in audit.certificate.columns), *tests, *effects]))
-
-
-def joined(names: Sequence[str], most: int = 4) -> str:
-    """Names in a sentence.
-
-    Examples
-    --------
-    >>> joined(["age", "race", "sex"]), joined(list("abcdef"))
-    ('age, race and sex', 'a, b, c, d and 2 more')
-    """
-    shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names)
-    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
 
 
 def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
@@ -58,7 +52,7 @@ def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
     }
 
 
-def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, *, with_outcome: bool) -> Section:
+def meaning(audits: Audits, certificate: Certificate | None, *, with_calibration: bool) -> Section:
     """What this does and does not show."""
     audit = list(audits.values())[-1]
     names = joined(sources(audit)) or "the protected columns"
@@ -68,7 +62,7 @@ def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, 
         verdicts.setdefault(each.verdict, []).append(name)
     text = [f"{joined(by)}: {said[each]}" if len(audits) > 1 else said[each] for each, by in verdicts.items()]
     notes = ["It is about these rows and rows like them. Other people, places or times need an audit of their own."]
-    if "in-sample" in audit.setting:
+    if audit.setting == IN_SAMPLE:
         notes.append("The model was fitted on the rows that it is audited on. On new rows it can follow the columns.")
     if all(evaluation.name in LINEAR for evaluation in audit.evaluations):
         notes.append(
@@ -77,16 +71,16 @@ def meaning(audits: Mapping[str, AuditResult], certificate: Certificate | None, 
         )
     notes += [
         "A dependence is no proof of a cause, and an explanation can be harmless or not: that is for people to judge.",
-        f"It says nothing about columns other than {names}.",
+        f"Columns other than {names} were not audited.",
         "Predictions at a right angle to a column are not the whole of fairness: error rates and calibration can "
-        + ("differ all the same; calibration by level is shown below." if with_outcome else "differ all the same."),
+        + ("differ all the same; calibration by group is shown below." if with_calibration else "differ all the same."),
     ]
     if certificate is not None:
         notes.append("The certificate is exact on the training rows. On other rows the audit, not it, is the evidence.")
-    return section("meaning", "What this does and does not show", text=text, notes=notes)
+    return section("meaning", "What this does and does not show", text=text, notes=notes, detail=True)
 
 
-def method(audits: Mapping[str, AuditResult], sentences: Sequence[str]) -> Section:
+def method(audits: Audits, sentences: Sequence[str]) -> Section:
     """How it was done, and what it rests on."""
     last = list(audits.values())[-1]
     about = [
@@ -94,28 +88,38 @@ def method(audits: Mapping[str, AuditResult], sentences: Sequence[str]) -> Secti
         "coded protected columns with an evaluation model. The joint test of all its effects decides, together with "
         "tests of each column and of curvature, combinations of groups and spread; p-values are adjusted for all of "
         "these.",
-        "It is assumed that rows are independent, or rows of different clusters where errors are cluster-robust, and "
-        "that the protected columns are recorded without error.",
+        "It is assumed that rows are independent, or rows of different clusters where standard errors are "
+        "cluster-robust, and that the protected columns are recorded without error.",
     ]
-    titles = dict.fromkeys(e.title for audit in audits.values() for e in audit.evaluations)
-    notes = [*sentences, *(f"{title[:1].upper()}{title[1:]}." for title in titles)]
+    titles = dict.fromkeys(f"{capital(e.title)}." for audit in audits.values() for e in audit.evaluations)
+    return section("method", "Method and assumptions", text=about, notes=[*sentences, *titles], detail=True)
+
+
+def notes(audits: Audits, further: Sequence[str]) -> Section:
+    """What a reader must know of this result, each note once; those of some models only name them."""
     said: dict[str, list[str]] = {}
     for name, audit in audits.items():
-        for note in notes_of(audit):
+        for note in audit.all_notes:
             said.setdefault(note, []).append(name)
-    notes += [note if len(by) == len(audits) else f"{joined(by)}: {note}" for note, by in said.items()]
-    return section("method", "Method and assumptions", text=about, notes=notes)
+    own = [note if len(by) == len(audits) else lead(joined(by), note) for note, by in said.items()]
+    return section("notes", "Notes", notes=list(dict.fromkeys([*further, *own])))
 
 
 def reproduce(command: str | None, data: Mapping[str, str]) -> Section:
     """Command, data and versions."""
     rows = [["command", command]] if command else []
     rows += [[f"data: {key}", str(value)] for key, value in data.items()]
-    rows += [["Python", platform.python_version()]]
+    versions = table("Command, data and versions", [("text", "what", "value")], [*rows, *_versions()])
+    return section("reproduce", "How to reproduce this", tables=[versions], detail=True)
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Python and the packages that are installed; looked up once."""
+    found = [("Python", platform.python_version())]
     for package in _PACKAGES:
         try:
-            rows.append([package, version(package)])
+            found.append((package, version(package)))
         except PackageNotFoundError:
             continue
-    columns: list[tuple[str, Kind]] = [("what", "text"), ("value", "text")]
-    return section("reproduce", "How to reproduce this", tables=[table("Command, data and versions", columns, rows)])
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""A report as one html page: style, script and figures inside, and a policy that forbids any request."""
+"""A document as one html page: style, script and figures inside, and a policy that forbids any request."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from setsquare.report import figures
-from setsquare.report.writing import cell, visible
+from setsquare.document import figures
+from setsquare.document.formats import cell, typed, visible
+from setsquare.document.tones import page_style, tone_name
 
 #: Tables that are long and whose figure says the same; the page shows them on demand.
 FOLDED = ("levels", "calibration")
-_KINDS = {"leak": "leak", "no leak found": "none"}
 
 
 def render(report: Mapping[str, Any]) -> str:
     """Write the page."""
     style, script, template = (_read(name) for name in ("page.css", "page.js", "page.html"))
+    style += page_style()
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
-    environment.filters["cell"] = cell
+    environment.filters["cell"] = lambda value, kind: cell(*typed(value, kind))
     environment.globals["draw"] = _draw
     environment.globals["colour"] = figures.colour
     page = environment.from_string(template).render(
         report=report,
-        kinds=[_KINDS.get(each["verdict"], "unsure") for each in report["verdicts"]],
+        kinds=[tone_name(each["verdict"]) for each in report["verdicts"]],
         folded=FOLDED,
         style=Markup(style),
         script=Markup(script),
@@ -50,7 +51,7 @@ def _shown(value: Any) -> Any:
 
 
 def _read(name: str) -> str:
-    return files("setsquare.report").joinpath(name).read_text(encoding="utf-8")
+    return files("setsquare.document").joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(content: str) -> str:

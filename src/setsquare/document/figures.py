@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from setsquare.auditing.render import number, p_value
-from setsquare.report import svg
-from setsquare.report.svg import Scale, bottom_axis, drawing, left_axis, make_scale, mark, shorten, tag, words
+from setsquare.document import svg
+from setsquare.document.formats import number, p_value
+from setsquare.document.svg import Scale, bottom_axis, drawing, left_axis, make_scale, mark, shorten, tag, words
 
 Figure: TypeAlias = Mapping[str, Any]
 WIDE, NARROW = 760.0, 330.0

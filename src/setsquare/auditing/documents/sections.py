@@ -1,0 +1,303 @@
+"""Sections that come from audits, scores and certificates alone: summary, effects, bounds, performance, certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, holm
+from setsquare.document import Section, section, table, typed
+from setsquare.document.formats import capital, joined, percent
+
+if TYPE_CHECKING:
+    from setsquare.auditing.certificate import Certificate
+    from setsquare.auditing.comparison.compare import Side
+    from setsquare.auditing.comparison.performance import Interval
+    from setsquare.auditing.comparison.scores import Score
+    from setsquare.auditing.result import AuditResult
+    from setsquare.glm.solver import Certificate as FitCertificate
+
+Audits: TypeAlias = "Mapping[str, AuditResult]"
+Scores: TypeAlias = "Mapping[str, Sequence[Score]]"
+#: Marks beyond this do not fit into a figure that can be read.
+MOST_MARKS = 40
+#: Evaluation models whose effects are on the scale of the family's link; those of the others are differences.
+_SCALES = {"odds ratio": "log odds ratio", "rate ratio": "log rate ratio"}
+_METRICS = {"auc": "AUC", "rmse": "RMSE", "r2": "R²", "brier": "Brier score"}
+
+
+def summary(audits: Audits, scores: Scores, sides: Sequence[Side] = ()) -> Section:
+    """The main numbers, a column for each model."""
+    bounds = [audit.certificate for audit in audits.values()]
+    rows: list[list[Any]] = [
+        ["Verdict", *(str(audit.verdict) for audit in audits.values())],
+        ["p-value (adjusted)", *(typed(audit.p_adjusted, "p") for audit in audits.values())],
+        ["Correlation with the protected columns", *(typed(c.correlation, "number") for c in bounds)],
+        ["Correlation, at most", *(typed(c.correlation_upper, "number") for c in bounds)],
+    ]
+    for j, score in enumerate(next(iter(scores.values()), ())):
+        values = (_interval(scores[name][j].value) if name in scores else None for name in audits)
+        rows.append([metric_name(score.metric), *values])
+    if sides:
+        rows.append(["Calibration in the large", *(_interval(side.in_the_large) for side in sides)])
+        rows.append(["Calibration slope", *(_interval(side.slope) for side in sides)])
+    last, several = list(audits.values())[-1], len(audits) > 1
+    positive = f", positive class: {last.positive}" if last.positive else ""
+    about = (
+        f"{last.n:,} {'rows' if several else 'predictions'} ({last.family}{positive}), {_columns(last.n_protected)}; "
+        f"{last.setting}; intervals and bounds hold with {percent(last.confidence)} confidence."
+    )
+    text = [about]
+    if several or scores:
+        text.append("The correlation is the multiple correlation with all protected columns together.")
+    if sides:
+        text[-1] += " Calibration in the large should be 0, the slope 1."
+    columns = [("text", "", *(name or "value" for name in audits))]
+    caption = "Side by side" if several else "The main numbers"
+    shown = table(caption, columns, rows, detail=not (several or scores))
+    return section("summary", "In short", text=text, tables=[shown])
+
+
+def _columns(count: int) -> str:
+    return f"{count} protected column{'' if count == 1 else 's'}"
+
+
+def _interval(value: Interval) -> dict[str, Any]:
+    return typed([value.estimate, value.ci_low, value.ci_high], "interval")
+
+
+def effects(audits: Audits) -> Section:
+    """Effects with intervals, and the tests, of each evaluation model."""
+    names = dict.fromkeys(evaluation.name for audit in audits.values() for evaluation in audit.evaluations)
+    tables: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
+    text: list[str] = []
+    for name in names:
+        models = {side: e for side, audit in audits.items() for e in audit.evaluations if e.name == name}
+        kind = _effect_kind(name, audits)
+        title = next(iter(models.values())).title
+        if any(model.effects for model in models.values()):
+            figures += _forest(title, kind, models)
+            tables.append(_effect_table(title, kind, models))
+            if name in ("glm", "linear") and not text:
+                text.append(_how_to_read(kind, audits))
+        tables.append(_test_table(title, models, audits))
+    text += ["The verdict rests on the adjusted p-values."] if tables else []
+    title = "Effects of the protected columns"
+    return section("effects", title, text=text, tables=tables, figures=figures, detail=len(audits) > 1)
+
+
+def _how_to_read(kind: str, audits: Audits) -> str:
+    references = dict(pair for audit in audits.values() for pair in audit.references)
+    listed = ", ".join(f"{source}: {level}" for source, level in references.items())
+    groups = f"Each group is compared with the reference group ({listed}). " if references else ""
+    return (
+        f"Each effect is a {kind} in the prediction that goes with one protected column, the others held fixed. "
+        f"{groups}Zero means no effect."
+    )
+
+
+def _effect_kind(name: str, audits: Audits) -> str:
+    if name not in ("glm", "linear"):
+        return "effect"
+    kinds = [audit.certificate.effect_kind for audit in audits.values() if audit.certificate.effect_kind]
+    return _SCALES.get(kinds[-1] if kinds and name == "glm" else "", "difference")
+
+
+def _effect_table(title: str, kind: str, models: Mapping[str, Evaluation]) -> dict[str, Any]:
+    rows = []
+    for side, model in models.items():
+        adjusted = holm([effect.p_value for effect in model.effects])
+        for e, p in zip(model.effects, adjusted, strict=True):
+            own = [e.estimate, e.std_error, e.statistic, e.ci_low, e.ci_high, e.p_value, float(p)]
+            rows.append([e.term, side, *own])
+    numbers = ("number", kind, "std. error", "statistic", "low", "high")
+    columns = [("text", "column", "model"), numbers, ("p", "p", "p (Holm)")]
+    return table(f"Effects. {capital(title)}", columns, _by_first(rows), detail=("p (Holm)",))
+
+
+def shown_tests(evaluation: Evaluation) -> tuple[Test, ...]:
+    """Tests in the order in which they are shown; the joint test of shapes is nothing but its parts."""
+    return evaluation.further or evaluation.tests if evaluation.name == "shape" else evaluation.tests
+
+
+def _test_table(title: str, models: Mapping[str, Evaluation], audits: Audits) -> dict[str, Any]:
+    rows = []
+    for side, evaluation in models.items():
+        adjusted = {m.test.name: m.adjusted for m in audits[side].members if m.evaluation.name == evaluation.name}
+        for test in shown_tests(evaluation):
+            p = adjusted.get(test.name, math.nan)
+            rows.append([test.name, side, test.statistic, test.df, test.p_value, p, test.method])
+    columns = [("text", "no effect of", "model"), ("number", "statistic"), ("plain", "df"), ("p", "p", "p (adjusted)")]
+    columns.append(("text", "method"))
+    return table(f"Tests. {capital(title)}", columns, _by_first(rows), detail=("method",))
+
+
+def _by_first(rows: list[list[Any]]) -> list[list[Any]]:
+    """Rows of one column of all models together; the sort is stable, so that models stay in their order."""
+    order = {term: j for j, term in enumerate(dict.fromkeys(row[0] for row in rows))}
+    return sorted(rows, key=lambda row: order[row[0]])
+
+
+def _forest(title: str, kind: str, models: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
+    """Marks of a forest plot: the largest effects where there are too many."""
+    found: dict[str, dict[str, Effect]] = {}
+    for side, model in models.items():
+        for effect in model.effects:
+            if math.isfinite(effect.estimate):
+                found.setdefault(effect.term, {})[side] = effect
+    if not found:
+        return []
+    size = {term: max(abs(e.statistic) for e in own.values()) for term, own in found.items()}
+    largest = set(sorted(found, key=lambda term: -size[term] if size[term] == size[term] else 0.0)[:MOST_MARKS])
+    rows = [
+        {
+            "label": term,
+            "marks": [
+                {"side": side, "value": e.estimate, "low": e.ci_low, "high": e.ci_high, "p": e.p_value}
+                for side, e in own.items()
+            ],
+        }
+        for term, own in found.items()
+        if term in largest
+    ]
+    left = len(found) - len(rows)
+    more = f" The {left} smallest effects are in the table only." if left else ""
+    about = f"Estimates with their confidence intervals, {title}; the vertical line is no effect.{more}"
+    return [
+        {
+            "kind": "forest",
+            "title": "Effects with confidence intervals",
+            "summary": about,
+            "axis": kind,
+            "sides": list(models),
+            "rows": rows,
+        }
+    ]
+
+
+def bounds(certificates: Mapping[str, Certificate]) -> Section | None:
+    """The largest effects that an audit does not rule out, by group."""
+    rows: list[list[Any]] = []
+    marks: dict[str, list[dict[str, Any]]] = {}
+    kind = next((c.effect_kind for c in reversed(list(certificates.values())) if c.effect_kind), "effect")
+    for side, certificate in certificates.items():
+        for b in certificate.columns:
+            rows.append([b.term, side, b.n_group, b.correlation, b.correlation_upper, b.effect, b.effect_upper, b.unit])
+            marks.setdefault(b.term, []).append(
+                {"side": side, "value": b.correlation, "low": b.correlation, "high": b.correlation_upper}
+            )
+    if not rows:
+        return None
+    confidence = percent(list(certificates.values())[-1].confidence)
+    numbers = ("number", "|corr|", "|corr| at most", kind, f"{kind} at most")
+    columns = [("text", "column", "model"), ("count", "rows"), numbers, ("text", "per")]
+    left = max(len(marks) - MOST_MARKS, 0)
+    more = f" {left} more are in the table only." if left else ""
+    figure = {
+        "kind": "bounds",
+        "title": "Correlation with each protected column, and its upper bound",
+        "summary": f"The dot is the correlation found, the end of the bar its upper bound ({confidence}).{more}",
+        "axis": "absolute correlation",
+        "sides": list(certificates),
+        "rows": [{"label": term, "marks": own} for term, own in list(marks.items())[:MOST_MARKS]],
+    }
+    about = (
+        "What an audit did not find can still be there. These bounds say how large it can be, each with "
+        f"{confidence} confidence. A ratio of 1 or a difference of 0 is no effect."
+    )
+    return section(
+        "leakage",
+        "Largest effect not ruled out, by group",
+        text=[about],
+        figures=[figure],
+        tables=[table("Upper bounds", columns, _by_first(rows), detail=("rows", "|corr|", kind))],
+        detail=len(certificates) > 1,
+    )
+
+
+def performance(audits: Audits, scores: Scores) -> Section | None:
+    """Scores of each model, the difference to the first, and the trade-off against the correlation."""
+    if not scores:
+        return None
+    first, *others = scores
+    rows = []
+    for name, own in scores.items():
+        for one in own:
+            change = (*_ends(one.difference), one.difference.p_value) if name != first else (math.nan,) * 4
+            rows.append([metric_name(one.metric), name, *_ends(one.value), *change])
+    differences = ("signed", f"against {first}", "diff. low", "diff. high")
+    columns = [("text", "metric", "model"), ("number", "value", "low", "high"), differences, ("p", "p-value")]
+    about = [_which_is_better(scores[first])]
+    caption = f"Performance, and differences to {first}" if others else "Performance"
+    if others:
+        about.append("Differences are paired: both models predict the same rows.")
+    return section(
+        "performance",
+        "What it costs" if others else "Performance",
+        text=about,
+        figures=_trade_off(audits, scores),
+        tables=[table(caption, columns, _by_first(rows), detail=("value", "low", "high"))],
+        detail=not others,
+    )
+
+
+def _which_is_better(scores: Sequence[Score]) -> str:
+    """Say in which direction each metric is better."""
+    up, down = (joined([metric_name(s.metric) for s in scores if s.higher_is_better is way]) for way in (True, False))
+    if up and down:
+        return f"Higher is better for {up}, lower for {down}."
+    return f"Higher is better for {up}." if up else f"Lower is better for {down}."
+
+
+def _trade_off(audits: Audits, scores: Scores) -> list[dict[str, Any]]:
+    metrics = [score.metric for score in next(iter(scores.values()))]
+    j = next((metrics.index(metric) for metric in ("auc", "r2") if metric in metrics), 0)
+    marks = [
+        {
+            "side": name,
+            "x": audits[name].certificate.correlation,
+            "x_high": audits[name].certificate.correlation_upper,
+            "y": own[j].value.estimate,
+            "low": own[j].value.ci_low,
+            "high": own[j].value.ci_high,
+        }
+        for name, own in scores.items()
+        if name in audits and math.isfinite(own[j].value.estimate + audits[name].certificate.correlation)
+    ]
+    if len(marks) < 2:
+        return []
+    metric = metric_name(metrics[j])
+    way = "up" if next(iter(scores.values()))[j].higher_is_better else "down"
+    return [
+        {
+            "kind": "trade-off",
+            "title": f"Trade-off: {metric} against correlation",
+            "summary": f"Better is {way} and to the left. Bars are intervals, and upper bounds of the correlation.",
+            "x_axis": "correlation with the protected columns",
+            "y_axis": metric,
+            "marks": marks,
+            "sides": [mark["side"] for mark in marks],
+        }
+    ]
+
+
+def metric_name(metric: str) -> str:
+    """A metric as a reader knows it."""
+    return _METRICS.get(metric, metric)
+
+
+def _ends(value: Interval) -> tuple[float, float, float]:
+    return value.estimate, value.ci_low, value.ci_high
+
+
+def certificate(found: FitCertificate | None) -> Section | None:
+    """What the solver measured on the training rows."""
+    if found is None:
+        return None
+    about = (
+        "Measured after the fit on the training rows, not promised by the solver. The predictions of this model are "
+        "orthogonal to the protected columns there; on new rows they are so up to chance, which the audit shows."
+    )
+    return section("certificate", "Certificate of the corrected model", text=[about], tables=[found.table()])

@@ -1,0 +1,119 @@
+"""Numbers, p-values and cells of tables in words, once for every renderer."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+#: Control characters, those that turn the direction of what follows them, and halves of a character.
+_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def number(value: float) -> str:
+    """A number as a statistician prints it: four digits, short."""
+    if math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    size = abs(value)
+    if size and (size < 1e-3 or size >= 1e5):
+        return f"{value:.2e}"
+    return f"{value:.3f}" if size < 100 else f"{value:.1f}"
+
+
+def signed(value: float) -> str:
+    """A difference, with its sign.
+
+    Examples
+    --------
+    >>> signed(0.25), signed(-0.00067), signed(3e-7), signed(0.0)
+    ('+0.2500', '-0.0007', '+3.00e-07', '0.000')
+    """
+    if 1e-4 <= abs(value) < 100.0:
+        return f"{value:+.4f}"
+    return f"{'+' * (value > 0.0)}{number(value)}"
+
+
+def p_value(p: float) -> str:
+    """A p-value.
+
+    Examples
+    --------
+    >>> p_value(0.0312), p_value(3e-20), p_value(0.0)
+    ('0.0312', '3.0e-20', '<1e-300')
+    """
+    if math.isnan(p):
+        return "-"
+    if p < 1e-300:
+        return "<1e-300"
+    return f"{p:.1e}" if p < 1e-4 else f"{p:.4f}"
+
+
+def percent(confidence: float) -> str:
+    """A confidence."""
+    return f"{100.0 * confidence:g} %"
+
+
+def joined(names: Sequence[str], most: int = 4) -> str:
+    """Names in a sentence.
+
+    Examples
+    --------
+    >>> joined(["age", "race", "sex"]), joined(list("abcdef"))
+    ('age, race and sex', 'a, b, c, d and 2 more')
+    """
+    shown = [*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names)
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
+
+
+def capital(words: str) -> str:
+    """The same words as the beginning of a sentence."""
+    return words[:1].upper() + words[1:]
+
+
+def visible(words: object) -> str:
+    r"""Text on one line, with spaces in place of line breaks and a sign in place of other control characters.
+
+    Examples
+    --------
+    >>> print(visible("two\nlines"), len(visible("\x1b[31m")))
+    two lines 5
+    """
+    return _UNSEEN.sub(lambda found: " " if found.group() in "\t\r\n\u2028\u2029" else "\ufffd", str(words))
+
+
+def cell(value: Any, kind: str, show: Callable[[object], str] = visible) -> str:
+    """A value of a table in words; ``show`` is how words are written.
+
+    Examples
+    --------
+    >>> [cell(0.0312, "p"), cell(29170, "count"), cell(2.0, "plain"), cell(-0.5, "signed"), cell("Infinity", "number")]
+    ['0.0312', '29,170', '2', '-0.5000', 'inf']
+    >>> cell([0.71, 0.68, 0.74], "interval"), cell([0.71, None, None], "interval")
+    ('0.710 [0.680, 0.740]', '0.710')
+    """
+    if value is None or kind == "text":
+        return "-" if value is None else show(value)
+    if kind == "interval":
+        estimate, *ends = ("-" if v is None else number(float(v)) for v in value)
+        return estimate if "-" in ends else f"{estimate} [{', '.join(ends)}]"
+    if kind == "count":
+        return f"{value:,}"
+    if kind == "plain":
+        return f"{float(value):g}"
+    return {"p": p_value, "signed": signed}.get(kind, number)(float(value))
+
+
+def grid_of(table: Mapping[str, Any], show: Callable[[object], str] = visible) -> list[list[str]]:
+    """Head and rows of a table in words; a cell may have a kind of its own, ``{"value": …, "kind": …}``."""
+    kinds = [column["kind"] for column in table["columns"]]
+    head = [show(column["name"]) for column in table["columns"]]
+    rows = ([cell(*typed(v, kind), show) for v, kind in zip(row, kinds, strict=True)] for row in table["rows"])
+    return [head, *rows]
+
+
+def typed(value: Any, kind: str) -> tuple[Any, str]:
+    """Value and kind of a cell: its own, or that of its column."""
+    return (value["value"], value["kind"]) if isinstance(value, Mapping) else (value, kind)
