@@ -56,6 +56,15 @@ def test_a_small_group_of_large_spread_is_not_called_an_effect() -> None:
     assert np.count_nonzero(np.array(p) <= 0.05) <= 27  # 15 expected at 5 %
 
 
+def test_classes_with_the_same_predictions_do_not_differ() -> None:
+    """Their effects differ by rounding alone; divided by an error of zero, that was a p-value of 0."""
+    rng = np.random.default_rng(8)
+    table = pd.DataFrame({"sex": rng.choice(["f", "m"], 1500), "age": rng.normal(40.0, 10.0, 1500).round(1)})
+    share = 0.2 + 0.6 * rng.random(1500)
+    found = sq.audit(np.column_stack([0.5 * share, 1.0 - share, 0.5 * share]), table).table()
+    assert (found.loc[found["term"].str.contains("2 vs 0"), "p_value"] > 0.99).all()
+
+
 # ----------------------------------------------------------------------------------------------------- many levels
 @pytest.mark.parametrize(("levels", "n", "truth"), [(60, 5000, 0.05), (30, 4908, 0.05), (100, 20_800, 0.03)])
 def test_bounds_with_many_levels_hold_and_are_not_below_the_estimate(levels: int, n: int, truth: float) -> None:

@@ -33,6 +33,8 @@ FAR = 12.0
 FEW = 0.05
 #: Share of one row in the error of a test from which it decides the test.
 DOMINANT = 0.25
+#: Effects that are smaller than this share of the largest one are zero.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +269,11 @@ def _effects(
 ) -> tuple[Effect, ...]:
     """One effect a column (and class); with the statistics of `single` tests where there are some."""
     errors = np.sqrt(np.maximum(np.diag(fit.cov), 0.0)).reshape(fit.coef.shape)
+    reach = np.where(np.isfinite(fit.coef), np.abs(fit.coef) * protected.spreads, 0.0)
+    # Two classes whose predictions are the same differ by rounding, which without an error would look certain.
+    coef = np.where(np.isfinite(fit.coef) & (reach <= ROUNDING * reach.max()), 0.0, fit.coef)
     effects = []
-    for a, row in enumerate(fit.coef):
+    for a, row in enumerate(coef):
         suffix = f" ({classes[a + 1]} vs {classes[0]})" if classes else ""
         for j, (name, source) in enumerate(zip(protected.names, protected.sources, strict=True)):
             estimate, error = float(row[j]), float(errors[a, j])
