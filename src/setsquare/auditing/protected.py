@@ -57,7 +57,7 @@ class Ranges:
             (np.floor(columns) == columns).all(axis=1),
             float(w.max()),
             float(w @ w),
-            Moments.of(np.asarray(block.Z), w),
+            Moments.of(columns.T, w),
         )
 
     def merge(self, other: Ranges) -> Ranges:

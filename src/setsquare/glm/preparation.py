@@ -208,9 +208,11 @@ def _survey(q: int, family: Family, intercept: Array | None, block: Block) -> Su
     thin, w = is_sparse(block.Z), block.weight
     Z = block.Z if thin else block.Z[:, -q:]
     parts = [block.y] if block.X is None else [block.X, block.y]
+    A = np.empty((len(w), sum(part.shape[1] for part in parts)), order="F")  # what is asked then runs along memory
+    np.concatenate(parts, axis=1, out=A)
     null = () if intercept is None else intercept_sums(family, intercept, block)
     filled = np.bincount(Z.indices, minlength=q) if thin else None
-    return Survey(np.asarray(w @ Z), filled, Moments.of(parts, w), null, precision(Z))
+    return Survey(np.asarray(w @ Z), filled, Moments.of(A, w), null, precision(Z))
 
 
 def fit_null(problem: Problem) -> tuple[Array, Point]:
