@@ -176,7 +176,8 @@ class Certificate:
             ["Rank of the features", f"{self.rank_features or 'not known'} of {self.n_features}", ""],
         ]
         if self.rests_on_few_rows:
-            rows.insert(3, ["Farthest prediction, in farthest outcomes", number(self.reach), f"at most {FAR:g}"])
+            rows.insert(1, ["Orthogonality rests on few rows", "YES", ""])
+            rows.insert(4, ["Farthest prediction / farthest outcome", number(self.reach), f"at most {FAR:g}"])
         for label, names in (
             ("Constant protected columns", self.constant_protected),
             ("Collinear protected columns", self.collinear_protected),
