@@ -4,7 +4,7 @@
 
 Each case is generated and fitted in a process of its own, whose peak memory (of everything: interpreter, data, fit) is
 what the operating system counted. "crossing" fits the same problem with both solvers, one after the other: where
-``large`` becomes the cheaper one is what ``setsquare.glm.solver_choice`` is calibrated by. The load of the machine is
+``large`` becomes the cheaper one is what ``setsquare.glm.solver`` is calibrated by. The load of the machine is
 printed, for nothing else here says how busy it was.
 """
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import setsquare as sq
-from setsquare.cli.escape import as_option, as_option_of_fit, phrase
+from setsquare.cli.terminal import as_option, as_option_of_fit, phrase
 from setsquare.errors import InputError, PooledLevelWarning
 from setsquare.notes import Note, Option, describe, lead, message
 

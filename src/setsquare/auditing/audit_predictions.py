@@ -31,8 +31,7 @@ from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.notes import Note
 from setsquare.rows import Stream
 from setsquare.tables import Design
-from setsquare.tables.dataframes import backend_of
-from setsquare.tables.frame import dense
+from setsquare.tables.frame import backend_of, dense
 from setsquare.tables.validation import (
     check_alignment,
     check_choice,

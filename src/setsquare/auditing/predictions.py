@@ -16,9 +16,8 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, family
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.notes import Note, Option
-from setsquare.tables.outcome import MANY_CLASSES, Values
+from setsquare.tables.outcome import MANY_CLASSES, Values, class_name, positive_class, refuse_positive
 from setsquare.tables.outcome import guess_family as guess
-from setsquare.tables.positive import class_name, positive_class, refuse_positive
 from setsquare.tables.stray_values import refuse_strays
 from setsquare.tables.validation import is_missing, refuse_lazy, refuse_masked
 
@@ -176,7 +175,7 @@ def read_predictions(
         Guessed by default: probabilities and labels are binomial (multinomial for three classes or more), other
         numbers gaussian.
     positive : object, optional
-        Which of two classes is audited; see :func:`setsquare.tables.positive.positive_class`.
+        Which of two classes is audited; see :func:`setsquare.tables.outcome.positive_class`.
 
     Examples
     --------

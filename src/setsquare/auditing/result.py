@@ -16,7 +16,7 @@ from setsquare.document import Document, Documented
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.notes import Note, describe
-from setsquare.tables.dataframes import to_frame
+from setsquare.tables.frame import to_frame
 
 
 @dataclass(frozen=True, slots=True)

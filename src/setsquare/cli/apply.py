@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from setsquare.cli.escape import as_option_of_fit, phrase
 from setsquare.cli.files import Source, open_source
 from setsquare.cli.roles import resolve
-from setsquare.cli.terminal import Screen, collected_warnings, working
+from setsquare.cli.terminal import Screen, as_option_of_fit, collected_warnings, phrase, working
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.estimators import PredictionOrthogonalizer
 from setsquare.estimators.glm import OrthogonalGLM

@@ -31,8 +31,7 @@ from setsquare.glm.solution import MAX_CORRELATION
 from setsquare.notes import Note, message
 from setsquare.storage import write_files
 from setsquare.storage.models import dump
-from setsquare.tables.outcome import Guess, read_family
-from setsquare.tables.positive import class_name, positive_class, refuse_positive
+from setsquare.tables.outcome import Guess, class_name, positive_class, read_family, refuse_positive
 
 Method = Literal["constrained", "generalized", "linear"]
 METHODS = {

@@ -6,12 +6,12 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from setsquare.cli.escape import clean, phrase
-from setsquare.cli.renamed import refuse_renamed
-from setsquare.errors import SetsquareError
+from setsquare.cli.terminal import clean, phrase
+from setsquare.errors import InputError, SetsquareError
 from setsquare.notes import message
 
 #: Exit codes beside 0, and 1 for a leak with ``--fail-on-leak``.
@@ -49,3 +49,34 @@ def _close_pipe() -> int:
     """Discard what is left to print, so that Python prints no traceback at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
+
+
+#: Old options by command, and what they are called now.
+RENAMED = {
+    "audit": {"--target": "--outcome", "--level": "--confidence"},
+    "compare": {"--target": "--outcome", "--level": "--confidence"},
+    "correct": {
+        "--target": "--outcome",
+        "--level": "--confidence",
+        "--output": "--model",
+        "--predictions": "--write-predictions",
+    },
+    "apply": {"--predictions": "--write-predictions"},
+}
+
+
+def refuse_renamed(arguments: Sequence[str]) -> None:
+    """Refuse an old option, and a model that is given without its option.
+
+    Examples
+    --------
+    >>> refuse_renamed(["audit", "table.csv", "--confidence", "0.9"])
+    """
+    command, *rest = arguments or [""]
+    renamed = RENAMED.get(command, {})
+    for argument in rest:
+        old = argument.split("=", 1)[0]
+        if old in renamed:
+            raise InputError(f"setsquare {command} has no option {old}: use {renamed[old]}.")
+    if command == "apply" and len(rest) > 1 and not any(argument.startswith("-") for argument in rest[:2]):
+        raise InputError(f"setsquare apply takes one file of rows: name the model by an option, --model {rest[0]}.")

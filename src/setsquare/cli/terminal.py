@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import textwrap
 import warnings
@@ -17,12 +18,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from setsquare.cli.escape import clean, phrase
 from setsquare.document import Document, Headline
 from setsquare.document.formats import grid_of
 from setsquare.document.text import headline
 from setsquare.document.tones import TONES, tone_name
 from setsquare.errors import SetsquareWarning
+from setsquare.notes import Note, Option, Surface
 
 #: Prose is not set wider than this, nor tables in a pipe narrower than they are.
 PROSE, PIPE = 88, 1000
@@ -139,3 +140,45 @@ def collected_warnings() -> Iterator[list[Warning]]:
             found.append(warning.message)
         else:
             warnings.showwarning(warning.message, warning.category, warning.filename, warning.lineno, sys.stderr)
+
+
+_SAME = ("family", "missing", "unseen", "method", "l2", "cluster", "positive", "confidence", "tolerance")
+#: Options of the command line by the argument of Python that they are.
+_OPTIONS = {"cv": "folds", **{name: name for name in _SAME}}
+
+
+def as_option(option: Option, verb: str = "") -> str:
+    """Name an argument as the command line has it.
+
+    Examples
+    --------
+    >>> as_option(Option("missing", "drop"), "pass"), as_option(Option("family")), as_option(Option("vcov", "HC3"))
+    ('pass --missing drop', '--family', "vcov='HC3'")
+    """
+    if option.name == "categorical":
+        return "pass --categorical with its name"
+    if option.name not in _OPTIONS:
+        return format(option, verb)
+    value = "" if option.value is None else f" {shlex.quote(str(option.value))}"
+    return f"{verb} --{_OPTIONS[option.name]}{value}".strip()
+
+
+def as_option_of_fit(option: Option, verb: str = "") -> str:
+    """Name an argument that is decided when a model is fitted, for whoever applies the model."""
+    return as_option(option, "fit the model with" if verb else "")
+
+
+def phrase(sentence: str, surface: Surface = as_option) -> str:
+    """A note in the words of the command line; other sentences stay as they are."""
+    return sentence.phrase(surface) if isinstance(sentence, Note) else str(sentence)
+
+
+def clean(text: object) -> str:
+    r"""Write characters that steer a terminal (escapes, line breaks, changes of direction) as what they are.
+
+    Examples
+    --------
+    >>> clean("a\x1b[31mb\nc")
+    'a\\x1b[31mb\\nc'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))

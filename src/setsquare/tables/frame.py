@@ -9,7 +9,8 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from importlib.util import find_spec
+from typing import Any, TypeAlias, cast
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -17,7 +18,7 @@ from narwhals.exceptions import DuplicateError
 from scipy import sparse
 
 from setsquare._typing import Array, BoolArray, Matrix, Table
-from setsquare.errors import InputError
+from setsquare.errors import InputError, MissingDependencyError
 from setsquare.tables.validation import refuse_lazy, refuse_masked
 
 #: Columns asked for: names, integer positions, one of either, or None for all.
@@ -256,3 +257,27 @@ def _nearest(name: str, names: Sequence[str]) -> str:
         return "did you mean " + " or ".join(repr(match) for match in close) + "?"
     more = ", …" if len(names) > 8 else ""
     return "the table has " + ", ".join(repr(other) for other in names[:8]) + more
+
+
+def backend_of(*tables: Any) -> str:
+    """Name of the first dataframe library among the inputs; pandas when there is none.
+
+    Examples
+    --------
+    >>> backend_of([1, 2], None)
+    'pandas'
+    """
+    for table in tables:
+        native = nw.from_native(table, eager_only=True, allow_series=True, pass_through=True)
+        if isinstance(native, nw.DataFrame | nw.Series):
+            return str(native.implementation.value)
+    return "pandas"
+
+
+def to_frame(columns: dict[str, list[Any]], backend: str) -> Table:
+    """Make a dataframe."""
+    if find_spec(backend) is None:
+        raise MissingDependencyError(
+            f"A table needs {backend}: pip install {backend}, or use to_dict(), which needs nothing."
+        )
+    return nw.from_dict(columns, backend=cast(Any, backend)).to_native()

@@ -20,7 +20,7 @@ import pytest
 import setsquare as sq
 from setsquare.document.formats import number, p_value
 from setsquare.errors import InputError, MissingDependencyError
-from setsquare.tables import dataframes as frames
+from setsquare.tables import frame as frames
 
 N = 300
 rng = np.random.default_rng(3)

@@ -20,8 +20,7 @@ from setsquare.glm.large import Krylov
 from setsquare.glm.newton import Frame
 from setsquare.glm.preparation import prepare
 from setsquare.glm.problem import Problem
-from setsquare.glm.solver import Status, solve
-from setsquare.glm.solver_choice import choose
+from setsquare.glm.solver import Status, choose, solve
 from setsquare.glm.sqp import Settings
 from setsquare.glm.wide import WideObjective, prepare_wide
 from setsquare.rows.wide import WideRows

@@ -9,8 +9,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 
 import setsquare as sq
 from setsquare.errors import InputError
-from setsquare.tables.outcome import Values, guess_family, read_family
-from setsquare.tables.positive import positive_class
+from setsquare.tables.outcome import Values, guess_family, positive_class, read_family
 
 RNG = np.random.default_rng(0)
 N = 600

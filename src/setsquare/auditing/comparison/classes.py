@@ -11,8 +11,7 @@ from setsquare.auditing.predictions import LABELS, Raw, read_predictions
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.notes import Note
-from setsquare.tables.outcome import MANY_CLASSES, refuse_text
-from setsquare.tables.positive import bears, class_name, positive_class, refuse_positive
+from setsquare.tables.outcome import MANY_CLASSES, bears, class_name, positive_class, refuse_positive, refuse_text
 
 
 def is_text(raw: Raw) -> bool:
@@ -30,7 +29,7 @@ def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family, positive: o
         Predictions; see :func:`align`.
     glm : Family
     positive : object, optional
-        Which of two classes is positive; see :func:`setsquare.tables.positive.positive_class`.
+        Which of two classes is positive; see :func:`setsquare.tables.outcome.positive_class`.
     """
     classes = _ordered_classes(outcome, given, glm)
     if len(classes) != 2 or glm.is_vector:

@@ -26,7 +26,7 @@ from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.notes import Note, describe, lead, message
-from setsquare.tables.dataframes import backend_of, to_frame
+from setsquare.tables.frame import backend_of, to_frame
 from setsquare.tables.outcome import read_family
 from setsquare.tables.validation import (
     check_alignment,

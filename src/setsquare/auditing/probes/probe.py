@@ -33,8 +33,7 @@ from setsquare.auditing.probes.result import ProbeResult, ProbeScore
 from setsquare.errors import InputError
 from setsquare.notes import Note
 from setsquare.projection import Projector
-from setsquare.tables.dataframes import backend_of
-from setsquare.tables.frame import dense
+from setsquare.tables.frame import backend_of, dense
 from setsquare.tables.validation import check_alignment, check_confidence, check_finite, check_max_rows, check_same_rows
 
 #: Squared correlations times n below this do not happen by chance: the rows were corrected on themselves.

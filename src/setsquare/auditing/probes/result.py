@@ -10,7 +10,7 @@ from setsquare.document import Document, Documented, Headline, section, table
 from setsquare.document.formats import percent
 from setsquare.errors import InputError
 from setsquare.notes import Note, describe
-from setsquare.tables.dataframes import to_frame
+from setsquare.tables.frame import to_frame
 
 
 @dataclass(frozen=True, slots=True)
