@@ -17,14 +17,15 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from setsquare import Problem, Solution, tables
-from setsquare._typing import Array, Table
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.families import Family, family
-from setsquare.glm.preparation import Prepared
-from setsquare.glm.solver import Status
+from setsquare.glm import Prepared, Status
 from setsquare.projection import Basis
-from setsquare.projection.basis import CONSTANT
-from setsquare.tables.frame import dense
+from setsquare.tables import dense
+from studies.arrays import Array, Table
+
+#: A column whose standard deviation is below this share of its mean is constant.
+CONSTANT = 1e-13
 
 
 @runtime_checkable

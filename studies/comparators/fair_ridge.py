@@ -19,14 +19,12 @@ import numpy as np
 from scipy.optimize import brentq
 
 from setsquare import Problem
-from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.families import Family
-from setsquare.glm.objective import Objective
-from setsquare.glm.preparation import Prepared, prepare
-from setsquare.glm.sqp import Iterate, Settings, kkt_residual, solve_sqp
+from setsquare.glm import Iterate, Objective, Prepared, Settings, kkt_residual, prepare, solve_sqp
 from setsquare.projection import Basis, protected_basis
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows import single_threaded_blas
+from studies.arrays import Array
 from studies.comparators import unfairness
 from studies.comparators.base import Fit, LinearComparator, split_coefficients
 

@@ -14,9 +14,9 @@ from importlib import import_module
 import numpy as np
 
 from setsquare import Problem, solve
-from setsquare._extras import require
-from setsquare._typing import Array
+from studies.arrays import Array
 from studies.comparators.base import Fit, LinearComparator, linear_fit
+from studies.requirements import require
 
 
 class _Remover(LinearComparator):

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from setsquare import Problem, solve
-from setsquare._typing import Array
-from setsquare.glm.objective import linear_predictor
-from setsquare.rows.blocks import Block, Sums
+from setsquare.glm import linear_predictor
+from setsquare.rows import Block, Sums
+from studies.arrays import Array
 
 if TYPE_CHECKING:
     from studies.comparators.fair_ridge import RidgePath

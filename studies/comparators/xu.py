@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import logit
 
 from setsquare import Problem, solve
-from setsquare._typing import Array
+from studies.arrays import Array
 from studies.comparators.base import Fit, LinearComparator, linear_fit
 
 

@@ -16,15 +16,11 @@ import numpy as np
 from scipy.optimize import brentq, fminbound, nnls
 
 from setsquare import Problem
-from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.families import Family
-from setsquare.glm.objective import Objective
-from setsquare.glm.preparation import Prepared, prepare
-from setsquare.glm.solver import Status
-from setsquare.glm.sqp import SINGULAR, Settings, kkt_residual, solve_sqp
-from setsquare.rows.blocks import single_threaded_blas
-from setsquare.rows.products import weighted_product
+from setsquare.glm import Objective, Prepared, Settings, Status, kkt_residual, prepare, solve_sqp
+from setsquare.rows import single_threaded_blas, weighted_product
+from studies.arrays import Array
 from studies.comparators.base import Fit, LinearComparator, max_correlation
 
 #: Relative KKT residual of a solution, and the promised reduction of the loss (a share of it) that rounding hides.
@@ -34,6 +30,9 @@ MAX_ITER = 100
 FACTOR, ACCURACY = 0.75, 1e-13
 #: Tolerance of R's ``optimize``, with which the paper's benchmark searched.
 R_TOLERANCE = float(np.finfo(float).eps ** 0.25)
+
+#: Eigenvalues below this share of the largest are rounding error.
+SINGULAR = 1e-9
 
 
 class Optimum(NamedTuple):

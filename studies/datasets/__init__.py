@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from setsquare.datasets import Dataset
-from setsquare.datasets.files import find
+from setsquare.datasets import Dataset, find
 from studies.datasets.chest_xrays import load_mimic_chest_xrays, load_nih_chest_xrays
 from studies.datasets.colored_mnist import load_colored_mnist
 from studies.datasets.faces import load_utkface

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from setsquare._extras import require
-from setsquare.datasets import Dataset
-from setsquare.datasets.files import locate
-from setsquare.datasets.loaders import read_parquet
-from setsquare.datasets.record import assemble
+from setsquare.datasets import Dataset, assemble, locate, read_parquet
 from setsquare.errors import InputError
 from studies.datasets.embeddings import MappedRows, map_file, read_npz
 from studies.datasets.registry import REGISTRY
+from studies.requirements import require
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,13 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from setsquare._extras import require
-from setsquare._typing import IntArray
-from setsquare.datasets import Dataset
-from setsquare.datasets.files import locate
-from setsquare.datasets.record import assemble
+from setsquare.datasets import Dataset, assemble, locate
 from setsquare.errors import InputError
+from studies.arrays import IntArray
 from studies.datasets.registry import REGISTRY
+from studies.requirements import require
 
 COLOURS = ("red", "green", "blue")
 

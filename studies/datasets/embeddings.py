@@ -11,8 +11,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from setsquare._typing import IntArray
 from setsquare.errors import InputError
+from studies.arrays import IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,10 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from setsquare.datasets import Dataset
-from setsquare.datasets.files import locate
-from setsquare.datasets.loaders import read_parquet
-from setsquare.datasets.record import assemble
+from setsquare.datasets import Dataset, assemble, locate, read_parquet
 from setsquare.errors import InputError
 from studies.datasets.embeddings import read_npz
 from studies.datasets.registry import REGISTRY

@@ -13,10 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from setsquare import Problem, Solution, audit, datasets, families, solve, tables
-from setsquare._extras import require
-from setsquare._typing import Array, IntArray
-from setsquare.datasets import DataFile
-from setsquare.datasets.files import find, locate
+from setsquare.datasets import DataFile, find, locate
+from studies.arrays import Array, IntArray
+from studies.requirements import require
 
 #: Rows of Adult (from 1) that the authors' benchmark drew.
 ADULT_ROWS = DataFile(
@@ -176,7 +175,7 @@ def known(record: Any) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from setsquare.auditing.comparison.performance import Interval
+    >>> from setsquare.auditing import Interval
     >>> known(Interval(1.0))
     {'estimate': 1.0}
     """

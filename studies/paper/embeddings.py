@@ -24,10 +24,10 @@ from setsquare import (
     audit,
     tables,
 )
-from setsquare._typing import Array
-from setsquare.auditing.comparison.performance import Metric, difference, interval, performance
+from setsquare.auditing import Metric, difference, interval, performance
 from setsquare.datasets import Dataset
-from setsquare.rows.blocks import mean_weight
+from setsquare.rows import mean_weight
+from studies.arrays import Array
 from studies.paper.benchmark_sets import known
 
 if TYPE_CHECKING:

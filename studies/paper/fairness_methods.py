@@ -6,9 +6,8 @@ import csv
 from functools import cache
 from typing import Any
 
-from setsquare._typing import Array
-from setsquare.datasets import DataFile
-from setsquare.datasets.files import find, locate
+from setsquare.datasets import DataFile, find, locate
+from studies.arrays import Array
 from studies.comparators import COMPARATORS, available
 from studies.paper import benchmark_sets
 from studies.paper.benchmark_sets import BenchmarkSet, Method

@@ -18,13 +18,10 @@ from rich.progress import Progress
 from scipy.special import expit
 
 from setsquare import Problem, audit, solve
-from setsquare._typing import Array
 from setsquare.families import binomial
-from setsquare.glm.mdmm import solve_mdmm
-from setsquare.glm.objective import Model, Objective
-from setsquare.glm.preparation import prepare
-from setsquare.glm.solver import Settings
+from setsquare.glm import Model, Objective, Settings, prepare, solve_mdmm
 from setsquare.projection import Projector
+from studies.arrays import Array
 from studies.paper import figures
 from studies.paper.cells import Cells
 from studies.paper.record import Record, Table

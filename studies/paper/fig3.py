@@ -12,10 +12,10 @@ import numpy as np
 from rich.progress import Progress
 
 from setsquare import audit
-from setsquare._typing import Array
 from setsquare.auditing import Effect
-from setsquare.datasets.files import find
+from setsquare.datasets import find
 from setsquare.errors import InputError
+from studies.arrays import Array
 from studies.paper import benchmark_sets, figures
 from studies.paper.benchmark_sets import BenchmarkSet, Method
 from studies.paper.catalogue import targets

@@ -16,8 +16,8 @@ import numpy as np
 from rich.progress import Progress
 from sklearn.preprocessing import SplineTransformer
 
-from setsquare._typing import Array, BoolArray
-from setsquare.auditing.evaluations.forest import forest_importances, forest_r2
+from setsquare.auditing import forest_importances, forest_r2
+from studies.arrays import Array, BoolArray
 from studies.paper import benchmark_sets, fairness_methods, figures
 from studies.paper.benchmark_sets import BenchmarkSet, Method
 from studies.paper.cells import Cells

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setsquare._extras import require
+from studies.requirements import require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from setsquare import Problem, audit, families, solve, tables
-from setsquare._typing import Array, BoolArray
-from setsquare.auditing.comparison.performance import interval, performance
+from setsquare.auditing import interval, performance
 from setsquare.datasets import Dataset
 from setsquare.errors import NotOrthogonalError
 from setsquare.projection import GeneralizedProjector, Projector
+from studies.arrays import Array, BoolArray
 from studies.datasets import load_movies
 from studies.paper.benchmark_sets import combined, known
 from studies.paper.movies_network import Correction, Network, Rows, Settings, evaluate, mean_with_dropout, train

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from setsquare.document.formats import p_value
+from setsquare.document import p_value
 from studies.paper.movies_models import CODINGS, FIT, LAYER, OFF, PAPER, PREDICTIONS, TEXT, TRAINED, UNSEEN, WITHOUT
 
 

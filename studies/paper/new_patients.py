@@ -14,9 +14,9 @@ from sklearn.model_selection import GroupKFold, GroupShuffleSplit
 from sklearn.preprocessing import StandardScaler
 
 from setsquare import LinearOrthogonalizer, OrthogonalGLMClassifier, PredictionOrthogonalizer, Problem, solve, tables
-from setsquare._typing import Array
-from setsquare.auditing.comparison.performance import interval
+from setsquare.auditing import interval
 from setsquare.families import binomial
+from studies.arrays import Array
 from studies.paper.cells import Cells
 from studies.paper.embeddings import Part, auc, correlation, logistic
 

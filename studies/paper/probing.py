@@ -11,7 +11,7 @@ from rich.progress import Progress
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from setsquare import LinearOrthogonalizer, probe, tables
-from setsquare._typing import Array
+from studies.arrays import Array
 from studies.comparators.removers import fit_leace
 from studies.paper.cells import Cells
 from studies.paper.embeddings import Part

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from setsquare.document.formats import number, p_value
+from setsquare.document import number, p_value
 
 #: A number, a sentence, or nothing.
 Cell: TypeAlias = str | float | int | None

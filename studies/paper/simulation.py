@@ -17,13 +17,11 @@ import numpy as np
 from scipy import stats
 
 from setsquare import Problem, Solution, solve
-from setsquare._typing import Array
-from setsquare.auditing.evaluations.glm import fit_glm
-from setsquare.auditing.protected import Protected
-from setsquare.datasets import make_synthetic
-from setsquare.datasets.synthetic import SyntheticFamily
+from setsquare.auditing import Protected, fit_glm
+from setsquare.datasets import SyntheticFamily, make_synthetic
 from setsquare.families import Family, family
 from setsquare.projection import Projector
+from studies.arrays import Array
 from studies.paper.catalogue import targets
 
 SEED = 2024

@@ -12,9 +12,9 @@ import numpy as np
 from rich.progress import Progress
 
 from setsquare import audit
-from setsquare._typing import Array
-from setsquare.auditing.comparison.performance import interval, performance
+from setsquare.auditing import interval, performance
 from setsquare.datasets import load_adult
+from studies.arrays import Array
 from studies.comparators import Xu, published_xu
 from studies.paper import benchmark_sets, figures
 from studies.paper.benchmark_sets import BenchmarkSet, Method, known

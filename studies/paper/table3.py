@@ -9,7 +9,7 @@ from typing import Any
 from rich.progress import Progress
 
 from setsquare import audit
-from setsquare.auditing.comparison.performance import Metric, difference, interval, performance
+from setsquare.auditing import Metric, difference, interval, performance
 from studies.paper import benchmark_sets, figures
 from studies.paper.benchmark_sets import Method
 from studies.paper.catalogue import targets

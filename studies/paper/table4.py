@@ -12,8 +12,8 @@ import numpy as np
 from rich.progress import Progress
 
 from setsquare import PrincipalComponents, audit
-from setsquare._typing import IntArray
 from setsquare.auditing import Effect
+from studies.arrays import IntArray
 from studies.datasets import load_utkface
 from studies.paper import embeddings, figures, probing
 from studies.paper.catalogue import targets

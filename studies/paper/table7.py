@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from setsquare._typing import Array
-from setsquare.auditing.evaluations.tensor import unit_correlations
+from setsquare.auditing import unit_correlations
+from studies.arrays import Array
 from studies.comparators import COMPARATORS, available
 from studies.paper import benchmark_sets, figures
 from studies.paper.benchmark_sets import BenchmarkSet

@@ -12,12 +12,16 @@ from setsquare.auditing.audit_models import audit_model
 from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.comparison.compare import Comparison, compare
+from setsquare.auditing.comparison.performance import Metric, difference, interval, performance
 from setsquare.auditing.confound_leakage import ConfoundLeakage
 from setsquare.auditing.correction import audit_correction
+from setsquare.auditing.evaluations.forest import forest_importances, forest_r2
+from setsquare.auditing.evaluations.glm import fit_glm
 from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, benjamini_hochberg, holm
-from setsquare.auditing.evaluations.tensor import EffectMap
+from setsquare.auditing.evaluations.tensor import EffectMap, unit_correlations
 from setsquare.auditing.probes.probe import probe
 from setsquare.auditing.probes.result import ProbeResult
+from setsquare.auditing.protected import Protected
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import Limits, Verdict
 
@@ -30,7 +34,9 @@ __all__ = [
     "EffectMap",
     "Evaluation",
     "Limits",
+    "Metric",
     "ProbeResult",
+    "Protected",
     "Test",
     "Verdict",
     "audit",
@@ -38,6 +44,13 @@ __all__ = [
     "audit_model",
     "benjamini_hochberg",
     "compare",
+    "difference",
+    "fit_glm",
+    "forest_importances",
+    "forest_r2",
     "holm",
+    "interval",
+    "performance",
     "probe",
+    "unit_correlations",
 ]

@@ -8,10 +8,18 @@ pass data on. Importing this package imports neither pandas nor any code that do
 from __future__ import annotations
 
 from setsquare.datasets.catalogue import available, describe, load, names
-from setsquare.datasets.loaders import load_adult, load_bank, load_compas, load_diabetes, load_health_retirement
-from setsquare.datasets.record import Dataset
+from setsquare.datasets.files import find, locate
+from setsquare.datasets.loaders import (
+    load_adult,
+    load_bank,
+    load_compas,
+    load_diabetes,
+    load_health_retirement,
+    read_parquet,
+)
+from setsquare.datasets.record import Dataset, assemble
 from setsquare.datasets.registry import DataFile, DatasetInfo
-from setsquare.datasets.synthetic import SyntheticData, make_synthetic
+from setsquare.datasets.synthetic import SyntheticData, SyntheticFamily, make_synthetic
 from setsquare.datasets.two_groups import TwoGroups, make_two_groups
 
 __all__ = [
@@ -19,16 +27,21 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "SyntheticData",
+    "SyntheticFamily",
     "TwoGroups",
+    "assemble",
     "available",
     "describe",
+    "find",
     "load",
     "load_adult",
     "load_bank",
     "load_compas",
     "load_diabetes",
     "load_health_retirement",
+    "locate",
     "make_synthetic",
     "make_two_groups",
     "names",
+    "read_parquet",
 ]

@@ -7,5 +7,17 @@ Results build documents (:mod:`setsquare.auditing.documents`); the command line 
 from __future__ import annotations
 
 from setsquare.document.document import Document, Documented, Headline, Section, plain, section, table, typed
+from setsquare.document.formats import number, p_value
 
-__all__ = ["Document", "Documented", "Headline", "Section", "plain", "section", "table", "typed"]
+__all__ = [
+    "Document",
+    "Documented",
+    "Headline",
+    "Section",
+    "number",
+    "p_value",
+    "plain",
+    "section",
+    "table",
+    "typed",
+]

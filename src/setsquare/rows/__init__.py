@@ -6,7 +6,22 @@ sum over rows is ``parts.reduce(kernel)``, wherever the parts live.
 
 from __future__ import annotations
 
+from setsquare.rows.blocks import Block, Sums, mean_weight, single_threaded_blas
 from setsquare.rows.passes import LocalParts, Parts, RowsInParts
+from setsquare.rows.products import weighted_product
 from setsquare.rows.stream import Stream, as_stream, is_dask_array, is_lazy
 
-__all__ = ["LocalParts", "Parts", "RowsInParts", "Stream", "as_stream", "is_dask_array", "is_lazy"]
+__all__ = [
+    "Block",
+    "LocalParts",
+    "Parts",
+    "RowsInParts",
+    "Stream",
+    "Sums",
+    "as_stream",
+    "is_dask_array",
+    "is_lazy",
+    "mean_weight",
+    "single_threaded_blas",
+    "weighted_product",
+]

@@ -13,7 +13,7 @@ from setsquare.tables.column import Level
 from setsquare.tables.column import complete_rows as complete
 from setsquare.tables.design import Design, Encoded
 from setsquare.tables.formula import Formula
-from setsquare.tables.frame import check_column, column_names, drop, filter_rows, n_rows, select, slice_rows
+from setsquare.tables.frame import check_column, column_names, dense, drop, filter_rows, n_rows, select, slice_rows
 from setsquare.tables.learn import learn, settle
 from setsquare.tables.summary import TableSeen, observe
 
@@ -30,6 +30,7 @@ __all__ = [
     "check_column",
     "column_names",
     "complete",
+    "dense",
     "drop",
     "filter_rows",
     "learn",
