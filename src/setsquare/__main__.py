@@ -1,5 +1,5 @@
 """``python -m setsquare``."""
 
-from setsquare.cli.app import main
+from setsquare.cli.arguments import main
 
 main()

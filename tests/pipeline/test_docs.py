@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import pytest
 import sklearn
 
-from setsquare.cli.app import main
+from setsquare.cli.arguments import main
 from setsquare.datasets.catalogue import LOADERS
 from setsquare.datasets.registry import REGISTRY
 from studies.comparators import COMPARATORS

@@ -8,13 +8,13 @@ columns from representations; ``compare`` puts several predictions side by side.
 
 from __future__ import annotations
 
+from setsquare.auditing.audit_corrections import audit_correction
 from setsquare.auditing.audit_models import audit_model
 from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.comparison.compare import Comparison, compare
 from setsquare.auditing.comparison.performance import Metric, difference, interval, performance
 from setsquare.auditing.confound_leakage import ConfoundLeakage
-from setsquare.auditing.correction import audit_correction
 from setsquare.auditing.evaluations.forest import forest_importances, forest_r2
 from setsquare.auditing.evaluations.glm import fit_glm
 from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, benjamini_hochberg, holm

@@ -13,11 +13,11 @@ from setsquare import tables
 from setsquare._typing import BoolArray, Table
 from setsquare.auditing.audit_predictions import audit, cluster_numbers
 from setsquare.auditing.cross_fit import allow_for_mutual_scores, mutual_scores
-from setsquare.auditing.determined import determines
 from setsquare.auditing.fold_bounds import allow_for_fit
 from setsquare.auditing.held_out import HeldOut, as_numbers
 from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
 from setsquare.auditing.protected import Protected
+from setsquare.auditing.protected_in_features import determines
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import judge
 from setsquare.notes import Note

@@ -12,9 +12,9 @@ from setsquare.auditing import AuditResult, Comparison
 from setsquare.auditing import audit as audit_predictions
 from setsquare.auditing import compare as compare_predictions
 from setsquare.cli.files import Source, open_source
-from setsquare.cli.options import Options
 from setsquare.cli.output import check_outputs, render_results
 from setsquare.cli.roles import decoded, read_roles, series, values
+from setsquare.cli.shared_options import Options
 from setsquare.cli.terminal import Screen, working
 from setsquare.document import Document
 from setsquare.notes import Note

@@ -12,7 +12,7 @@ from typing import Any
 from setsquare._extras import require
 from setsquare.auditing import AuditResult, Comparison
 from setsquare.cli.files import Source
-from setsquare.cli.options import Options
+from setsquare.cli.shared_options import Options
 from setsquare.document import Document, plain
 from setsquare.storage import check_targets
 

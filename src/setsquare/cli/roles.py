@@ -9,7 +9,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 
 from setsquare.cli.files import Source
-from setsquare.cli.options import Options
+from setsquare.cli.shared_options import Options
 from setsquare.errors import InputError
 from setsquare.notes import Note
 from setsquare.tables.roles import check_roles

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from setsquare._extras import require
-from setsquare.document import html, latex, markdown, text
+from setsquare.document import latex, markdown, notebook_html, text
 from setsquare.errors import InputError
 
 Section: TypeAlias = dict[str, Any]
@@ -133,15 +133,15 @@ class Document:
     def to_html(self, path: str | Path | None = None) -> str:
         """One page with figures that needs no network."""
         require("A report page needs", "jinja2")
-        from setsquare.document import page  # jinja2 is optional
+        from setsquare.document import html_page  # jinja2 is optional
 
-        return _written(page.render(self.to_dict()), path)
+        return _written(html_page.render(self.to_dict()), path)
 
     def __str__(self) -> str:
         return self.to_text()
 
     def _repr_html_(self) -> str:
-        return html.render(self.to_dict())
+        return notebook_html.render(self.to_dict())
 
 
 class Documented:

@@ -9,9 +9,9 @@ from setsquare.nn.audit import audit_layer
 from setsquare.nn.blinding import Blinded, blind
 from setsquare.nn.constraint import OrthogonalityConstraint
 from setsquare.nn.head import refit_head
+from setsquare.nn.layer import Orthogonalize
 from setsquare.nn.layer_fit import LayerFit, fit_layer
 from setsquare.nn.network_layers import LayerInfo, list_layers
-from setsquare.nn.orthogonalize import Orthogonalize
 
 __all__ = [
     "Blinded",

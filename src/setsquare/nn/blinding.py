@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.nn.layer import Inference, Orthogonalize, Where
 from setsquare.nn.moments import Momentum
 from setsquare.nn.network_layers import (
     check_layer,
@@ -21,7 +22,6 @@ from setsquare.nn.network_layers import (
     put_tensor,
     takes_protected,
 )
-from setsquare.nn.orthogonalize import Inference, Orthogonalize, Where
 
 #: Modules whose input is a pre-activation that the generalised projection can correct.
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}

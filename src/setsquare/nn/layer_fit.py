@@ -17,8 +17,8 @@ from setsquare.nn.distributed import sum_over_processes
 from setsquare.nn.functional import flatten, read_protected
 from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.generalized_solver import ProblemState, assemble, minimise, row_sums
+from setsquare.nn.layer import Orthogonalize
 from setsquare.nn.network_layers import call_model, eval_mode, takes_protected
-from setsquare.nn.orthogonalize import Orthogonalize
 from setsquare.tables.validation import refuse_constant_protected
 
 #: Largest correlation that may be left on the rows of the loader.

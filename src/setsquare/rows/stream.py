@@ -13,9 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 from setsquare import tables
 from setsquare._typing import Table
 from setsquare.errors import InputError
-from setsquare.rows.arrow import ArrowFiles, open_files
 from setsquare.rows.batches import open_batches
 from setsquare.rows.blocks import Block, n_cores
+from setsquare.rows.parquet import ArrowFiles, open_files
 from setsquare.rows.passes import LocalParts, Parts, Progress
 from setsquare.rows.scratch import ScratchParts, Store, scratch_folder
 

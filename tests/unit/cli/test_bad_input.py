@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from setsquare.cli.app import main
+from setsquare.cli.arguments import main
 
 
 @pytest.fixture

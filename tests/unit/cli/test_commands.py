@@ -16,7 +16,7 @@ import pyarrow.feather
 import pytest
 
 import setsquare as sq
-from setsquare.cli.app import main
+from setsquare.cli.arguments import main
 from setsquare.cli.terminal import Screen
 
 N = 800

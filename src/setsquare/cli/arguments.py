@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from setsquare import __version__
 from setsquare.cli.exit_code import run
-from setsquare.cli.options import Options
+from setsquare.cli.shared_options import Options
 from setsquare.errors import InputError
 
 app = App(
