@@ -32,8 +32,8 @@ def _can_grow(estimator: Any) -> bool:
 def _refuse_fitted_at_once(estimator: Any) -> None:
     if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
         raise InputError(
-            "This estimator was fitted with fit, which does not keep the moments that partial_fit updates: use "
-            "partial_fit from the first batch on."
+            "This estimator was fitted with fit, which does not keep the moments that partial_fit updates: start with "
+            "partial_fit instead."
         )
 
 
