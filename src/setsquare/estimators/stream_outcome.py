@@ -17,7 +17,7 @@ from setsquare.tables import Level
 from setsquare.tables.column import Column, Levels
 from setsquare.tables.validation import check_classes, refuse_missing_outcome
 
-#: Maximum number of classes.
+#: Maximum number of classes in a batch; a column with more values is not categorical.
 MANY_CLASSES = 1000
 
 

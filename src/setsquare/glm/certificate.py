@@ -248,7 +248,7 @@ def _descend(free: Objective, end: Iterate) -> tuple[Array, float | None]:
         step = _quasi_newton(H, pairs, -model.g)
         reduction = -0.5 * float(model.g @ step)
         near = float(np.abs(model.g).max(initial=0.0)) <= 0.01 * free.start.slope
-        if near and 0.0 <= reduction <= ROUGHLY.loss * abs(model.loss):  # add the predicted reduction
+        if near and 0.0 <= reduction <= ROUGHLY.loss * abs(model.loss):  # skip the last step
             return theta, model.loss - reduction
         trial = free.model(theta + step, None)
         if not trial.loss < model.loss:

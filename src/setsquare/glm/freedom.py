@@ -13,7 +13,7 @@ from setsquare.projection import Basis
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Block, Rows, is_sparse
 
-#: Canonical correlation with the protected columns up to which it is rounding error: the features are uncorrelated.
+#: Largest canonical correlation with the protected columns that counts as rounding error, and the features as free.
 UNREACHABLE = 1e-10
 #: Canonical correlation that is certainly more than rounding error.
 CLEAR = 1e-6

@@ -133,7 +133,7 @@ class Tally:
         return Sums(*(np.cumsum(part, axis=0)[::-1] for part in stacked))
 
     def without_few(self, correlations: Array, n_rows: int) -> tuple[float, int]:
-        """Largest correlation when up to 1 % of the rows are left out, and how many rows that takes."""
+        """Largest correlation when up to 1 % of the rows are left out, and the number of rows left out."""
         most = min(len(self.influence), max(1, int(MOST_SHARE * n_rows)), n_rows - 2)
         if most < 1:
             return 0.0, 0

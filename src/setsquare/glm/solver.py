@@ -182,7 +182,7 @@ def _is_plain(prepared: Prepared, end: Iterate, settings: Settings) -> bool:
 
 
 def _rank(prepared: Prepared, end: Iterate) -> tuple[bool, bool, float]:
-    """Sort key, worst criterion first: constraint not met, constraint dependent on few rows, loss."""
+    """Sort key of runs, lower is better: constraint not met, constraint dependent on few rows, loss."""
     left = associate(prepared, end)
     return (
         not is_met(prepared, end, left),

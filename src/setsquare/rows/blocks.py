@@ -138,7 +138,7 @@ class _Held:
         return self.blocks
 
 
-@dataclass(frozen=True)  # without slots: the blocks are cut when they are asked for
+@dataclass(frozen=True)  # without slots: the blocks are created on first access
 class ArrayRows(_Held):
     """Rows stored as arrays in memory.
 
@@ -180,7 +180,7 @@ class ArrayRows(_Held):
         return Block(view_rows(self.Z, rows), self.y[rows], self.Q[rows], self.weight[rows], offset, X)
 
     def keep(self) -> ArrayRows:
-        """Return the same: they are in memory."""
+        """Return self: the rows are in memory."""
         return self
 
 
@@ -196,7 +196,7 @@ class BlockRows(_Held):
         return sum(len(block.weight) for block in self.blocks)
 
     def keep(self) -> BlockRows:
-        """Return the same: they are in memory."""
+        """Return self: the rows are in memory."""
         return self
 
 

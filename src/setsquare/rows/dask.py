@@ -104,7 +104,7 @@ class DaskParts(Parts[T]):
 
 
 def open_dask(collection: Any) -> DaskFrame:
-    """Open a dask dataframe, or a dask array of two dimensions."""
+    """Open a dask dataframe or a two-dimensional dask array."""
     require("Dask collections need", "dask")
     if hasattr(collection, "columns"):
         return DaskFrame(tuple(collection.to_delayed()), tuple(map(str, collection.columns)), True)
@@ -178,7 +178,7 @@ def _read(table: Any, columns: tuple[str, ...]) -> Table:
     try:
         return pa.Table.from_pandas(table, preserve_index=False, nthreads=1)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return table  # types unknown to Arrow are handled by the design
+        return table  # types unknown to Arrow are read or refused by the design
 
 
 def _work(plan: Any, pieces: list[Piece]) -> list[Piece]:
