@@ -184,9 +184,9 @@ def test_an_error_names_the_partition_and_arrays_must_go_together() -> None:
         with pytest.raises(InputError, match=r"Column 'z0' has 1 infinite value.*partition 3"):
             OrthogonalGLMClassifier(protected=PROTECTED).fit(dd.from_pandas(table, npartitions=4), y="income")
         Z = da.zeros((100, 3), chunks=50)
-        with pytest.raises(InputError, match="outcome is a ndarray: give dask arrays"):
+        with pytest.raises(InputError, match="outcome is a ndarray: pass dask arrays"):
             OrthogonalGLMRegressor().fit(Z, np.zeros(100), protected=Z)
         with pytest.raises(InputError, match="protected has 90 rows but the features have 100"):
             OrthogonalGLMRegressor().fit(Z, Z[:, 0], protected=Z[:90])
-        with pytest.raises(InputError, match="is no table"):
+        with pytest.raises(InputError, match="is not a table"):
             Stream(Z[:, 0])

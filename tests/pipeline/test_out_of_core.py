@@ -152,7 +152,7 @@ def test_a_path_and_a_dataset_are_taken_as_they_are(tmp_path: Path) -> None:
 
 def test_batches_of_arrays_are_refused_because_positions_shift_when_columns_are_taken_out() -> None:
     stream = Stream([np.random.default_rng(0).normal(size=(50, 4))])
-    with pytest.raises(InputError, match="have no names to know them by again"):
+    with pytest.raises(InputError, match="have no column names"):
         OrthogonalGLMRegressor(protected=[0]).fit(stream, y="x3")
 
 
@@ -258,7 +258,7 @@ def test_mistakes_are_one_sentence_that_names_column_and_file(files: Path, tmp_p
         OrthogonalGLMClassifier(protected="~ sex * race").fit(stream, y="income")
     with pytest.raises(InputError, match="'income' has two roles"):
         OrthogonalGLMClassifier(protected=["income"]).fit(stream, y="income")
-    with pytest.raises(InputError, match='needs the rows in memory: use "sqp"'):
+    with pytest.raises(InputError, match='needs the rows in memory: use solver="sqp"'):
         OrthogonalGLMClassifier(protected=PROTECTED, solver="mdmm").fit(stream, y="income")
     with pytest.raises(InputError, match="must be numbers"):
         count.fit(stream, y="income")

@@ -165,7 +165,7 @@ def test_what_needs_all_rows_at_once_says_so() -> None:
     assert columns.n_rows == 4000 and columns.rows.in_memory() is None
     with pytest.raises(InputError, match="all rows of the stream at once: read the columns into memory"):
         _ = columns.values
-    with pytest.raises(InputError, match="all rows at once, and they are read in parts"):
+    with pytest.raises(InputError, match="all rows at once, but they are streamed"):
         all_rows(columns.rows)
 
 

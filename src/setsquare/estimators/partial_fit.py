@@ -1,4 +1,4 @@
-"""The linear correction learned batch by batch: joint moments of protected columns and features."""
+"""Incremental fit of the linear correction, from joint moments of protected columns and features."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from setsquare.tables.validation import read_weight, refuse_not_finite
 
 
 def _can_grow(estimator: Any) -> bool:
-    """Whether rows can be added to what was learned; otherwise the error gives the reason."""
+    """Whether rows can be added to the fit; the error gives the reason if not."""
     _refuse_fitted_at_once(estimator)
     return _by_moments(estimator)
 
@@ -32,14 +32,15 @@ def _can_grow(estimator: Any) -> bool:
 def _refuse_fitted_at_once(estimator: Any) -> None:
     if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
         raise InputError(
-            "This estimator was fitted to all rows at once, which keeps no moments: start with partial_fit."
+            "This estimator was fitted with fit, which does not keep the moments that partial_fit updates: start with "
+            "partial_fit instead."
         )
 
 
 def refuse_drop(missing: str) -> None:
-    """Refuse to drop rows in a transformer, which returns as many rows as it is given."""
+    """Raise for missing="drop" in a transformer, which must return as many rows as it receives."""
     if missing == "drop":
-        raise InputError('A transformer cannot drop rows: use missing="level", or drop them before.')
+        raise InputError('A transformer cannot drop rows: use missing="level", or drop them beforehand.')
 
 
 def _by_moments(estimator: Any) -> bool:
@@ -48,7 +49,7 @@ def _by_moments(estimator: Any) -> bool:
 
 
 class MomentFitting:
-    """Linear correction from moments: it can grow by batches, be merged, and read a stream."""
+    """Linear correction from moments, with incremental fits, merging and streams."""
 
     reader_: Reader
     moments_: Moments
@@ -59,10 +60,10 @@ class MomentFitting:
 
     @available_if(_can_grow)
     def partial_fit(self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None) -> Self:
-        """Learn from more rows.
+        """Update the fit with more rows.
 
-        The first batch decides on columns and levels; a level that only later ones have is an error, or counts as the
-        reference with ``unseen="pool"``. For all levels of a large table fit a :class:`setsquare.Stream` instead.
+        The first batch determines columns and levels. A level that first appears later raises an error, or counts as
+        the reference level with ``unseen="pool"``. To use all levels of a large table, fit a :class:`setsquare.Stream`.
 
         Parameters
         ----------
@@ -89,7 +90,7 @@ class MomentFitting:
         return self
 
     def merge(self, other: Self) -> Self:
-        """Add the rows that another estimator of the same columns has learned from.
+        """Add the rows to which another estimator of the same columns was fitted.
 
         Parameters
         ----------
@@ -102,7 +103,9 @@ class MomentFitting:
         for fitted in (self, other):
             check_is_fitted(fitted, "moments_")
         if self.reader_ != other.reader_:
-            raise InputError("The two estimators have different columns or levels: start both with the same levels.")
+            raise InputError(
+                "The two estimators have different columns or levels: include every level in the first batch of both."
+            )
         self._settle(self.moments_.merge(other.moments_))
         return self
 
@@ -127,13 +130,13 @@ class MomentFitting:
         return np.concatenate(list(stream.select(columns).parts().map(self.transform)))  # type: ignore[attr-defined]
 
     def _forget(self) -> None:
-        """Start over: ``fit`` does not add to earlier rows."""
+        """Discard earlier rows: ``fit`` starts over."""
         for name in ("moments_", "projector_"):
             self.__dict__.pop(name, None)
 
     def _check_moments(self) -> None:
         if not _by_moments(self):
-            raise InputError('Only using="protected" can be learned in batches: fit the rows in memory.')
+            raise InputError('Only using="protected" can be fitted in batches: pass all rows in memory to fit.')
         _refuse_fitted_at_once(self)
         refuse_drop(self._columns().missing)
 

@@ -1,4 +1,4 @@
-"""How an estimator reads a stream: one pass to learn levels, missing values and the outcome, then blocks of numbers."""
+"""Streams as estimator input: one pass learns levels, missing values and the outcome; later passes encode the rows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from setsquare.tables.validation import refuse_constant_protected
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which columns of a stream are what.
+    """Roles of the columns of a stream.
 
     Attributes
     ----------
     features, protected : tuple of str
-        Protected columns are among the features only where they are to be used.
+        The features include protected columns only if the model may use them.
     outcome, weight, offset : str or None
     """
 
@@ -57,11 +57,11 @@ class Roles:
 
 
 def assign(stream: Stream, y: Any, protected: Any, weight: Any, offset: Any, columns: Columns) -> Roles:
-    """Give each column of a stream its role; what has no other is a feature."""
+    """Assign a role to each column of a stream; columns without another role are features."""
     for what, value in (("y", y), ("sample_weight", weight), ("offset", offset)):
         if value is not None and not isinstance(value, str):
             raise InputError(
-                f"{what} must be the name of a column where the rows are a stream, not {type(value).__name__}."
+                f"{what} must be the name of a column if the rows are a stream, got {type(value).__name__}."
             )
         if value is not None:
             tables.check_column(value, stream.columns)
@@ -69,7 +69,7 @@ def assign(stream: Stream, y: Any, protected: Any, weight: Any, offset: Any, col
     taken = {y, weight, offset} | (set() if columns.use_protected else set(inside))
     features = tuple(name for name in stream.columns if name not in taken)
     if not features:
-        raise InputError("All columns of the stream are protected or have another role: give features beside them.")
+        raise InputError("No column of the stream is left as a feature: all are protected or have another role.")
     check_roles({"protected": inside, "y": (y,), "sample_weight": (weight,), "offset": (offset,)})
     return Roles(features, inside, y, weight, offset)
 
@@ -77,7 +77,7 @@ def assign(stream: Stream, y: Any, protected: Any, weight: Any, offset: Any, col
 def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[str, ...]:
     if (columns.protected is None) == (protected is None):
         raise InputError(
-            "Name the protected columns of a stream once: in the constructor (protected=[...]) or in fit "
+            "Name the protected columns of a stream once: either in the constructor (protected=[...]) or in fit "
             "(protected=[...])."
         )
     asked = columns.protected if protected is None else protected
@@ -85,14 +85,14 @@ def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[
         raise InputError("A formula needs the rows in memory: name the protected columns of a stream instead.")
     named = (asked,) if isinstance(asked, str | int) else asked
     if not isinstance(named, Sequence) or not len(named):
-        raise InputError("Protected columns of a stream are given by their names: protected=['sex', 'race'].")
+        raise InputError("Pass the protected columns of a stream by name, for example protected=['sex', 'race'].")
     names = tuple(stream.columns[name] if isinstance(name, int) else str(name) for name in named)
     for name in names:
         tables.check_column(name, stream.columns)
     if not stream.is_named and not all(name.startswith("protected") for name in names):
         raise InputError(
-            "Columns of arrays have no names to know them by again: give batches that are dataframes, or dask arrays "
-            "of features and, apart, of protected columns."
+            "Protected columns are identified by name, but batches that are arrays have no column names: use "
+            "dataframes, or pass features and protected columns as separate dask arrays."
         )
     return names
 
@@ -100,12 +100,14 @@ def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[
 def join_roles(
     X: Any, y: Any, protected: Any, weight: Any, offset: Any
 ) -> tuple[Stream, str | None, list[str] | None, str | None, str | None]:
-    """Put dask arrays of the same rows into one stream, and name what was an array of its own."""
+    """Join dask arrays with the same rows into one stream; return it with the names of the columns of each role."""
     given = {"outcome": y, "weight": weight, "offset": offset, "protected": protected}
     arrays = {"features": X} | {key: array for key, array in given.items() if array is not None}
     for key, array in arrays.items():
         if not is_dask_array(array):
-            raise InputError(f"The features are a dask array and {key} is a {type(array).__name__}: give dask arrays.")
+            raise InputError(
+                f"The features are a dask array, but {key} is a {type(array).__name__}: pass dask arrays for both."
+            )
     stream = Stream(join_arrays(arrays))
     outcome, weight, offset = (key if given[key] is not None else None for key in ("outcome", "weight", "offset"))
     names = [name for name in stream.names if name.startswith("protected")]
@@ -113,7 +115,7 @@ def join_roles(
 
 
 def note_columns(estimator: Any, stream: Stream, roles: Roles) -> None:
-    """Set what scikit-learn wants an estimator to know of the columns that it was fitted to."""
+    """Set scikit-learn's attributes for the fitted columns: ``n_features_in_`` and ``feature_names_in_``."""
     names = [name for name in stream.names if name in roles.coded]
     estimator.n_features_in_ = len(names)
     estimator.__dict__.pop("feature_names_in_", None)
@@ -122,7 +124,7 @@ def note_columns(estimator: Any, stream: Stream, roles: Roles) -> None:
 
 
 class Learned(NamedTuple):
-    """What one pass over a stream tells."""
+    """Result of the first pass over a stream."""
 
     reader: Reader
     table: TableSeen
@@ -130,7 +132,7 @@ class Learned(NamedTuple):
 
 
 def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcome | None = None) -> Learned:
-    """Learn levels, fills and the outcome in one pass over a stream of the columns that have a role."""
+    """Learn levels, fill values and the outcome in one pass over a stream of the columns that have a role."""
     cells = roles.protected if columns.coding == "cells" else ()
     look = partial(_look, roles, columns.missing, cells, outcome)
     table, seen = stream.parts().reduce(look, _merge)
@@ -171,15 +173,15 @@ def _complete(table: Table, columns: Sequence[str], missing: str) -> Table:
 
 
 def numbers(table: Table, name: str | None, what: str) -> Array | None:
-    """Column of numbers of a batch, where there is one; missing ones are refused by what uses it."""
+    """Numeric column of a batch, or None without a name; its missing values are checked where it is used."""
     return None if name is None else required_numbers(table, name, what)
 
 
 def required_numbers(table: Table, name: str, what: str) -> Array:
-    """Column of numbers of a batch."""
+    """Numeric column of a batch."""
     column = read_column(table, name)
     if not isinstance(column, NumericColumn):
-        raise InputError(f"The {what} column {name!r} must be numbers: convert it.")
+        raise InputError(f"The {what} column {name!r} must be numbers, but holds text or categories: convert it.")
     return column.values
 
 
@@ -196,7 +198,7 @@ def _values(name: str, table: Table) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Makes a block of numbers of a batch of a stream."""
+    """Encode a batch of a stream as a numeric block."""
 
     reader: Reader
     roles: Roles
@@ -204,12 +206,12 @@ class Encoder:
     total_weight: float
 
     def __call__(self, table: Table) -> Block:
-        """Block whose features stand behind a column of ones; new arrays each time."""
+        """Return a block of new arrays, whose features follow a column of ones."""
         features, roles = self.reader.features, self.roles
         assert features is not None
         table = _complete(table, roles.coded, features.missing)
         n, q, p = tables.n_rows(table), len(features.names), len(self.reader.protected.names)
-        # Column by column in memory, as tables are and as kernels want it.
+        # Column-major, as tables are stored and as kernels read it.
         A = np.empty((n, 1 + q + p), order="F")
         A[:, 0] = 1.0
         features.write(table, A[:, 1 : 1 + q])
@@ -217,7 +219,7 @@ class Encoder:
         y = self.outcome.code(read_column(table, str(roles.outcome)))
         weight, offset = numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset")
         w = np.full(n, 1.0 / self.total_weight) if weight is None else weight / self.total_weight
-        if weight is not None and not weight.all():  # whatever stands in such a row would enter as 0 times that
+        if weight is not None and not weight.all():  # values in such rows must not enter any sum
             rows = np.flatnonzero(weight)
             A, y, w, n = np.asfortranarray(A[rows]), y[rows], w[rows], len(rows)
             offset = None if offset is None else offset[rows]
@@ -233,7 +235,7 @@ def stream_problem(
     family: Family,
     l2: float,
 ) -> Problem:
-    """Problem of a stream of the columns that have a role, which was learned."""
+    """Build the problem for a stream of the columns that have a role, after its first pass."""
     reader = learned.reader
     assert reader.features is not None
     encoder = Encoder(reader, roles, outcome, outcomes.weight)

@@ -1,4 +1,4 @@
-"""Outcomes that are a column of a stream: numbers, or classes that only all batches together name."""
+"""Outcome columns of a stream: numeric, or classes that are known only after all batches are read."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from setsquare.tables import Level
 from setsquare.tables.column import Column, Levels
 from setsquare.tables.validation import check_classes, refuse_missing_outcome
 
-#: More numbers than this are no classes.
+#: Maximum number of classes in a batch; a column with more values is not categorical.
 MANY_CLASSES = 1000
 
 
 class Outcome(Protocol):
-    """How a column becomes the outcome of a problem."""
+    """Conversion of a column into the outcome of a problem."""
 
     def see(self, column: Column, weight: Array | None, offset: Array | None) -> Seen:
-        """Look at the column of a batch."""
+        """Summarise the column of a batch."""
         ...
 
     def settle(self, seen: Seen) -> tuple[Family, OutcomeSummary, Outcome, Any]:
-        """Family, summary, the way to code batches, and the classes if there are any, once all batches were seen."""
+        """Return family, summary, encoder of batches, and classes (or None), once all batches have been read."""
         ...
 
     def code(self, column: Column) -> Array:
@@ -39,13 +39,13 @@ class Outcome(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A summary of the outcomes, and for classes the weight of each level."""
+    """Summary of the outcomes, and for classes the weight of each level."""
 
     outcomes: OutcomeSummary
     weights: Mapping[Level, float]
 
     def merge(self, other: Seen) -> Seen:
-        """What the rows of both say."""
+        """Combine with the summary of other rows."""
         return Seen(
             self.outcomes.merge(other.outcomes),
             {
@@ -57,36 +57,36 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """An outcome that is a number."""
+    """Numeric outcome."""
 
     family: Family
 
     def see(self, column: Column, weight: Array | None, offset: Array | None) -> Seen:
-        """Look at the column of a batch; refuse values that the family cannot produce."""
+        """Summarise the column of a batch; raise for values outside the range of the family."""
         y = self.code(column)[:, 0]
         self.family.check_outcome(y if weight is None else y[weight > 0.0])
         return Seen(OutcomeSummary.of(y, weight, offset), {})
 
     def settle(self, seen: Seen) -> tuple[Family, OutcomeSummary, Outcome, Any]:
-        """Family, summary, the way to code batches, and no classes."""
+        """Return family, summary, encoder of batches, and no classes."""
         return self.family, seen.outcomes, self, None
 
     def code(self, column: Column) -> Array:
         """Outcome (b, 1) of a batch."""
         _refuse_missing(column)
         if isinstance(column, Levels):
-            raise InputError("The outcome must be numbers: convert it, or use OrthogonalGLMClassifier.")
+            raise InputError("The outcome must be numbers, not text: convert it, or use OrthogonalGLMClassifier.")
         return column.values[:, None]
 
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """An outcome that is a class; `names` are known once all batches were seen."""
+    """Categorical outcome; ``names`` are known once all batches have been read."""
 
     names: tuple[Level, ...] = ()
 
     def see(self, column: Column, weight: Array | None, offset: Array | None) -> Seen:
-        """Look at the column of a batch."""
+        """Summarise the column of a batch."""
         _refuse_missing(column)
         if isinstance(column, Levels):
             found, codes = column.levels, column.codes
@@ -94,20 +94,23 @@ class Classes:
             values, codes = np.unique(column.values, return_inverse=True)
             found = tuple(values.tolist())
         if len(found) > MANY_CLASSES:
-            raise InputError("The outcome has too many values to be classes: use OrthogonalGLMRegressor.")
+            raise InputError(
+                f"The outcome has {len(found)} different values in one batch, too many for classes (at most "
+                f"{MANY_CLASSES}): use OrthogonalGLMRegressor."
+            )
         weights = np.bincount(codes, weight, minlength=len(found))
         return Seen(
             OutcomeSummary.of(np.zeros(len(codes)), weight, offset), dict(zip(found, weights.tolist(), strict=True))
         )
 
     def settle(self, seen: Seen) -> tuple[Family, OutcomeSummary, Outcome, Any]:
-        """Family, summary, the way to code batches, and the classes."""
+        """Return family, summary, encoder of batches, and classes."""
         names = tuple(sorted(seen.weights))  # type: ignore[type-var]
         weights = np.array([seen.weights[name] for name in names])
         check_classes(names, bool(weights.all()))
         family = families.binomial if len(names) == 2 else families.multinomial
         if family.is_vector and seen.outcomes.offset is not None:
-            raise InputError("An offset for more than two classes needs the rows in memory: leave it out.")
+            raise InputError("An offset for more than two classes needs the rows in memory: load them, or omit it.")
         sums = weights if family.is_vector else weights[1:]
         whole = all(isinstance(name, float) and name == int(name) for name in names)
         classes = np.array([int(name) for name in names] if whole else names)  # type: ignore[arg-type]

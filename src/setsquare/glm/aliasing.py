@@ -1,9 +1,9 @@
-"""Which features are combinations of others, decided near the limit of the arithmetic.
+"""Detection of aliased features, accurate to near machine precision.
 
-A Gram matrix has half the digits of the features: ``start`` and ``end = start + duration``, in seconds over a year,
-look the same to it if durations are minutes. So a feature of which hardly anything lies outside the span of those
-before it is *residualised* on them, row by row, and the residuals decide: what is more than rounding is kept, in place
-of the feature itself, and has all its digits.
+A Gram matrix carries half the digits of the features: it cannot distinguish ``start`` from ``end = start + duration``,
+in seconds over a year, if durations are minutes. A feature that lies almost entirely in the span of earlier features
+is therefore *residualised* on them, row by row. If the residuals exceed rounding error, they replace the feature, at
+full precision; otherwise the feature is aliased.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from scipy.linalg import LinAlgError
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import Block, Rows, Sums, as_double, is_sparse
 
-#: Share of a feature's variance outside the span of earlier ones below which its residuals are looked at.
+#: Share of a feature's variance outside the span of earlier ones below which its residuals are computed.
 SUSPECT = 1e-6
 #: Standard deviation of the residuals, as a share of the feature's own, up to which it is aliased.
 ALIASED = 1e-7
-#: Roundings that a value may have behind it when it was computed from others.
+#: Number of rounding errors allowed for in a value that was computed from others.
 ROUNDINGS = 4.0
-#: Share of rows with a value from which a sparse feature is centred: it costs hardly more than it did.
+#: Share of nonzero rows from which a sparse feature is centred: storing it densely then costs little more.
 FILLED = 0.95
-#: Share of the mean below which a standard deviation is rounding; and where the mean was not taken off before.
+#: Ratio of standard deviation to mean below which a feature counts as constant: centred before, and not centred.
 CONSTANT, CONSTANT_SPARSE = 1e-13, 1e-7
 
 
 @dataclass(frozen=True, slots=True)
 class Separated:
-    """Features that can be told apart.
+    """Linearly independent features.
 
     Attributes
     ----------
     second : ndarray of shape (1 + q, 1 + q)
         Second moments of ones and the features in the rows.
     kept : ndarray of int
-        Features that are no combinations of earlier ones.
+        Features that are not linear combinations of earlier ones.
     unmix : ndarray of shape (q, q) or None
         The features in the rows are ``(Z - mean) @ unmix``; None where they are ``Z - mean``.
     """
@@ -53,16 +53,16 @@ class Separated:
 
 
 class Copies(NamedTuple):
-    """Features that are combinations of others, or nearly so.
+    """Features that are linear combinations of others, exactly or nearly.
 
     Attributes
     ----------
     free, suspect : ndarray of int
-        Features that can safely be told apart, and those whose residuals on these decide.
+        Clearly independent features, and features to be tested by their residuals on these.
     B : ndarray of shape (free, suspect)
-        Coefficients of that regression.
+        Regression coefficients of the suspects on the free features.
     mean : ndarray of shape (suspect,)
-        Mean of the residuals, once it is known.
+        Mean of the residuals, once known.
     """
 
     free: NDArray[np.intp]
@@ -75,14 +75,16 @@ def correlations(second: Array, mean: Array) -> tuple[Array, Array]:
     """Correlations of the features, and their standard deviations (1 for a constant)."""
     cross = second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])
     spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
-    # Rounding is not variation; where the mean could not be taken off before (sparse features) it is the larger.
+    # Rounding error is not variation; it is larger where the mean was not subtracted first (sparse features).
     varies = (spread > CONSTANT * np.abs(mean)) & (spread > CONSTANT_SPARSE * np.abs(second[0, 1:]))
     divisors = np.where(varies, spread, np.inf)
     return cross / np.outer(divisors, divisors), np.where(varies, spread, 1.0)
 
 
 def independent(gram: Array, limit: float) -> NDArray[np.intp]:
-    """Features of which more than ``limit`` of the variance is outside the span of those before; it is 1 or 0 in all.
+    """Features with more than ``limit`` of their variance outside the span of earlier ones.
+
+    ``gram`` has 1 on its diagonal, or 0 for a constant feature.
 
     Examples
     --------
@@ -96,7 +98,7 @@ def independent(gram: Array, limit: float) -> NDArray[np.intp]:
     except LinAlgError:
         pass
     rest, kept = gram.copy(), []
-    for j in range(len(gram)):  # eliminate column by column: what is left on the diagonal is unexplained variance
+    for j in range(len(gram)):  # after elimination the diagonal holds the unexplained variance
         if rest[j, j] > limit:
             kept.append(j)
             rest[j + 1 :, j + 1 :] -= np.outer(rest[j + 1 :, j], rest[j, j + 1 :] / rest[j, j])
@@ -110,17 +112,17 @@ def separate(
     rows: Rows,
     replace: Callable[[Copies], tuple[Rows, Array]],
 ) -> tuple[Separated, Rows]:
-    """Find the features that are combinations of others, and replace near copies by their residuals.
+    """Find features that are linear combinations of others, and replace near copies by their residuals.
 
     Parameters
     ----------
     second : ndarray of shape (1 + q, 1 + q)
         Second moments of ones and the features less ``mean`` in the rows.
     noise : ndarray of shape (q,)
-        What rounding does to a value of each feature.
+        Rounding error of a value of each feature.
     rows : Rows
     replace : callable
-        Takes copies; returns rows with residuals less their mean in place of the suspects, and their second moments.
+        Takes copies; returns rows with centred residuals in place of the suspects, and their second moments.
     """
     gram, scale = correlations(second, mean)
     total, unmix, lost = scale, np.eye(len(mean)), np.diag(gram) == 0.0
@@ -158,19 +160,19 @@ def _copies(gram: Array, scale: Array, lost: NDArray[np.bool_]) -> Copies:
 
 
 def residuals(Z: Matrix, copies: Copies) -> Array:
-    """What the suspects have that the free features do not tell; of features (n, 1 + q) behind a column of ones."""
-    C = np.zeros((Z.shape[1], len(copies.suspect)))  # one product copies no features
+    """Residuals of the suspects on the free features; ``Z`` (n, 1 + q) starts with a column of ones."""
+    C = np.zeros((Z.shape[1], len(copies.suspect)))  # a single product avoids copying the features
     C[1 + copies.free] = -copies.B
     C[1 + copies.suspect, range(len(copies.suspect))] = 1.0
     return np.asarray(Z @ C)
 
 
 def _residuals_of(rows: Rows, copies: Copies, limit: Array) -> tuple[Array, Array]:
-    """Mean and standard deviation of the residuals, from the rows themselves; exact where it may exceed ``limit``."""
+    """Mean and standard deviation of the residuals, computed row by row; exact where they may exceed ``limit``."""
     shift = np.zeros(len(copies.suspect))
     mean, square = rows.reduce(partial(_residual_sums, copies, shift))
     if ((mean**2 > 1e-2 * square) & (square > limit**2)).any():
-        shift = mean  # sparse features are not centred: once more, with all digits
+        shift = mean  # sparse features are not centred: repeat around the mean, at full precision
         mean, square = rows.reduce(partial(_residual_sums, copies, shift))
     return shift + mean, np.sqrt(np.maximum(square - mean**2, 0.0))
 
@@ -181,17 +183,17 @@ def _residual_sums(copies: Copies, shift: Array, block: Block) -> Sums:
 
 
 def centre_filled(Z: Matrix, mean: Array) -> Matrix:
-    """Take the means off sparse columns, (n, q), where they are not 0: those that have hardly a zero (``FILLED``).
+    """Centre the sparse columns (n, q) with a nonzero ``mean``: those with almost no zeros (``FILLED``).
 
-    Far from zero, squares lose the spread. A column with more zeros has a standard deviation of at least a fifth of its
-    mean.
+    Squares of values far from zero lose the variance to rounding. A column with more zeros has a standard deviation of
+    at least a fifth of its mean, and does not need centring.
     """
     columns = np.flatnonzero(mean)
     return _put_columns(Z, columns, as_double(Z[:, columns]).toarray() - mean[columns]) if len(columns) else Z
 
 
 def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
-    """A CSR matrix with other ``values`` (n, c) in some columns."""
+    """Return a CSR matrix with ``columns`` replaced by ``values`` (n, c)."""
     stay = np.ones(Z.shape[1])
     stay[columns] = 0.0
     place = sparse.csr_array((np.ones(len(columns)), (np.arange(len(columns)), columns)), (len(columns), Z.shape[1]))
@@ -201,7 +203,7 @@ def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
 
 
 def put_residuals(copies: Copies, block: Block) -> Block:
-    """Put residuals, less their mean, in place of the suspects; dense features are changed in place."""
+    """Replace the suspects by their centred residuals; dense features are changed in place."""
     R = residuals(block.Z, copies) - copies.mean
     if is_sparse(block.Z):
         return replace(block, Z=_put_columns(block.Z, 1 + copies.suspect, R))
@@ -210,11 +212,11 @@ def put_residuals(copies: Copies, block: Block) -> Block:
 
 
 def rounding(eps: float, mean: Array, second: Array) -> Array:
-    """Size of the rounding of a value of each feature, for values that are rounded to ``eps``."""
+    """Absolute rounding error of a value of each feature, given the relative rounding error ``eps``."""
     return np.asarray(eps * np.sqrt(mean**2 + 2.0 * mean * second[0, 1:] + np.diag(second)[1:]))
 
 
 def precision(Z: Matrix) -> float:
-    """Relative rounding of the features; what is stored in few digits may still be whole numbers."""
+    """Relative rounding error of the features; reduced for narrow types, which may hold exact whole numbers."""
     narrow = Z.dtype.kind == "f" and Z.dtype != np.float64
     return float(np.finfo(Z.dtype).eps) / 8.0 if narrow else float(np.finfo(float).eps)

@@ -1,4 +1,4 @@
-"""From where a solver ended to a solution with a certificate."""
+"""Certification: turn a solver's final iterate into a solution with a certificate."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from setsquare.glm.solution import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE, Cert
 from setsquare.glm.sqp import reduced_hessian, solve_reduced, solve_sqp
 from setsquare.rows.blocks import Block, Sums
 
-#: Curvature, relative to that of the intercept-only model, at which the data do not determine a direction at all.
+#: Curvature, relative to the intercept-only model, below which the data do not determine a direction.
 FLAT = 1e-5
-#: Mean slope of the activation, relative to that at the mean outcome, under which predictions have run to the edge of
-#: their range.
+#: Mean slope of the activation, relative to that at the mean outcome, below which predictions have saturated at the
+#: edge of their range.
 AT_THE_EDGE = 1e-3
-#: The same, where predictions do count as uncorrelated: only because there is next to nothing left of them.
+#: The same, for predictions measured as uncorrelated: below this they are so only because almost no variation is left.
 NOTHING_LEFT = 1e-9
-#: Size of the gradient of the violation, relative to the violation, at which it cannot be made smaller.
+#: Gradient of the constraint violation, relative to the violation, below which it cannot be reduced further.
 STUCK = 1e-4
 
 
-#: When a fit without the constraint is near enough: only its loss is asked for.
+#: Stopping rule of the unconstrained fit: only its loss is needed.
 ROUGHLY = Settings(max_iter=50, kkt=1e-5, loss=5e-7)
 
 
 class Measured(NamedTuple):
-    """What costs more than a reading of the rows, and how it is found depends on the solver.
+    """Solver-specific measurements that cost more than one pass over the rows.
 
     Attributes
     ----------
     curvature : float
-        Smallest curvature on the tangent space, relative to that of the intercept-only model.
+        Smallest curvature on the tangent space, relative to the intercept-only model.
     flat_directions : ndarray of shape (m, c)
-        Directions along which there is none.
+        Directions of zero curvature.
     loss_unconstrained : float
     """
 
@@ -54,7 +54,7 @@ class Measured(NamedTuple):
 
 
 def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | None = None) -> Solution:
-    """Write down what a solver found."""
+    """Build the solution and its certificate from the final iterate."""
     measured = measured or measure(prepared, end)
     problem, objective, basis = prepared.problem, prepared.objective, prepared.basis
     intercept, coef = prepared.coefficients(end.theta)
@@ -65,7 +65,7 @@ def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | 
     kkt = kkt_residual(objective, end.model, end.lam)
     status = Status.FLAT if flat and end.status is Status.CONVERGED else end.status
     if status in (Status.CONVERGED, Status.FLAT) and (kkt > MAX_KKT or curvature < MIN_CURVATURE):
-        status = Status.STALLED  # the last steps onto the constraint led away from the optimum again
+        status = Status.STALLED  # the final steps onto the constraint moved away from the optimum
     association = associate(prepared, end)
     if not is_met(prepared, end, association) and problem.has_offset and _is_stuck(prepared, end):
         status = Status.INFEASIBLE
@@ -96,13 +96,13 @@ def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | 
 
 
 def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple[Array, Array]:
-    """Coefficients as a user has them, in the contrasts that the objective works in."""
+    """Convert user-facing coefficients to the contrasts used by the objective."""
     intercept, coef = np.atleast_1d(intercept), np.atleast_2d(coef)
     n_outputs = problem.n_predictors + 1 if problem.family.is_vector else 1
     if intercept.shape != (n_outputs,) or coef.shape != (n_outputs, len(problem.feature_names)):
         raise InputError(
-            f"The start must have {n_outputs} intercept(s) and coefficients of the shape "
-            f"{(n_outputs, len(problem.feature_names))}, not {intercept.shape} and {coef.shape}."
+            f"start must contain {n_outputs} intercept(s) and coefficients of shape "
+            f"{(n_outputs, len(problem.feature_names))}, got shapes {intercept.shape} and {coef.shape}."
         )
     if not problem.family.is_vector:
         return intercept, coef
@@ -111,35 +111,36 @@ def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple
 
 
 def measure(prepared: Prepared, end: Iterate) -> Measured:
-    """Measure where the whole Hessian is at hand."""
+    """Measure curvature and unconstrained loss from the full Hessian."""
     loss = end.model.loss if prepared.basis is None else _unconstrained_loss(prepared, end)
     reduced, null = reduced_hessian(end.model)
     if not len(reduced):
         return Measured(np.inf, null, loss)
     values, vectors = np.linalg.eigh(reduced)
     values /= prepared.objective.start.curvature
-    limit = OPEN if end.status is Status.FLAT else FLAT  # a solver that stopped for want of curvature knows better
+    limit = OPEN if end.status is Status.FLAT else FLAT  # the solver already stopped for lack of curvature
     return Measured(float(values[0]), null @ vectors[:, np.abs(values) <= limit], loss)
 
 
 def is_met(prepared: Prepared, end: Iterate, association: Association) -> bool:
-    """Whether predictions are orthogonal, and not merely as all of them run to the edge of their range.
+    """Whether predictions are orthogonal other than by all of them saturating at the edge of their range.
 
-    An offset can leave no other way: the loss is then above that of the intercept-only model, and without bound.
+    With an offset, saturation can be the only way to meet the constraint: the loss then exceeds that of the
+    intercept-only model, without bound.
     """
     driven = prepared.problem.has_offset and end.model.loss > prepared.objective.start.loss
     return association.max_correlation <= MAX_CORRELATION and not (driven and level_of(prepared, end) < NOTHING_LEFT)
 
 
 def _is_stuck(prepared: Prepared, end: Iterate) -> bool:
-    """Whether the violation could fall no further: predictions ran to the edge of their range, or it is stationary."""
+    """Whether the violation cannot be reduced: it is stationary, or predictions have saturated."""
     c, J = end.model.c, end.model.J
     stationary = np.linalg.norm(J.T @ c) <= STUCK * np.linalg.norm(c) * end.model.steepness
     return bool(stationary or level_of(prepared, end) < AT_THE_EDGE)
 
 
 def _moved_features(prepared: Prepared, directions: Array) -> tuple[str, ...]:
-    """Features that move the linear predictor of their own rows along open directions."""
+    """Features that change the linear predictor along flat directions."""
     if not directions.shape[1]:
         return ()
     moved = np.max([np.abs(prepared.objective.raw(d)[1:]).max(axis=1) for d in directions.T], axis=0)
@@ -148,7 +149,7 @@ def _moved_features(prepared: Prepared, directions: Array) -> tuple[str, ...]:
 
 
 class Association(NamedTuple):
-    """How the predictions of a solution and the protected columns go together; see :class:`Certificate`."""
+    """Association between predictions and protected columns; see :class:`Certificate`."""
 
     max_correlation: float
     correlation_without: float
@@ -157,13 +158,14 @@ class Association(NamedTuple):
 
 
 def associate(prepared: Prepared, end: Iterate) -> Association:
-    """Measure correlations from the protected columns themselves and not from their basis: one reading of the rows."""
+    """Measure correlations with the protected columns themselves, not their basis, in one pass over the rows."""
     if prepared.basis is None:
         return Association(0.0, 0.0, 0, 0.0)
     level = level_of(prepared, end)
     with np.errstate(divide="ignore", invalid="ignore"):  # predictions beyond float64 have no correlation
         found = _tally(prepared, end, level < AT_THE_EDGE)
-        # The correlation of what varies by less is rounding. At the edge one class takes all, with few digits left.
+        # Below this spread a correlation is rounding error. At the edge one class has all the probability, and the
+        # others few digits.
         floor = Floor(1e-8 * level * prepared.problem.outcomes.spread, 0.0 if level < AT_THE_EDGE else 1e-6)
         left = found.correlations(prepared.basis.mean, floor)
     without = found.without_few(left, prepared.problem.n_rows)
@@ -171,9 +173,9 @@ def associate(prepared: Prepared, end: Iterate) -> Association:
 
 
 def level_of(prepared: Prepared, end: Iterate) -> float:
-    """Mean slope of the activation, as a share of that at the mean outcome, and 1 at most.
+    """Mean slope of the activation, relative to that at the mean outcome, capped at 1.
 
-    It tells predictions that are constant from those that an offset has driven to the edge of their range.
+    It separates constant predictions from predictions that an offset has driven to the edge of their range.
     """
     return min(1.0, end.model.steepness / prepared.objective.start.steepness)
 
@@ -184,7 +186,7 @@ def _tally(prepared: Prepared, end: Iterate, at_the_edge: bool) -> Tally:
     mean_x, mean_y, vector = prepared.basis.mean, objective.start.mean, problem.family.is_vector
     C = contrasts(problem.n_predictors + 1)
     means: Callable[[Array], Array] = problem.family.activation
-    # Near the constant prediction a difference from it has more digits; near the edge of the range the value itself.
+    # Near the constant prediction the difference from it is more accurate; near the edge, the value itself.
     reference = mean_y @ C.T + 1.0 / len(C) if vector else mean_y
     if at_the_edge:
         reference = np.zeros_like(reference)
@@ -200,12 +202,12 @@ def _tally(prepared: Prepared, end: Iterate, at_the_edge: bool) -> Tally:
 
 
 def _both_tails(eta: Array) -> Array:
-    """Probabilities of both classes: one of them has digits."""
+    """Probabilities of both classes: the smaller one keeps its relative precision."""
     return np.hstack([SIGMOID(eta), SIGMOID(-eta)])
 
 
 def _unconstrained_loss(prepared: Prepared, end: Iterate) -> float:
-    """Loss of the fit without the constraint, by quasi-Newton steps from the solution, or by a fit of its own."""
+    """Loss of the fit without the constraint, by quasi-Newton steps from the solution, or by a separate fit."""
     free = prepared.objective.unconstrained()
     if free.barrier:
         return min(follow(free, solve_sqp, None, ROUGHLY).end.model.loss, end.model.loss)
@@ -216,10 +218,10 @@ def _unconstrained_loss(prepared: Prepared, end: Iterate) -> float:
 
 
 def lowest_loss(free: Objective, end: Iterate, theta: Array, fit: Callable[[Array | None], Iterate]) -> float:
-    """Lowest loss of fits without the constraint, from ``theta`` and, where that may not be enough, from the start."""
+    """Lowest loss of unconstrained fits from ``theta`` and, where that may not be enough, from the default start."""
     losses = [end.model.loss, free.start.loss]
     settled = False
-    if end.model.loss <= free.start.loss:  # otherwise the solution is no place to begin at
+    if end.model.loss <= free.start.loss:  # otherwise the solution is a poor starting point
         found = fit(theta)
         losses.append(found.model.loss)
         settled = found.status in (Status.CONVERGED, Status.FLAT)
@@ -229,16 +231,16 @@ def lowest_loss(free: Objective, end: Iterate, theta: Array, fit: Callable[[Arra
 
 
 def _is_near(free: Objective, end: Iterate) -> bool:
-    """Whether the one optimum without the constraint may be some quasi-Newton steps away."""
+    """Whether the unique unconstrained optimum may be within reach of a few quasi-Newton steps."""
     return end.model.loss <= free.start.loss and free.family.is_convex
 
 
 def _descend(free: Objective, end: Iterate) -> tuple[Array, float | None]:
-    """Quasi-Newton steps from the solution: where they lead, and the loss if they got to the optimum.
+    """Take quasi-Newton steps from the solution; return the end point, and its loss if it is the optimum, else None.
 
-    They begin with the Hessian at hand, that of the Lagrangian, with open directions closed: a gradient costs an eighth
-    of another one. Multipliers can make that Hessian far too steep, and the predicted rest far too small: the gradient
-    itself has to be small as well.
+    They start from the available Hessian of the Lagrangian, with flat directions regularised: a gradient costs an
+    eighth of a new Hessian. Multipliers can make that Hessian far too large, and the predicted reduction far too small,
+    so the gradient itself must be small as well.
     """
     theta, model, pairs = end.theta, end.model, list[tuple[Array, Array]]()
     H = model.H if end.status is Status.CONVERGED else model.H + OPEN * free.start.curvature * np.eye(len(theta))
@@ -246,7 +248,7 @@ def _descend(free: Objective, end: Iterate) -> tuple[Array, float | None]:
         step = _quasi_newton(H, pairs, -model.g)
         reduction = -0.5 * float(model.g @ step)
         near = float(np.abs(model.g).max(initial=0.0)) <= 0.01 * free.start.slope
-        if near and 0.0 <= reduction <= ROUGHLY.loss * abs(model.loss):  # what the model foresees is that much better
+        if near and 0.0 <= reduction <= ROUGHLY.loss * abs(model.loss):  # skip the last step
             return theta, model.loss - reduction
         trial = free.model(theta + step, None)
         if not trial.loss < model.loss:

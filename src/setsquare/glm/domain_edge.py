@@ -1,10 +1,10 @@
-"""Links whose domain has an edge: a path of barriers to optima there, and a second start.
+"""Links with a bounded domain: barrier method for optima at the boundary, and a second start.
 
 With the log link a binomial mean must stay below one, and the optimum may lie where it reaches one in some rows. Newton
-steps that are cut short by the edge creep along it. So a barrier ``-tau log(edge - eta)`` keeps every row inside, and
-``tau`` falls in stages: each begins where the one before ended. The weights sum to one, so the loss at the end of a
-stage is at most ``tau`` above that of the optimum that it leads to. The barrier's slopes are the multipliers of the
-rows at the edge.
+steps cut short at the edge make slow progress along it. A barrier ``-tau log(edge - eta)`` therefore keeps every row
+inside, and ``tau`` decreases in stages, each started at the end of the previous one. The weights sum to one, so the
+loss at the end of a stage is at most ``tau`` above that of the optimum it leads to. The barrier's slopes are the
+multipliers of the rows at the edge.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from setsquare.glm.objective import Objective
 from setsquare.glm.solution import Status, Step
 
 Run = Callable[[Objective, Array | None, Settings], Iterate]
-#: Strengths of the barrier, as shares of the start's squared slope over its curvature, which has the unit of the loss.
-#: At the last one, losses were 1e-9 above the optimum; with less, the distance from the edge has too few digits.
+#: Barrier strengths, in units of the start's squared slope over its curvature, which has the unit of the loss.
+#: At the last one, losses were 1e-9 above the optimum; below it, the distance from the edge loses too many digits.
 STAGES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
-#: Relative gradient of the Lagrangian at which all stages but the last one end.
+#: Relative gradient of the Lagrangian at which all stages but the last stop.
 ROUGH = 1e-3
-#: Steps that a stage takes at most, but for the last one: 6 are usual.
+#: Maximum number of steps per stage, except the last; 6 are typical.
 MOST = 15
 
 
 class Reached(NamedTuple):
-    """Where a solver ended, and the objective that it worked on: with a barrier where it followed the path."""
+    """Final iterate of a run, and the objective it minimised, including the barrier if the path was followed."""
 
     end: Iterate
     objective: Objective
 
 
 def reach(objective: Objective, run: Run, theta: Array | None, settings: Settings) -> list[Reached]:
-    """Run a solver from ``theta``, or from the start; at an edge, do what else leads to the optimum.
+    """Run a solver from ``theta``, or from the default start, with fallbacks for links with a bounded domain.
 
-    Where the plain run ends without an optimum, the path of barriers is followed. Where it was cut short or the
-    Hessian bent downwards on the way, there may be a better optimum: a second run starts at the unconstrained one. In
-    300 random problems with canonical gamma, Tweedie and negative binomial links 15 had a better optimum than the
-    first run's. The second run found 6 of them, all among the 110 with such a step. In 900 problems with links without
-    an edge it found none of 5, so that these start once.
+    If the plain run ends without an optimum, the barrier path is followed. If a step was shortened or the Hessian was
+    indefinite on the way, a better optimum may exist: a second run starts at the unconstrained one. In 300 random
+    problems with canonical gamma, Tweedie and negative binomial links, 15 had a better optimum than that of the first
+    run. The second run found 6 of them, all among the 110 problems with such a step. In 900 problems with links
+    without an edge it found none of 5, so these start only once.
     """
     found = run_once(objective, run, theta, settings)
     if not np.isfinite(objective.edge):
@@ -59,18 +59,18 @@ def reach(objective: Objective, run: Run, theta: Array | None, settings: Setting
 
 
 def run_once(objective: Objective, run: Run, theta: Array | None, settings: Settings) -> list[Reached]:
-    """Run a solver from ``theta``, or from the start, whatever comes of it."""
+    """Run a solver once from ``theta``, or from the default start, without fallbacks."""
     return [Reached(run(objective, theta, settings), objective)]
 
 
 def follow(objective: Objective, run: Run, theta: Array | None, settings: Settings) -> Reached:
-    """Follow the path of barriers from ``theta``, or from the start; the loss at its end is that without a barrier."""
+    """Follow the barrier path from ``theta``, or from the default start; the final loss excludes the barrier."""
     theta = objective.start.theta if theta is None else theta
     unit = objective.start.slope**2 / objective.start.curvature
     trace: list[Step] = []
     for stage in STAGES:
         fenced = objective.fenced(stage * unit)
-        left = max(settings.max_iter - len(trace), 0)  # of the whole path
+        left = max(settings.max_iter - len(trace), 0)  # for the whole path
         rough = replace(settings, max_iter=min(left // 2, MOST), kkt=ROUGH, leaps=())
         end = run(fenced, theta, replace(settings, max_iter=left) if stage == STAGES[-1] else rough)
         theta = end.theta
@@ -84,5 +84,5 @@ def _is_optimum(end: Iterate) -> bool:
 
 
 def _met_trouble(end: Iterate) -> bool:
-    """Whether a step was cut short, or the Hessian bent downwards."""
+    """Whether a step was shortened, or the Hessian was indefinite."""
     return any(step.corrected or step.length < 1.0 for step in end.trace[1:])

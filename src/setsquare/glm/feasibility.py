@@ -1,4 +1,4 @@
-"""Points that meet the constraint where an offset makes them hard to find, or shows that there may be none."""
+"""Search for points that meet the constraint, for offsets that make them hard to find or rule them out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from setsquare.glm.newton import Settings
 from setsquare.glm.objective import Model, Objective, Values
 from setsquare.glm.sqp import UNREACHABLE
 
-#: Steps from one starting point, and starting points.
+#: Maximum number of steps per starting point, and number of starting points.
 MOST_STEPS, STARTS = 40, 6
 
 
 def feasible_points(objective: Objective, settings: Settings) -> Iterator[Array]:
     """Points at which predictions are orthogonal: from the intercept-only model, then from random points around it."""
-    rng = np.random.default_rng(0)  # the same points each time
+    rng = np.random.default_rng(0)  # fixed seed: the same points in every fit
     moving = np.ones(objective.n_parameters)
     moving[:: objective.to_raw.shape[1]] = 0.0
     for i in range(STARTS):
@@ -28,9 +28,9 @@ def feasible_points(objective: Objective, settings: Settings) -> Iterator[Array]
 
 
 def _approach(objective: Objective, theta: Array, moving: Array, settings: Settings) -> Array | None:
-    """Gauss-Newton steps onto the constraint with the intercepts held, which keep predictions from running to an edge.
+    """Gauss-Newton steps onto the constraint, with fixed intercepts so that predictions do not saturate.
 
-    What falls is the correlation, not the covariance: that of smaller predictions is smaller as well.
+    The steps reduce the correlation, not the covariance, which also shrinks with the predictions themselves.
     """
     model = objective.model(theta, None)
     for _ in range(MOST_STEPS):
@@ -51,7 +51,7 @@ def _approach(objective: Objective, theta: Array, moving: Array, settings: Setti
 
 
 def _step(model: Model, moving: Array) -> Array:
-    """Shortest step that meets the linearised constraint, as far as the features reach."""
+    """Shortest step that meets the linearised constraint, as far as the features allow."""
     U, s, Vt = np.linalg.svd(model.J * moving, full_matrices=False)
     reached = s > UNREACHABLE * model.steepness
     return np.asarray(-Vt[reached].T @ ((U[:, reached].T @ model.c) / s[reached]))

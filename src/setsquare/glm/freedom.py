@@ -1,4 +1,4 @@
-"""Whether protected columns leave any freedom to the features; where not, refuse before anything large is formed."""
+"""Check that a non-constant orthogonal prediction exists, before any large matrix is formed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from setsquare.projection import Basis
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Block, Rows, is_sparse
 
-#: Canonical correlation with the protected columns that is rounding: the features know nothing of them there.
+#: Largest canonical correlation with the protected columns that counts as rounding error, and the features as free.
 UNREACHABLE = 1e-10
-#: Canonical correlation that is certainly none by rounding.
+#: Canonical correlation that is certainly more than rounding error.
 CLEAR = 1e-6
-#: Protected columns from which it pays to look first whether they leave any freedom to the features.
+#: Number of protected columns from which the early check pays off.
 EARLY = 50
-#: Standard deviation of the predictions, as a share of the outcome's, that is as good as none.
+#: Standard deviation of the predictions, relative to the outcome's, up to which they count as constant.
 CONSTANT_FIT = 1e-6
 
 
 def check_freedom(basis: Basis, zq: Array, whitening: Array) -> None:
-    """Refuse features of which every combination is correlated with the protected columns.
+    """Raise if every combination of the features is correlated with the protected columns.
 
-    Counting would not do: features that are uncorrelated with all protected columns are free, however few they are.
+    Comparing counts is not enough: even a single feature that is uncorrelated with all protected columns can be used.
     ``zq`` are moments (q, r) of the scaled features with the basis, ``whitening`` (q, f) makes them orthonormal.
     """
     correlations = np.linalg.svd(whitening.T @ zq, compute_uv=False)
@@ -35,46 +35,49 @@ def check_freedom(basis: Basis, zq: Array, whitening: Array) -> None:
 
 
 def check_varies(basis: Basis | None, n_free: int, spread: float, outcome_spread: float) -> None:
-    """Refuse a constant fit where features are few: uncorrelated with the protected columns, but not independent."""
+    """Raise if the fit is constant and there are at most as many features as protected columns.
+
+    Features that are uncorrelated with the protected columns, but not independent of them, can lead to such a fit.
+    """
     if basis is not None and basis.rank >= n_free and spread <= CONSTANT_FIT * outcome_spread:
         refuse_no_freedom(f"{basis.rank} independent", n_free)
 
 
 def refuse_no_freedom(protected: str, n_free: int) -> None:
-    """Raise one sentence about features that have nothing left."""
+    """Raise the error for features without a non-constant orthogonal prediction."""
     raise InputError(
-        f"{protected} protected column(s) leave no freedom to the features (n_features = {n_free}): only a constant "
-        "prediction is orthogonal to them; give more features than protected columns, or fewer protected levels."
+        f"Only a constant prediction is orthogonal to the {protected} protected column(s), because there are only "
+        f"{n_free} usable feature(s): use more features than protected columns, or merge protected categories."
     )
 
 
 def is_early(n: int, q: int, p: int) -> bool:
-    """Whether it pays to look first whether p protected columns leave any freedom to q features."""
+    """Whether to run the early check for n rows, q features and p protected columns."""
     return p >= max(q, EARLY) and n > p
 
 
 def mixing(p: int, q: int) -> Array:
-    """Random combinations of p protected columns, a few more than there are features: (p, q + 5)."""
+    """Coefficients (p, q + 5) of random combinations of p protected columns, a few more than there are features."""
     return np.random.default_rng(0).choice([-1.0, 1.0], size=(p, q + 5))
 
 
 def refuse_early(problem: Problem) -> None:
-    """Refuse more protected columns than features have room for, before anything of their number squared is formed."""
+    """Raise if there are too many protected columns for the features, before any p x p matrix is formed."""
     q, p = len(problem.feature_names), len(problem.protected_names)
     if is_early(problem.n_rows, q, p):
         refuse_bound(problem.rows, q, p, mixing(p, q))
 
 
 def refuse_bound(rows: Rows, q: int, p: int, mix: Array | None = None) -> None:
-    """Refuse q features of which every combination is correlated with random combinations of p protected columns.
+    """Raise if every combination of the q features is correlated with random combinations of p protected columns.
 
-    Then it is correlated with the columns themselves. Where that is not clear, nothing is refused here. ``mix`` makes
-    the combinations, (p, q + 5); without it they stand in place of the protected columns.
+    It is then also correlated with the columns themselves. In doubtful cases nothing is raised. ``mix`` (p, q + 5)
+    forms the combinations; without it, the rows already hold them in place of the protected columns.
     """
     moments = rows.reduce(partial(_mixed_moments, q, mix), Moments.merge)
     S = moments.scatter / moments.weight
     if not np.isfinite(S).all():
-        return  # squares beyond float64 are refused later, by name
+        return  # a later check raises for overflowing squares, with the column names
     T, U = (_orthonormal(S[part, part], moments.mean[part]) for part in (slice(0, q), slice(q, None)))
     if T is None or U is None or not T.shape[1] or U.shape[1] < T.shape[1]:
         return
@@ -89,7 +92,7 @@ def _mixed_moments(q: int, mix: Array | None, block: Block) -> Moments:
 
 
 def _orthonormal(S: Array, mean: Array) -> Array | None:
-    """Map to an orthonormal basis of columns with these second moments; None where the rank is in doubt."""
+    """Map to an orthonormal basis of columns with these second moments; None if the rank is unclear."""
     spread = np.sqrt(np.maximum(np.diag(S), 0.0))
     varies = spread > 1e-10 * np.abs(mean)
     inverse = np.divide(1.0, spread, out=np.zeros_like(spread), where=varies)

@@ -1,7 +1,7 @@
-"""How predictions and protected columns go together, with and without the rows that the predictions' spread rests on.
+"""Correlation of predictions and protected columns, with and without the most influential rows.
 
-One pass over the rows gives both: sums over all rows but a few, and those few rows themselves. What is taken out of a
-sum after the fact would leave its rounding, so the few never enter it.
+One pass over the rows gives both: sums over all rows but a few, and those few rows themselves. Subtracting a row from a
+sum would leave its rounding error behind, so the influential rows are never added in the first place.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from setsquare._typing import Array, IntArray
 from setsquare.projection.basis import CONSTANT
 from setsquare.rows.blocks import Block
 
-#: Rows that are left out at most, and their largest share of all rows (one row is always left out).
+#: Maximum number of rows left out, and maximum share of all rows (one row is always left out).
 MOST_ROWS, MOST_SHARE = 10, 0.01
 
 
 class Floor(NamedTuple):
-    """Spread under which a prediction is constant and has no correlation: as such, and as a share of all classes'."""
+    """Spread below which a prediction counts as constant: absolute, and relative to the spread over all classes."""
 
     absolute: float
     relative: float
 
 
 class Sums(NamedTuple):
-    """Weighted sums of some rows: K predictions and p protected columns, both less a reference value.
+    """Weighted sums over rows of K predictions and p protected columns, both relative to a reference value.
 
     Shapes: ``weight`` (); ``total`` and ``square`` (K,); ``total_x`` and ``square_x`` (p,); ``cross`` (p, K).
     """
@@ -47,20 +47,20 @@ class Sums(NamedTuple):
         return cls(np.asarray(w.sum()), total, square, w @ x, w @ (x * x), x.T @ weighted)
 
     def plus(self, other: Sums) -> Sums:
-        """Sums of the rows of both."""
+        """Add the sums of other rows."""
         return Sums(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally:
-    """Sums over all rows but the most influential ones, and these rows; tallies of other rows can be added.
+    """Sums over all rows but the most influential ones, and those rows themselves; tallies can be added.
 
     Attributes
     ----------
     rest : Sums
-        Of the rows that are not listed.
+        Sums over the rows not listed.
     influence, weight : ndarray of shape (m,)
-        Of the listed rows, the most influential first: a row's share in the spread of the predictions.
+        Contribution of each listed row to the spread of the predictions, largest first, and its weight.
     gap : ndarray of shape (m, K)
     x : ndarray of shape (m, p)
     prediction, outcome : float
@@ -102,7 +102,7 @@ class Tally:
         return self.weight, self.gap, self.x
 
     def correlations(self, mean_x: Array, floor: Floor) -> Array:
-        """Largest |corr| of a protected column with a prediction: of all rows, and without the first listed ones.
+        """Largest |corr| of a protected column with a prediction: over all rows, and without the first listed ones.
 
         A protected column that varies by no more than the rounding of its mean ``mean_x`` has no correlation.
         """
@@ -119,7 +119,7 @@ class Tally:
         return np.asarray((covariance / divisor).max(axis=(1, 2), initial=0.0))
 
     def _without_each(self) -> Sums:
-        """Sums of all rows, then without the most influential one, the two most influential ones, and so on."""
+        """Sums over all rows, then without the most influential row, without the two most influential, and so on."""
         w, gap, x = self._listed
         rows = Sums(
             w,
@@ -133,7 +133,7 @@ class Tally:
         return Sums(*(np.cumsum(part, axis=0)[::-1] for part in stacked))
 
     def without_few(self, correlations: Array, n_rows: int) -> tuple[float, int]:
-        """Largest correlation that appears when up to a hundredth of the rows are left out, and how many those are."""
+        """Largest correlation when up to 1 % of the rows are left out, and the number of rows left out."""
         most = min(len(self.influence), max(1, int(MOST_SHARE * n_rows)), n_rows - 2)
         if most < 1:
             return 0.0, 0
@@ -142,7 +142,7 @@ class Tally:
 
 
 def tally_block(block: Block, gap: Array, mean_x: Array, mean_y: Array) -> Array:
-    """Tally of a block, wrapped so that sums over blocks add it up."""
+    """Tally of a block, wrapped in an array so that sums over blocks add it up."""
     x = np.subtract(np.asarray(block.X), mean_x, order="F")
     wrapped = np.empty(1, dtype=object)
     wrapped[0] = Tally.of(gap, x, block.weight, block.y - mean_y)
@@ -150,7 +150,7 @@ def tally_block(block: Block, gap: Array, mean_x: Array, mean_y: Array) -> Array
 
 
 def _largest(influence: Array) -> IntArray:
-    """Indices of the largest, in falling order."""
+    """Indices of the largest values, in decreasing order."""
     if len(influence) > MOST_ROWS:
         top = np.argpartition(influence, -MOST_ROWS)[-MOST_ROWS:]
         return top[np.argsort(-influence[top], kind="stable")]

@@ -1,7 +1,7 @@
-"""The model with nothing but an intercept beside the offset: where every fit begins, and what its loss is compared to.
+"""Intercept-only model (plus offset): starting point of every fit, and baseline for its loss.
 
-Without an offset the intercept is the link of the mean outcome. With one that varies it is the maximum-likelihood
-value, found by Newton steps in one unknown (classes minus one of them).
+Without an offset the intercept is the link of the mean outcome. With a varying offset it is the maximum-likelihood
+value, found by Newton's method in one unknown (K - 1 unknowns for K classes).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from setsquare.errors import InputError
 from setsquare.families import Family, contrasts
 from setsquare.rows.blocks import Block, Sums
 
-#: Newton steps at most; and the predicted reduction of the loss, as a share of it, at which they stop.
+#: Maximum number of Newton steps, and predicted relative reduction of the loss at which they stop.
 MOST_STEPS, SETTLED = 50, 1e-13
 
 
 class Point(NamedTuple):
-    """The intercept-only model at one intercept, in means over the rows.
+    """Intercept-only model at one value of the intercept, as means over the rows.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Point(NamedTuple):
     gradient : ndarray of shape (k,)
     hessian : ndarray of shape (k, k)
     slope : float
-        Mean size of the rows' slopes. Unlike the root of their mean square, it is bounded by the outcome at the
+        Mean norm of the rows' slopes. Unlike their root mean square, it is bounded by the outcome at the
         maximum-likelihood intercept: a row with a large offset does not inflate it.
     """
 
@@ -43,7 +43,7 @@ class Point(NamedTuple):
 
 
 def intercept_sums(family: Family, intercept: Array, block: Block) -> Sums:
-    """Sums of :class:`Point` over a block; without an offset a row stands for all."""
+    """Sums of :class:`Point` over a block; without an offset, terms shared by all rows are computed once."""
     eta = intercept[None] if block.offset is None else intercept + block.offset
     terms, w = family.terms(block.y, eta, np.zeros_like(eta)), block.weight
     size = np.sqrt(np.einsum("nk,nk->n", terms.slope, terms.slope))
@@ -57,18 +57,18 @@ def intercept_sums(family: Family, intercept: Array, block: Block) -> Sums:
 
 
 def _total(w: Array, values: Array) -> Array:
-    """Weighted sum over the rows, of which one may stand for all."""
+    """Weighted sum over the rows; a single row of ``values`` applies to all."""
     return np.asarray(np.tensordot(w, values, axes=1) if len(values) == len(w) else w.sum() * values[0])
 
 
 def point_of(sums: Sums) -> Point:
-    """Make a :class:`Point` of sums over all rows."""
+    """Build a :class:`Point` from sums over all rows."""
     loss, mean, gradient, hessian, slope = sums
     return Point(float(loss), mean, gradient, hessian, float(slope))
 
 
 def first_intercept(family: Family, average: Array, offset: Array | float, top: float) -> Array:
-    """Link of the mean outcome (k,) less the mean offset, inside the domain of the link for the largest offset."""
+    """Link of the mean outcome (k,) minus the mean offset, shifted into the link's domain for the largest offset."""
     intercept = link_of(family, average) - offset
     limit = family.activation.domain[1]
     if top + intercept[0] >= limit:
@@ -77,21 +77,21 @@ def first_intercept(family: Family, average: Array, offset: Array | float, top: 
 
 
 def link_of(family: Family, average: Array) -> Array:
-    """Linear predictors (k,) whose mean is ``average``, (1,), or the share of each class, (K,)."""
+    """Linear predictors (k,) that give the mean outcome ``average`` (1,), or the class shares ``average`` (K,)."""
     if family.is_vector:
         return np.asarray(contrasts(len(average)).T @ np.log(average))
     inverse, (low, high) = family.activation.inverse, family.activation.range
     assert inverse is not None  # every family has a link
     if not low < average[0] < high:
         raise InputError(
-            f"The outcome's mean is {average[0]:g}, which the {family.link} link of the {family.name} "
-            "family cannot reach: choose another link."
+            f"The mean of the outcome is {average[0]:g}, which is outside the range of the {family.name} family with "
+            f"the {family.link} link: choose another link."
         )
     return np.asarray(inverse(average))
 
 
 def steepness_at(family: Family, average: Array) -> float:
-    """Slope of the activation where its value is the mean outcome, whatever an offset makes of single rows."""
+    """Slope of the activation where its value is the mean outcome, regardless of any offset."""
     eta = link_of(family, average)[None]
     return float(np.trace(family.terms(np.zeros_like(eta), eta, np.zeros_like(eta)).mean_slope[0]))
 
@@ -99,22 +99,22 @@ def steepness_at(family: Family, average: Array) -> float:
 def fit_intercept(
     at: Callable[[Array], Point], family: Family, average: Array, first: Array, top: float
 ) -> tuple[Array, Point]:
-    """Maximum-likelihood intercept (k,) beside an offset, and the model there.
+    """Maximum-likelihood intercept (k,) of a model with an offset, and the model there.
 
     Parameters
     ----------
     at : callable
-        The model at an intercept: one reading of the rows.
+        Evaluates the model at an intercept, in one pass over the rows.
     family : Family
     average : ndarray
         Mean outcome, or share of each class.
     first : ndarray of shape (k,)
-        Where to begin.
+        Starting value.
     top : float
         Largest offset.
     """
     here, point = first, at(first)
-    if not np.isfinite(point.loss):  # the mean of the offset says little about rows far above it
+    if not np.isfinite(point.loss):  # rows with an offset far above the mean can overflow
         here = link_of(family, average) - top
         point = at(here)
     here, point = _matched_mean(at, family, average, here, point)
@@ -138,7 +138,7 @@ def fit_intercept(
 def _matched_mean(
     at: Callable[[Array], Point], family: Family, average: Array, here: Array, point: Point
 ) -> tuple[Array, Point]:
-    """Move by what the link of the mean prediction lacks: with a log link the means then agree, however far it was."""
+    """Shift the intercept so that the links of mean prediction and mean outcome agree; exact for a log link."""
     reached = point.mean if not family.is_vector else _shares(point.mean)
     low, high = family.activation.range
     if not ((low < reached) & (reached < high)).all():
@@ -154,7 +154,7 @@ def _shares(mean: Array) -> Array:
 
 
 def _step(point: Point) -> Array:
-    """A Newton step; where the loss bends downwards, with the size of its curvature."""
+    """Newton step, with the absolute values of the Hessian's eigenvalues."""
     values, vectors = np.linalg.eigh(point.hessian)
     size = np.maximum(np.abs(values), np.finfo(float).tiny)
     return np.asarray(-vectors @ ((vectors.T @ point.gradient) / size))

@@ -1,4 +1,4 @@
-"""Products with the Hessian in place of the Hessian: truncated conjugate gradients, Lanczos, a low-rank metric."""
+"""Matrix-free linear algebra: truncated conjugate gradients, Lanczos, and a low-rank preconditioning metric."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scipy.linalg import eigh_tridiagonal
 from setsquare._typing import Array
 
 Apply = Callable[[Array], Array]
-#: Curvature, as a share of the largest seen, that is not told from zero.
+#: Curvature, relative to the largest seen, that cannot be distinguished from zero.
 NO_CURVATURE = 1e-12
 
 
 class Descent(NamedTuple):
-    """What conjugate gradients found: ``x``, ``A x``, how many products it took, and why it ended."""
+    """Result of conjugate gradients: ``x``, ``A x``, number of products, and why it stopped."""
 
     x: Array
     Ax: Array
@@ -31,8 +31,8 @@ def conjugate_gradients(
 ) -> Descent:
     """Minimise ``x'Ax/2 - target'x`` on the range of a positive preconditioner, which may be a projection.
 
-    It ends when the residual is below ``tolerance`` (absolute, in the preconditioner's norm), or where A bends
-    downwards: there the step is the one that the curvature's size would give were it positive, as in ``sqp``.
+    It stops when the residual is below ``tolerance`` (absolute, in the preconditioner's norm), or in a direction of
+    negative curvature, where the step uses the absolute value of the curvature, as in ``sqp``.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def conjugate_gradients(
     x, Ax, residual = np.zeros_like(target), np.zeros_like(target), target
     z = precondition(residual)
     p, square = z, float(residual @ z)
-    size, largest = square, 0.0  # of p in the preconditioner's norm, in which z and the p before it are orthogonal
+    size, largest = square, 0.0  # of p in the preconditioner's norm, in which z and the previous p are orthogonal
     for count in range(max_products):
         if square <= tolerance**2:
             return Descent(x, Ax, count, False, True)
@@ -64,10 +64,10 @@ def conjugate_gradients(
 
 
 def lowest_curvature(apply: Apply, start: Array, left_out: Array, max_products: int) -> tuple[float, Array]:
-    """Smallest Ritz value of A and its vector, by Lanczos with full reorthogonalisation: at most so many products.
+    """Smallest Ritz value of A and its vector, by Lanczos with full reorthogonalisation.
 
-    It looks outside the span of the orthonormal columns of ``left_out`` (m, r). A Ritz value is never below the
-    smallest eigenvalue there, and comes down to it from above.
+    The search excludes the span of the orthonormal columns of ``left_out`` (m, r). A Ritz value is never below the
+    smallest eigenvalue on the remaining space, and converges to it from above.
 
     Examples
     --------
@@ -84,11 +84,11 @@ def lowest_curvature(apply: Apply, start: Array, left_out: Array, max_products: 
         w = apply(V[-1])
         diagonal.append(float(V[-1] @ w))
         basis = np.array(V)
-        for _ in range(2):  # once more removes what rounding left
+        for _ in range(2):  # the second pass removes rounding error
             w = w - basis.T @ (basis @ w)
             w = w - left_out @ (left_out.T @ w)
         size = float(np.linalg.norm(w))
-        if len(V) == max_products or size <= 1e-7 * max(map(abs, diagonal)):  # what is left is rounding
+        if len(V) == max_products or size <= 1e-7 * max(map(abs, diagonal)):  # the rest is rounding error
             break
         beside.append(size)
         V.append(w / size)
@@ -98,9 +98,9 @@ def lowest_curvature(apply: Apply, start: Array, left_out: Array, max_products: 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Symmetric operator ``S`` on coefficients: in coordinates ``theta = S x`` the Hessian is nearly a multiple of one.
+    """Symmetric operator ``S``: in coordinates ``theta = S x`` the Hessian is close to a multiple of the identity.
 
-    ``S = shrink_tail (1 - UU') + U diag(shrink) U'`` on the features of each predictor; intercepts are left alone.
+    ``S = tail (1 - UU') + U diag(shrink) U'`` on the features of each predictor; intercepts are unchanged.
 
     Attributes
     ----------
@@ -116,26 +116,26 @@ class Metric:
 
     @classmethod
     def plain(cls, q: int) -> Metric:
-        """The metric of standardised features."""
+        """Identity metric, for standardised features."""
         return cls(np.zeros((q, 0)), np.zeros(0))
 
     @classmethod
     def nystrom(cls, apply: Apply, q: int, rank: int, unit: float, rng: np.random.Generator) -> Metric:
-        """From a randomised low-rank approximation of ``A / unit``, for a positive operator A (q, q).
+        """Build the metric from a randomised Nyström approximation of ``A / unit``, for a positive operator A (q, q).
 
-        After Frangella, Tropp and Udell (2023): one product with ``rank`` random directions at once.
+        See Frangella, Tropp and Udell (2023): one product with ``rank`` random directions at once.
         """
         probes = np.linalg.qr(rng.normal(size=(q, rank)))[0]
         product = apply(probes) / unit
         values, vectors = np.linalg.eigh(probes.T @ product)
-        kept = values > 1e-10 * values[-1]  # no more directions than the features have
+        kept = values > 1e-10 * values[-1]  # at most the rank of the features
         if not kept.any():
             return cls.plain(q)
         U, s, _ = np.linalg.svd(product @ (vectors[:, kept] / np.sqrt(values[kept])), full_matrices=False)
         return cls(U, 1.0 / s, 1.0 / s[-1])
 
     def __call__(self, v: Array) -> Array:
-        """Apply it to vectors (m,) or columns (m, c) of all predictors' coefficients."""
+        """Apply the metric to coefficients of all predictors, (m,) or (m, c)."""
         if not len(self.shrink):
             return v
         out = v.reshape(len(v) // (1 + len(self.U)), 1 + len(self.U), -1).copy()

@@ -1,10 +1,10 @@
-"""The method of ``sqp`` for many features: products with the Hessian take the place of the Hessian.
+"""Matrix-free variant of ``sqp`` for many features, based on Hessian-vector products.
 
-The null space of the Jacobian is handled exactly, for there are few protected columns: ``J`` in the coordinates of a
+The null space of the Jacobian is handled exactly, because protected columns are few: ``J`` in the coordinates of a
 metric has a thin orthonormal basis ``Y``, and projected conjugate gradients work on ``1 - YY'``. They stop early far
-from the optimum, and where the Lagrangian bends downwards. The metric is that of standardised features until a step
-takes too many products; then it becomes a randomised low-rank approximation of the Hessian, for features such as
-embeddings have a spectrum that falls fast.
+from the optimum and in directions of negative curvature. The metric starts as the identity on standardised features.
+If a step takes too many products, it is replaced by a randomised low-rank approximation of the Hessian, which suits
+features with a fast-decaying spectrum, such as embeddings.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from setsquare.glm.solution import Status
 from setsquare.glm.sqp import UNREACHABLE
 from setsquare.glm.wide import WideObjective
 
-#: Products after which a step waits for a better metric, which costs about as much.
+#: Products after which the metric is improved, at about the same cost.
 PATIENCE = 20
-#: Products for a step at most; and for the smallest curvature.
+#: Maximum number of products per step, and for the smallest curvature.
 MOST_PRODUCTS, LANCZOS = 300, 30
-#: First and largest rank of the metric.
+#: Initial and maximum rank of the metric.
 RANK, MOST_RANK = 512, 1024
-#: Rows a feature that the metric is learned from.
+#: Rows per feature from which the metric is learned.
 SAMPLE = 4
 
 
 @dataclass(slots=True)
 class Krylov:
-    """Steps from products with the Hessian; it learns a metric on the way.
+    """Linear algebra of a step from Hessian-vector products, with a metric that is learned along the way.
 
     Attributes
     ----------
@@ -46,11 +46,11 @@ class Krylov:
     rough : bool
         Whether steps use products in single precision.
     rank : int
-        That was asked for when the metric was learned.
+        Rank requested when the metric was learned.
     n_lanczos : int
         Products for the smallest curvature.
     seen : tuple of float, float and ndarray
-        Loss where the smallest curvature was last looked for, what it was, and its direction.
+        Loss at the last search for the smallest curvature, the curvature found, and its direction.
     """
 
     objective: WideObjective
@@ -67,7 +67,7 @@ class Krylov:
         self.rough = self.objective.stands_rounding
 
     def frame(self, model: Model) -> Frame:
-        """Right inverse of the Jacobian, shortest in the metric, and an orthonormal basis (m, r) of its rows there."""
+        """Right inverse of the Jacobian, of minimum norm in the metric, and an orthonormal basis (m, r) of its rows."""
         J = self.metric(np.ascontiguousarray(model.J.T))
         Y, R = np.linalg.qr(J)
         U, s, Vt = np.linalg.svd(R)
@@ -76,17 +76,17 @@ class Krylov:
         return Frame(self.metric((Y / s[:rank]) @ Vt[:rank]), Y)
 
     def residual(self, model: Model, frame: Frame) -> float:
-        """Gradient of the Lagrangian relative to the slopes of the intercept-only model: the larger in two metrics."""
+        """Gradient of the Lagrangian relative to the slopes of the intercept-only model: the larger of two metrics."""
         gradient = model.g - model.J.T @ (frame.pinv.T @ model.g)
         largest = max(float(np.abs(gradient).max()), float(np.abs(self.metric(gradient)).max()))
         return largest / self.objective.start.slope
 
     def direction(self, model: Model, frame: Frame) -> Direction:
-        """A step by projected conjugate gradients, as exact as the distance from the optimum calls for."""
+        """Step by projected conjugate gradients, solved more accurately the closer the optimum."""
         normal = -frame.pinv @ model.c
         bent = model.H @ normal if normal.any() else normal
         target = -(model.g + bent)
-        target = target - model.J.T @ (frame.pinv.T @ target)  # what the projection removes would leave its rounding
+        target = target - model.J.T @ (frame.pinv.T @ target)  # projected first, to avoid rounding error
         size, slope = float(np.linalg.norm(self._tangent(frame, target))), self.objective.start.slope
         tolerance = max(min(0.1, np.sqrt(size / slope)) * size, 0.1 * self.settings.kkt * slope)
         final = self.rank >= min(len(self.metric.U), MOST_RANK)
@@ -97,24 +97,24 @@ class Krylov:
             tolerance,
             MOST_PRODUCTS if final else (1 + bool(self.rank)) * PATIENCE,
         )
-        if found.negative and self.rough:  # it may be no more than rounding
+        if found.negative and self.rough:  # negative curvature may be rounding error
             self.rough = False
             return self.direction(model, frame)
         if not (found.solved or found.negative or final):
             self._improve(model)
             return self.direction(model, self.frame(model))
         step, product, gain = normal + found.x, bent + found.Ax, float(target @ found.x)
-        small = gain <= 1e-6 * abs(model.loss)  # only then is it asked for, and it costs a reading of the rows
+        small = gain <= 1e-6 * abs(model.loss)  # needed only then, and it costs a pass over the rows
         curvature = gain / max(model.H.variance(found.x), np.finfo(float).tiny) if small else np.inf
         lam = -frame.pinv.T @ (model.g + product)
         return Direction(step, lam, float(step @ product), 0.5 * gain, curvature, found.negative)
 
     def opened(self, model: Model, frame: Frame, step: Array) -> Array:
-        """Nothing: products do not tell."""
+        """Zero: flat directions cannot be found from Hessian-vector products."""
         return np.zeros_like(step)
 
     def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
-        """Smallest curvature that a few Lanczos steps find, relative to the intercept-only model; its direction."""
+        """Smallest curvature found by a few Lanczos steps, relative to the intercept-only model, and its direction."""
         n_steps = min(self.n_lanczos, len(model.g) - frame.basis.shape[1])
         if not n_steps:
             return np.inf, model.g
@@ -130,7 +130,7 @@ class Krylov:
         return v - frame.basis @ (frame.basis.T @ v)
 
     def _improve(self, model: Model) -> None:
-        """Learn the metric from the Hessian at a point, of twice the rank if it was learned before."""
+        """Learn the metric from the Hessian at a point, with twice the rank if it was learned before."""
         q = len(self.metric.U)
         every = max(1, self.objective.rows.n_rows // (SAMPLE * q))
         self.rank = min(q, MOST_RANK, 2 * self.rank or RANK)
@@ -140,15 +140,15 @@ class Krylov:
 
 
 def solve_large(algebra: Krylov, theta: Array | None) -> Iterate:
-    """Run the method from ``theta``, by default from the model with nothing but an intercept."""
+    """Run the solver from ``theta``, by default from the intercept-only model."""
     return solve_newton(algebra.objective, algebra, theta, algebra.settings)
 
 
 def measure_large(algebra: Krylov, end: Iterate) -> Measured:
-    """Measure what a certificate needs beside the constraint, with products alone."""
+    """Measure curvature and unconstrained loss for the certificate from Hessian-vector products."""
     frame = algebra.frame(end.model)
     loss, curvature, vector = algebra.seen
-    if not abs(loss - end.model.loss) <= 1e-9 * abs(loss):  # a run that converged has looked for it already
+    if not abs(loss - end.model.loss) <= 1e-9 * abs(loss):  # a converged run has already computed it
         curvature, vector = algebra.lowest(end.model, frame)
     if end.status is Status.FLAT:
         vector = algebra.direction(end.model, frame).step
@@ -158,13 +158,13 @@ def measure_large(algebra: Krylov, end: Iterate) -> Measured:
 
 
 def _is_open(end: Iterate, curvature: float, vector: Array) -> bool:
-    """Whether predictions move along a direction without curvature; along collinear features they do not."""
+    """Whether predictions change along a direction of zero curvature; along collinear features they do not."""
     moved = end.model.H.variance(vector)
     return bool(moved > 1e-8 * (vector @ vector) and curvature <= FLAT * moved)
 
 
 def _unconstrained_loss(end: Iterate, algebra: Krylov) -> float:
-    """Loss of the fit without the constraint, from the solution on."""
+    """Loss of the fit without the constraint, started at the solution."""
     if not algebra.objective.n_constraints:
         return end.model.loss
     free = algebra.objective.unconstrained()

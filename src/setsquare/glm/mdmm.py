@@ -1,10 +1,10 @@
-"""The paper's optimiser: the modified differential multiplier method (Platt and Barr 1987), for fidelity.
+"""The paper's optimiser: the modified differential multiplier method (Platt and Barr 1987), for comparison.
 
     min over theta, max over lambda   loss + lambda A + zeta/2 A^2,       A = n |c|^2,  zeta = 1
 
-by simultaneous gradient descent and ascent on standardised features. The constraint is squared to need one multiplier
-only. Its gradient ``2 n J'c`` vanishes on the feasible set, so the multiplier is undefined there; and the closer it
-comes, the smaller are the steps that the growing penalty allows, so the loss stalls above its optimum. Use ``sqp``.
+by simultaneous gradient descent and ascent on standardised features. The constraint is squared so that one multiplier
+suffices. Its gradient ``2 n J'c`` vanishes on the feasible set, so the multiplier is undefined there. As the iterates
+approach that set, the growing penalty allows ever smaller steps, and the loss stalls above its optimum. Use ``sqp``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from setsquare.glm.objective import Model, Objective
 from setsquare.glm.solution import Status, Step
 
 DAMPING = 1.0
-#: One row of the trace for so many gradient steps.
+#: Gradient steps per row of the trace.
 TRACE_EVERY = 100
 
 
 def solve_mdmm(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
-    """Run gradient descent-ascent from ``theta``, by default from the model with nothing but an intercept."""
+    """Run gradient descent-ascent from ``theta``, by default from the intercept-only model."""
     theta = objective.start.theta if theta is None else theta
     model = objective.model(theta, np.zeros(objective.n_constraints))
     n, steepest, caution = objective.rows.n_rows, float(np.linalg.eigvalsh(model.H)[-1]), 1.0
@@ -31,7 +31,7 @@ def solve_mdmm(objective: Objective, theta: Array | None, settings: Settings) ->
     status = Status.MAX_ITER
     for iteration in range(settings.max_iter):
         A = n * float(model.c @ model.c)
-        # The largest rate that the curvature of loss and penalty allows, halved for good when a step explodes.
+        # Largest rate that the curvature of loss and penalty allows, permanently halved when a step diverges.
         penalty = 2.0 * n * (multiplier + 3.0 * DAMPING * A) * float(np.sum(model.J**2))
         rate = caution / (steepest + penalty)
         if iteration % TRACE_EVERY == 0:

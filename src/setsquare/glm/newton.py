@@ -1,8 +1,8 @@
-"""The loop of sequential quadratic programming, whatever the linear algebra of a step is.
+"""Main loop of sequential quadratic programming, independent of the linear algebra of a step.
 
-At each point the step is ``d = normal + tangent``: the normal part solves ``J d = -c``, the tangent part lowers the
-quadratic model on the null space of ``J``. A line search on ``loss + nu |c|`` with a second-order correction makes it
-converge from anywhere; Newton steps onto the constraint alone settle its last digits.
+At each point the step is ``d = normal + tangent``: the normal part solves ``J d = -c``, the tangent part minimises the
+quadratic model on the null space of ``J``. A line search on ``loss + nu |c|`` with a second-order correction makes the
+method converge from any start; final Newton steps on the constraint alone reduce it to rounding error.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from setsquare._typing import Array
 from setsquare.glm.objective import Model, Objective, Values
 from setsquare.glm.solution import MIN_CURVATURE, Status, Step
 
-#: Curvature, relative to that of the intercept-only model, under which the data hardly determine a direction.
+#: Curvature, relative to the intercept-only model, below which the data hardly determine a direction ("open").
 OPEN = 1e-3
-#: Predicted reduction of the loss, as a share of it, that rounding hides.
+#: Predicted relative reduction of the loss that is below rounding error.
 ROUNDING = 1e-15
-#: Predicted reduction, as a share of the loss, at which open directions are about all that is left.
+#: Predicted relative reduction of the loss at which mostly open directions remain.
 CLOSE = 1e-4
-#: Length of a step, in standard deviations of the linear predictor, that leaves the Hessian as good as it was.
+#: Length of a step, in standard deviations of the linear predictor, up to which the Hessian is reused.
 SAME = 1e-4
 #: Correlation with the basis up to which a point counts as near the constraint.
 NEAR = 0.1
@@ -30,7 +30,7 @@ NEAR = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """When to stop.
+    """Stopping rules.
 
     Attributes
     ----------
@@ -40,9 +40,9 @@ class Settings:
     correlation : float
         Largest correlation left between basis and predictions.
     loss : float
-        Predicted reduction of the loss, as a share of the loss, under which an open direction is no longer followed.
+        Predicted relative reduction of the loss below which an open direction is no longer followed.
     leaps : tuple of float
-        How many steps are tried at once along an open direction.
+        Step multiples tried along open directions.
     """
 
     max_iter: int = 100
@@ -53,7 +53,7 @@ class Settings:
 
 
 class Iterate(NamedTuple):
-    """Where a solver ended."""
+    """Final state of a solver."""
 
     theta: Array
     lam: Array
@@ -63,14 +63,14 @@ class Iterate(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Right inverse ``pinv`` (m, r) of the Jacobian, and what else of it the algebra of a step keeps in ``basis``."""
+    """Right inverse ``pinv`` (m, r) of the Jacobian, and a ``basis`` whose meaning depends on the algebra."""
 
     pinv: Array
     basis: Array
 
 
 class Direction(NamedTuple):
-    """A step with the multipliers, and what the quadratic model foresees.
+    """A step with its multipliers and the predictions of the quadratic model.
 
     Attributes
     ----------
@@ -79,9 +79,9 @@ class Direction(NamedTuple):
     bend : float
         ``step' H step``.
     reduction, curvature : float
-        Of the loss, and of the Lagrangian along the tangent part.
+        Predicted reduction of the loss, and curvature of the Lagrangian along the tangent part.
     corrected : bool
-        Whether the Hessian bent downwards.
+        Whether the Hessian was indefinite and had to be corrected.
     """
 
     step: Array
@@ -96,7 +96,7 @@ class Algebra(Protocol):
     """Linear algebra of a step."""
 
     def frame(self, model: Model) -> Frame:
-        """Work out the Jacobian's range."""
+        """Decompose the Jacobian."""
         ...
 
     def residual(self, model: Model, frame: Frame) -> float:
@@ -108,7 +108,7 @@ class Algebra(Protocol):
         ...
 
     def opened(self, model: Model, frame: Frame, step: Array) -> Array:
-        """Part of a step that leads where there is hardly any curvature; zero where that cannot be told."""
+        """Part of a step along directions of almost no curvature; zero if they are unknown."""
         ...
 
     def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
@@ -117,7 +117,7 @@ class Algebra(Protocol):
 
 
 def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, settings: Settings) -> Iterate:
-    """Run the method from ``theta``, by default from the model with nothing but an intercept."""
+    """Run the method from ``theta``, by default from the intercept-only model."""
     lam = np.zeros(objective.n_constraints)
     model = objective.start_model() if theta is None else objective.model(theta, lam)
     theta = objective.start.theta if theta is None else theta
@@ -129,7 +129,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         kkt = algebra.residual(model, frame)
         gap = float(np.abs(model.c).max(initial=0.0))
         trace.append(Step(iteration, model.loss, gap, kkt, length, corrected))
-        # What is left of the constraint by then is settled afterwards, and changes the gradient by no more than itself.
+        # The remaining violation is removed afterwards, and changes the gradient by no more than its own size.
         feasible = gap <= max(settings.kkt, settings.correlation) * max(model.spread, _constant(objective, model))
         if feasible and kkt <= settings.kkt:
             model = _with_multipliers(objective, theta, lam, model, frame)
@@ -145,7 +145,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             status = Status.FLAT
             break
         if direction.reduction <= ROUNDING * abs(model.loss) and gap >= 0.5 * before[0] and kkt >= 0.5 * before[1]:
-            status = Status.STALLED  # the numbers have no more digits
+            status = Status.STALLED  # at the limit of float64
             break
         before = gap, kkt
         if iteration == settings.max_iter:
@@ -173,7 +173,7 @@ def kkt_residual(objective: Objective, model: Model, lam: Array) -> float:
 
 
 def _penalty(nu: float, model: Model, direction: Direction) -> float:
-    """Raise the penalty until the step is a direction of descent of ``loss + nu |c|``."""
+    """Raise the penalty until the step is a descent direction of ``loss + nu |c|``."""
     violation = _norm(model.c)
     nu = max(nu, 1.5 * float(np.linalg.norm(direction.lam)))
     if violation > 0.0:
@@ -199,16 +199,16 @@ def _line_search(
     nu: float,
     confident: bool,
 ) -> _Taken | None:
-    """Halve the step until ``loss + nu |c|`` falls enough, each time straight on and then bent back to the constraint.
+    """Halve the step until ``loss + nu |c|`` decreases enough, each time without and with a second-order correction.
 
-    A constraint that curves strongly spoils a good step (Maratos); the bend is its second-order correction.
-    A full step is nearly always taken, unless the last one was cut short, so it gets its derivatives at once
-    (``confident``).
+    A strongly curved constraint can make the search reject good steps (Maratos effect); the correction (``bend``)
+    prevents this. A full step is nearly always accepted unless the last one was shortened, so its derivatives are
+    computed at once (``confident``).
     """
     violation = _norm(model.c)
     slope = float(model.g @ direction.step) - nu * violation
     merit = model.loss + nu * violation + 1e-14 * abs(model.loss)
-    near = len(model.c) > 0 and violation <= NEAR * model.spread  # far from the constraint there is nothing to bend to
+    near = len(model.c) > 0 and violation <= NEAR * model.spread  # no correction far from the constraint
 
     def accepts(point: Values | Model, length: float) -> bool:
         return bool(point.loss + nu * _norm(point.c) <= merit + 1e-4 * length * slope)
@@ -228,7 +228,7 @@ def _line_search(
             if not (near and np.isfinite(point.loss)):
                 continue
             bend = frame.pinv @ (point.c - (1.0 - length) * model.c)
-            if _norm(bend) > length * _norm(direction.step):  # no correction but another step, into the unknown
+            if _norm(bend) > length * _norm(direction.step):  # too long for a correction
                 continue
             trial = trial - bend
             point = objective.values(trial)
@@ -249,10 +249,10 @@ def _leap(
     nu: float,
     leaps: tuple[float, ...],
 ) -> _Taken | None:
-    """A step that is several times as long along open directions, if it lowers ``loss + nu |c|`` as it should.
+    """Extend a step several times along open directions, if ``loss + nu |c|`` decreases enough.
 
-    There the loss falls like ``exp(-t)`` and each Newton step adds 1 to ``t``; all of them together gain twice what the
-    quadratic model foresees of the first.
+    There the loss decreases like ``exp(-t)`` and each Newton step adds 1 to ``t``; all of them together gain twice what
+    the quadratic model predicts for the first.
     """
     opened = algebra.opened(model, frame, direction.step) if leaps else np.zeros(0)
     if _norm(opened) < 0.5 * _norm(direction.step):
@@ -260,7 +260,7 @@ def _leap(
     merit = model.loss + nu * _norm(model.c) - 1.5 * direction.reduction
     for length in leaps:
         trial = theta + direction.step + (length - 1.0) * opened
-        for _ in range(2):  # straight on, and then bent back to the constraint
+        for _ in range(2):  # without and with a step back to the constraint
             point = objective.values(trial)
             if point.loss + nu * _norm(point.c) <= merit:
                 return _Taken(trial, direction.lam, objective.model(trial, direction.lam), length)
@@ -269,18 +269,18 @@ def _leap(
 
 
 def _keeps_hessian(objective: Objective, step: Array) -> bool:
-    """Whether a step is so short that the Hessian is as good as before; near the edge of a domain none is."""
+    """Whether a step is short enough to reuse the Hessian; never for links with a bounded domain."""
     return _norm(step) <= SAME and not np.isfinite(objective.edge)
 
 
 def _norm(c: Array) -> float:
-    """Euclidean length, infinite instead of a warning where the squares overflow."""
+    """Euclidean norm without overflow of the squares; infinite for infinite entries."""
     largest = float(np.abs(c).max(initial=0.0))
     return largest * float(np.linalg.norm(c / largest)) if 0.0 < largest < np.inf else largest
 
 
 def _with_multipliers(objective: Objective, theta: Array, lam: Array, model: Model, frame: Frame) -> Model:
-    """The model with the Hessian of the multipliers that belong to it, if its own are not close to them."""
+    """Recompute the Hessian with the multipliers of this point, unless those in use are close to them."""
     right = -frame.pinv.T @ model.g
     if _norm(right - lam) <= 1e-4 * (1.0 + _norm(right)):
         return model
@@ -288,7 +288,7 @@ def _with_multipliers(objective: Objective, theta: Array, lam: Array, model: Mod
 
 
 def _escape(objective: Objective, algebra: Algebra, theta: Array, model: Model, frame: Frame) -> Array | None:
-    """From a stationary point that is no minimum, a point with a lower loss along its most negative curvature."""
+    """Leave a stationary point that is not a minimum along its most negative curvature; None if it is one."""
     value, direction = algebra.lowest(model, frame)
     if value >= MIN_CURVATURE:
         return None
@@ -304,7 +304,7 @@ def _escape(objective: Objective, algebra: Algebra, theta: Array, model: Model, 
 
 
 def _constant(objective: Objective, model: Model) -> float:
-    """Spread under which predictions are constant, unless an offset drove all of them to the edge of their range."""
+    """Spread below which predictions count as constant; smaller if an offset drove them to the edge of their range."""
     start = objective.start
     return 1e-6 * start.slope * min(1.0, model.steepness / start.steepness)
 
@@ -316,7 +316,7 @@ def _is_feasible(model: Model, settings: Settings, slack: float = 1.0) -> bool:
 def _retreat(
     objective: Objective, algebra: Algebra, theta: Array, lam: Array, model: Model, settings: Settings
 ) -> tuple[Array, Model]:
-    """Go back towards the start, which is feasible, until the constraint can be met: a solver got stuck at an edge."""
+    """Move back towards the feasible start until the constraint can be met, after getting stuck at an edge."""
     start = objective.start.theta
     for share in (0.9, 0.7, 0.5, 0.3, 0.1, 0.03):
         back = start + share * (theta - start)
@@ -329,14 +329,14 @@ def _retreat(
 def _restore(
     objective: Objective, algebra: Algebra, theta: Array, lam: Array, model: Model, settings: Settings
 ) -> tuple[Array, Model]:
-    """Newton steps onto the constraint alone: open directions make the last digits of ``c`` come slowly otherwise."""
+    """Newton steps on the constraint alone, because open directions slow the convergence of ``c`` to zero."""
     begin = theta
     for _ in range(50):
         if _is_feasible(model, settings) or not np.isfinite(model.loss):
             break
         gap = float(np.abs(model.c).max())
         step = -algebra.frame(model).pinv @ model.c
-        for halvings in range(20):  # a shorter one where the edge of a link's domain is near
+        for halvings in range(20):  # shorter near the edge of the link's domain
             trial = theta + 0.5**halvings * step
             point = objective.model(trial, None)._replace(H=model.H)
             if np.isfinite(point.loss) and float(np.abs(point.c).max()) < gap:

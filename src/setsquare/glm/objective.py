@@ -5,8 +5,8 @@
 
 with ``q`` an orthonormal, centred basis of the protected columns: the vector constraint of Corollary 1, not its square.
 
-Solvers see none of the rows. They work in *whitened* coordinates ``theta``, in which the features have mean zero and
-unit covariance, so that scale and collinearity of the features do not concern them:
+Solvers never access the rows. They work in *whitened* coordinates ``theta``, in which the features have mean zero and
+unit covariance, so they do not depend on the scale and collinearity of the features:
 ``[intercept; gamma] = to_raw @ theta``.
 """
 
@@ -26,7 +26,7 @@ from setsquare.rows.products import gram_and_product, weighted_gram
 
 
 class Values(NamedTuple):
-    """Loss and constraint at a point; ``spread`` is the standard deviation of the predictions there."""
+    """Loss and constraint at a point, and the standard deviation of the predictions (``spread``)."""
 
     loss: float
     c: Array
@@ -34,7 +34,7 @@ class Values(NamedTuple):
 
 
 class Model(NamedTuple):
-    """Everything up to second order at a point ``theta`` of length m, for r constraints (times classes minus one).
+    """Loss, constraint and derivatives at a point ``theta`` of length m, for r constraints (times classes minus one).
 
     Attributes
     ----------
@@ -42,12 +42,13 @@ class Model(NamedTuple):
     c : ndarray of shape (r,)
     spread : float
     steepness : float
-        Mean slope of the activation: the size of a Jacobian whose features follow the protected columns closely.
+        Mean slope of the activation: the scale of the Jacobian for features strongly correlated with the protected
+        columns.
     g : ndarray of shape (m,)
         Gradient of the loss.
     J : ndarray of shape (r, m)
         Jacobian of the constraint.
-    H : ndarray of shape (m, m), or an operator of that shape (see ``solvers.wide``)
+    H : ndarray of shape (m, m), or an operator of that shape (see ``glm.wide``)
         Hessian of the Lagrangian ``loss + lam'c``; it can be indefinite. Not computed (NaN) without multipliers.
     """
 
@@ -62,22 +63,22 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The model with nothing but an intercept, at its maximum-likelihood value: without an offset it is feasible.
+    """Intercept-only model at its maximum-likelihood value; feasible if there is no offset.
 
     Attributes
     ----------
     theta : ndarray of shape (m,)
     loss : float
     mean : ndarray of shape (k,)
-        Mean prediction there.
+        Mean prediction.
     slope, curvature : float
-        Mean size of the rows' slopes, and their mean curvature: what gradients and eigenvalues are compared to.
+        Mean norm of the rows' slopes, and their mean curvature: the reference for gradients and eigenvalues.
     steepness : float
-        Slope of the activation at the mean outcome: where the rows' mean slope is far smaller than that, predictions
-        have run to the edge of their range.
+        Slope of the activation at the mean outcome: if the mean slope over the rows is far smaller, predictions have
+        saturated at the edge of their range.
     sums : tuple of ndarray or None
-        The sums of :meth:`Objective.model` there. Second moments give them where every row has the same curvature: with
-        a canonical link and without an offset.
+        The sums of :meth:`Objective.model` at the start, if second moments give them: with a canonical link and
+        without an offset every row has the same curvature.
     """
 
     theta: Array
@@ -91,23 +92,23 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a solver is given.
+    """Loss and constraint as functions of whitened coordinates: the input of a solver.
 
     Attributes
     ----------
     rows : Summable
     family : Family
     to_raw : ndarray of shape (1 + q, m), or an operator of that shape
-        Takes whitened coordinates to intercept and coefficients of the features in ``rows``.
+        Maps whitened coordinates to intercept and coefficients of the features in ``rows``.
     penalty : ndarray of shape (m, m)
         Ridge in whitened coordinates.
     n_predictors : int
-        Linear predictors a row: 1, or classes minus one.
+        Linear predictors per row: 1, or classes minus one.
     n_basis : int
         Rank of the protected columns.
     start : Start
     barrier : float
-        Strength of a logarithmic barrier at the edge of the link's domain (``solvers.edge``); none by default.
+        Strength of a logarithmic barrier at the edge of the link's domain (``glm.domain_edge``); none by default.
     """
 
     rows: Summable
@@ -147,7 +148,7 @@ class Objective:
         return np.asarray(self.to_raw @ theta.reshape(self.n_predictors, -1).T)
 
     def values(self, theta: Array) -> Values:
-        """Loss and constraint at ``theta``: one reading of the rows."""
+        """Loss and constraint at ``theta``, in one pass over the rows."""
         raw = self.raw(theta)
 
         def kernel(block: Block) -> Sums:
@@ -161,7 +162,7 @@ class Objective:
         return Values(float(loss) + self._ridge(theta), c.T.ravel(), spread_of(total, square))
 
     def model(self, theta: Array, lam: Array | None) -> Model:
-        """Loss, constraint, gradient, Jacobian and (given multipliers) Hessian of the Lagrangian, in one reading."""
+        """Loss, constraint, gradient, Jacobian and (given multipliers) Hessian of the Lagrangian, in one pass."""
         raw = self.raw(theta)
         second = lam is not None
         multipliers = (lam if lam is not None else np.zeros(self.n_constraints)).reshape(self.n_predictors, -1).T
@@ -182,10 +183,10 @@ class Objective:
         return self._assemble(start.theta, start.sums)
 
     def _assemble(self, theta: Array, sums: Sums) -> Model:
-        """From sums over the rows to whitened coordinates."""
+        """Transform sums over the rows to whitened coordinates."""
         loss, c, total, square, steepness, g, J, *second = sums
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
-        with np.errstate(over="ignore", invalid="ignore"):  # outside the domain: the infinite loss says so
+        with np.errstate(over="ignore", invalid="ignore"):  # outside the domain the loss is infinite
             gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
             hessian = T.T @ second[0] @ T if second else np.full((k, k, m, m), np.nan)
         if self.penalty.any():
@@ -210,7 +211,7 @@ class Objective:
         return block.Q[:, : self.n_basis]
 
     def _constraint_sums(self, block: Block, mean: Array) -> Sums:
-        gap = mean - self.start.mean  # the basis has mean zero, so this changes nothing but the rounding
+        gap = mean - self.start.mean  # the basis has mean zero, so this only reduces rounding error
         weighted = block.weight[:, None] * gap
         return self._basis(block).T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap)
 
@@ -234,7 +235,7 @@ class Objective:
         return *self._unpack(product), H
 
     def _thin(self, block: Block, terms: RowTerms) -> Array:
-        """All that goes through a product with the features: slopes for the gradient, r columns a Jacobian."""
+        """Columns to be multiplied by the features: slopes for the gradient, r columns per Jacobian."""
         k, r, w = self.n_predictors, self.n_basis, block.weight[:, None]
         thin = np.empty((len(w), k + r * k * (k + 1) // 2), order="F")
         np.multiply(w, terms.slope, out=thin[:, :k])
@@ -262,7 +263,7 @@ def linear_predictor(block: Block, raw: Array) -> Array:
 
 
 def spread_of(total: Array, square: Array) -> float:
-    """Standard deviation of what has this mean and mean square, summed over the columns."""
+    """Standard deviation from means and mean squares, as the root of the variances summed over the columns."""
     if not np.isfinite(square).all():
         return math.inf
     return math.sqrt(max(float((square - total**2).sum()), 0.0))

@@ -1,4 +1,4 @@
-"""What rows say of outcome, weights and offset, mergeable over parts: all that a problem asks of its outcome."""
+"""Mergeable summary of outcome, weights and offset."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from setsquare.tables.validation import check_offset, check_weight_values
 
 @dataclass(frozen=True, slots=True)
 class OutcomeSummary:
-    """What rows say of outcome, weights and offset; of all rows, once merged.
+    """Summary of outcome, weights and offset over some rows; summaries of further rows can be merged.
 
     Attributes
     ----------
     n_rows : int
         Rows of positive weight.
     weight : float
-        Sum of the weights, or the number of rows.
+        Sum of the weights; without weights, the number of rows.
     mean : ndarray of shape (1,) or (K,)
         Weighted mean of the outcome; for classes, the share of each.
     scatter : float
@@ -29,7 +29,7 @@ class OutcomeSummary:
     offset : ndarray of shape (k,) or None
         Weighted sum of the offset.
     top : float
-        Its largest value.
+        Largest value of the offset.
 
     Examples
     --------
@@ -50,14 +50,14 @@ class OutcomeSummary:
 
     @classmethod
     def of(cls, y: Array, weight: Array | None = None, offset: Array | None = None) -> OutcomeSummary:
-        """Outcome (n,), or shares of classes (n, K), with weights (n,) and an offset (n,) or (n, k)."""
+        """Summarise an outcome (n,), or class shares (n, K), with weights (n,) and an offset (n,) or (n, k)."""
         w = np.ones(len(y)) if weight is None else weight
         check_weight_values(w)
         if offset is not None:
             check_offset(offset)
         Y, counted = y.reshape(len(y), -1), y if weight is None else y[w > 0.0]
         with np.errstate(over="ignore", invalid="ignore"):
-            total = float(w.sum())  # refused once all rows are read, should it be infinite
+            total = float(w.sum())  # if infinite, an error is raised after all rows are read
             mean = w @ Y / total if total > 0.0 else np.zeros(Y.shape[1])
             scatter = float(np.sum(w @ (Y - mean) ** 2))
         return cls(
@@ -72,7 +72,7 @@ class OutcomeSummary:
         )
 
     def merge(self, other: OutcomeSummary) -> OutcomeSummary:
-        """What the rows of both say."""
+        """Combine with the summary of other rows."""
         total = self.weight + other.weight
         share = other.weight / total if total > 0.0 else 0.0
         with np.errstate(over="ignore", invalid="ignore"):
@@ -90,7 +90,7 @@ class OutcomeSummary:
         )
 
     def of_classes(self, weights: Array) -> OutcomeSummary:
-        """Summary of an outcome that is a class, of which these are the weights, (K,); (1,) for the second of two."""
+        """Summary of a categorical outcome with these class weights (K,); for two classes, that of the second, (1,)."""
         share = weights / self.weight
         return replace(self, mean=share, scatter=self.weight * float(share @ (1.0 - share)), low=0.0, high=1.0)
 

@@ -1,4 +1,4 @@
-"""From a problem to an objective: features whitened, protected columns turned into a basis, the start worked out."""
+"""Preparation of a problem for the solvers: whitened features, basis of the protected columns, starting point."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Block, Rows, Sums, add_sums, as_double, is_sparse
 from setsquare.rows.products import gram_and_product
 
-#: Mean square under which float64 has lost digits of it.
+#: Mean square below which float64 loses digits.
 SMALLEST = 1e-290
-#: Curvature that a ridge must add to that of aliased features, which have none of their own, for them to be kept.
+#: Curvature that a ridge must add to an aliased feature, which has none of its own, for it to be kept.
 DETERMINED = 1e-10
 
 
@@ -57,20 +57,19 @@ class Prepared:
     problem : Problem
     objective : Objective
     basis : Basis or None
-        Of the protected columns.
+        Basis of the protected columns.
     mean : ndarray of shape (q,)
-        What was subtracted from the features in the objective's rows.
+        Values subtracted from the features in the objective's rows.
     scale : ndarray of shape (q,)
         Standard deviations of the features (1 for a constant one).
     gram : ndarray of shape (q, q) or None
-        Correlations of the features; None where they are too many to be formed.
+        Correlations of the features; None if there are too many features to form it.
     aliased : tuple of str
         Features that are linear combinations of earlier ones; without a ridge their coefficient is 0.
     label_share : float
         Share of the outcome's variance that the protected columns explain.
     unmix : ndarray of shape (q, q) or None
-        The features in the objective's rows are ``(Z - mean) @ unmix``, or ``Z - mean`` where it is None; see
-        ``aliasing``.
+        The features in the objective's rows are ``(Z - mean) @ unmix``, or ``Z - mean`` if None; see ``aliasing``.
     """
 
     problem: Problem
@@ -85,24 +84,24 @@ class Prepared:
 
     @property
     def rank_features(self) -> int | None:
-        """Number of linearly independent features, the intercept not counted; None where it is not known."""
+        """Number of linearly independent features, without the intercept; None if unknown."""
         return None if self.gram is None else len(self.mean) - len(self.aliased)
 
     @property
     def to_coef(self) -> Array:
-        """Matrix (q, m) from the coordinates of a predictor to coefficients of the features as they were given."""
+        """Matrix (q, m) from the coordinates of a predictor to coefficients of the original features."""
         T = np.asarray(self.objective.to_raw[1:])
         return T if self.unmix is None else self.unmix @ T
 
     def coefficients(self, theta: Array) -> tuple[Array, Array]:
-        """Intercepts (k,) and coefficients (k, q) on the scale of the features as they were given."""
+        """Intercepts (k,) and coefficients (k, q) on the scale of the original features."""
         raw = self.objective.raw(theta)
         coef = raw[1:].T if self.unmix is None else raw[1:].T @ self.unmix.T
         return raw[0] - coef @ self.mean, coef
 
     def theta(self, intercept: Array, coef: Array) -> Array:
         """Inverse of :meth:`coefficients`, up to aliased features: the point with the same linear predictor."""
-        assert self.gram is not None  # who does without it has coordinates of its own
+        assert self.gram is not None  # WidePrepared, which has none, overrides this
         ridge = self.problem.l2 / self.scale**2
         inner = coef if self.unmix is None else np.linalg.solve(self.unmix, coef.T).T
         scaled = (inner * self.scale).T
@@ -115,20 +114,20 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the first reading of the rows tells.
+    """Statistics from the first pass over the rows.
 
     Attributes
     ----------
     mean : ndarray of shape (q,)
-        Of the features.
+        Means of the features.
     filled : ndarray of shape (q,) or None
-        How many values of sparse features are stored.
+        Number of stored values of each sparse feature.
     moments : Moments
-        Of the protected columns and the outcome, side by side.
+        Joint moments of the protected columns and the outcome.
     null : tuple of arrays
         Sums of the intercept-only model; empty with an offset.
     eps : float
-        Relative rounding of the features.
+        Relative rounding error of the features.
     """
 
     mean: Array
@@ -138,7 +137,7 @@ class Survey:
     eps: float
 
     def merge(self, other: Survey) -> Survey:
-        """What the rows of both tell."""
+        """Combine with the statistics of other rows."""
         mean, *null = add_sums((self.mean, *self.null), (other.mean, *other.null))
         filled = None if self.filled is None or other.filled is None else self.filled + other.filled
         return Survey(mean, filled, self.moments.merge(other.moments), tuple(null), max(self.eps, other.eps))
@@ -146,18 +145,18 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """What a problem's first reading is good for.
+    """Results derived from the first pass over the rows.
 
     Attributes
     ----------
     found : Survey
     basis : Basis or None
-        Of the protected columns.
+        Basis of the protected columns.
     mean : ndarray of shape (q,)
-        What is to be taken off the features: their mean, but 0 for sparse ones, unless they have hardly a zero.
+        Values to subtract from the features: their means, but 0 for sparse features, unless these have almost no zeros.
     label_share : float
     intercept : ndarray of shape (k,)
-        Of the intercept-only model, which is ``null``.
+        Intercept of the intercept-only model ``null``.
     """
 
     found: Survey
@@ -168,12 +167,12 @@ class Surveyed:
     null: Point
 
     def start(self, problem: Problem, m: int, moments: Sums | None = None) -> Start:
-        """The intercept-only model for ``m`` coordinates a predictor; moments of the features spare a reading there."""
+        """Intercept-only model for ``m`` coordinates per predictor; moments of the features save a pass."""
         k, null, sums, mean = problem.n_predictors, self.null, None, self.null.mean
         if not problem.has_offset:
             average = self.found.moments.mean[None, -k:]
             terms = problem.family.terms(average, self.intercept[None], np.zeros((1, k)))
-            mean = terms.mean[0]  # to the last digit that of every row, so that none differs from it
+            mean = terms.mean[0]  # bitwise the mean of every row, so that no row differs from it
             if moments is not None and problem.family.link == "canonical":
                 sums = null_sums(null.loss, terms, *moments)
         theta = np.zeros((k, m))
@@ -183,9 +182,9 @@ class Surveyed:
 
 
 def survey(problem: Problem) -> Surveyed:
-    """Read the rows for means, a basis of the protected columns and the intercept-only model; refuse what is hopeless.
+    """Compute means, a basis of the protected columns and the intercept-only model; raise if no fit is possible.
 
-    It takes one reading; further ones with an offset, or where protected columns are nearly combinations of others.
+    This takes one pass over the rows, and more with an offset or with nearly collinear protected columns.
     """
     refuse_early(problem)
     q, p = len(problem.feature_names), len(problem.protected_names)
@@ -208,7 +207,7 @@ def _survey(q: int, family: Family, intercept: Array | None, block: Block) -> Su
     thin, w = is_sparse(block.Z), block.weight
     Z = block.Z if thin else block.Z[:, -q:]
     parts = [block.y] if block.X is None else [block.X, block.y]
-    A = np.empty((len(w), sum(part.shape[1] for part in parts)), order="F")  # what is asked then runs along memory
+    A = np.empty((len(w), sum(part.shape[1] for part in parts)), order="F")  # contiguous columns for the moments
     np.concatenate(parts, axis=1, out=A)
     null = () if intercept is None else intercept_sums(family, intercept, block)
     filled = np.bincount(Z.indices, minlength=q) if thin else None
@@ -216,7 +215,7 @@ def _survey(q: int, family: Family, intercept: Array | None, block: Block) -> Su
 
 
 def fit_null(problem: Problem) -> tuple[Array, Point]:
-    """Intercept of the intercept-only model beside an offset, and the model there: some readings of the rows."""
+    """Fit the intercept-only model with an offset, in several passes over the rows."""
     outcomes, family = problem.outcomes, problem.family
     assert outcomes.offset is not None
 
@@ -229,13 +228,13 @@ def fit_null(problem: Problem) -> tuple[Array, Point]:
 
 @dataclass(frozen=True, slots=True)
 class Centre:
-    """Makes a block what an objective reads: ones, features less ``mean``, and the basis of the protected columns."""
+    """Transform a block for the objective: ones, centred features, and the basis of the protected columns."""
 
     mean: Array
     basis: Basis | None
 
     def __call__(self, block: Block) -> Block:
-        """Return a new block; one that has its ones already was made for this reading, and is changed in place."""
+        """Return the transformed block; features that already have a column of ones are temporary: changed in place."""
         Q = block.Q if self.basis is None else self.basis.apply(np.asarray(block.X))
         return replace(block, Z=self._features(block.Z), Q=Q)
 
@@ -246,7 +245,7 @@ class Centre:
         if Z.shape[1] > len(self.mean):
             Z[:, 1:] -= self.mean
             return Z
-        # Column by column in memory: weights then run along the rows, not along a few features.
+        # Column-major, so that multiplying by weights runs along contiguous rows, not across a few features.
         centred = np.empty((Z.shape[0], 1 + Z.shape[1]), order="F")
         centred[:, 0] = 1.0
         np.subtract(Z, self.mean, out=centred[:, 1:])
@@ -254,7 +253,7 @@ class Centre:
 
 
 def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
-    """Whiten the features (or only standardise them), take a basis of the protected columns, set the objective up."""
+    """Whiten (or only standardise) the features, compute a basis of the protected columns, and build the objective."""
     surveyed = survey(problem)
     basis, mean = surveyed.basis, surveyed.mean.copy()
     rows: Rows = problem.rows.map(Centre(surveyed.mean, basis)).keep()
@@ -290,13 +289,13 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
 
 
 def check_squares(problem: Problem, squares: Array) -> None:
-    """Refuse features whose mean squares (q,) leave float64, at either end, and name them."""
+    """Raise if mean squares (q,) of features overflow or underflow float64, naming the features."""
     names = np.asarray(problem.feature_names, dtype=object)
     large = ~np.isfinite(squares)
     if large.any():
         raise InputError(
             f"Feature(s) {', '.join(names[large][:5])} have values so large that their squares exceed float64: rescale "
-            "or repair them."
+            "or correct them."
         )
     small = np.flatnonzero(squares < SMALLEST)
     if len(small):
@@ -310,7 +309,7 @@ def check_squares(problem: Problem, squares: Array) -> None:
 
 
 def _ends(columns: NDArray[np.intp], block: Block) -> tuple[Array, Array]:
-    """Smallest and largest value of some features, which are counted from the last."""
+    """Smallest and largest value of features given by negative column indices."""
     Z = block.Z[:, block.Z.shape[1] + columns]
     Z = Z.toarray() if is_sparse(Z) else Z
     return Z.min(axis=0), Z.max(axis=0)
@@ -321,7 +320,7 @@ def _wider(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array
 
 
 def feature_moments(block: Block) -> Sums:
-    """Moments of the features with themselves, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
+    """Moments of the features with each other, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
     k = block.y.shape[1]
     thin = block.weight[:, None] * np.hstack([block.y, block.Q])
     gram, product = gram_and_product(block.Z, block.weight, thin)
@@ -329,7 +328,7 @@ def feature_moments(block: Block) -> Sums:
 
 
 def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
-    """``T`` with ``T' gram T = I``, rows of other columns zero."""
+    """``T`` with ``T' gram T = I``, and zero rows for features outside ``columns``."""
     T = np.zeros((len(gram), len(columns)))
     if len(columns):
         upper = np.linalg.cholesky(gram[np.ix_(columns, columns)]).T
@@ -338,7 +337,7 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
 
 
 def null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
-    """The sums of :meth:`Objective.model` where all rows have the same mean and curvature."""
+    """The sums of :meth:`Objective.model` if all rows have the same mean and curvature."""
     mean, mean_slope, curvature = terms.mean[0], terms.mean_slope[0], terms.curvature[0]
     zero = np.zeros_like(mean)  # no prediction differs from the mean
     J, H = mean_slope[:, :, None, None] * zq.T, curvature[:, :, None, None] * second

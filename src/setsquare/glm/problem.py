@@ -1,4 +1,4 @@
-"""What is to be solved: rows of features, outcome and protected columns, and a family, checked once."""
+"""Problem to be solved: validated features, outcome, protected columns and family."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from setsquare.tables.validation import (
     refuse_zero_weight,
 )
 
-#: Share of the weight that leaves no other row a say; and the largest number whose square, summed, stays in float64.
+#: Share of the total weight at which a single row decides the fit, and largest value whose summed squares fit float64.
 LONE_WEIGHT, LARGEST = 1.0 - 1e-12, 1e153
 
 
@@ -35,30 +35,31 @@ class Problem:
     Parameters
     ----------
     features : ndarray or scipy.sparse matrix of shape (n, q)
-        ``Z``, without a column for the intercept, which is implied.
+        ``Z``, without an intercept column; the intercept is implied.
     outcome : ndarray of shape (n,) or (n, K)
-        ``y``; for the multinomial family class numbers 0, 1, ..., K - 1, or shares of K classes.
+        ``y``; for the multinomial family, class numbers 0, 1, ..., K - 1, or shares of K classes.
     protected : ndarray of shape (n, p) or None
-        ``X``; without it the fit is the ordinary one.
+        ``X``; without it the fit is an ordinary GLM.
     family : str or Family
     weight : ndarray of shape (n,), optional
         Sample weights, of any scale.
     offset : ndarray of shape (n,) or (n, K), optional
-        Added to the linear predictor (the log of an exposure).
+        Added to the linear predictor (for example the log of an exposure).
     l2 : float
-        Ridge: ``l2/2 |gamma|^2`` is added to the mean loss; the intercept is free.
+        Ridge penalty: ``l2/2 |gamma|^2`` is added to the mean loss; the intercept is not penalised.
     feature_names, protected_names : sequence of str, optional
-        For messages and certificates.
+        Names used in messages and certificates.
     quasi : bool
-        Take the outcome as it is, even where the family cannot produce it (a probability of 1.02): the estimating
-        equations need only means that are in range.
+        Accept outcomes outside the range of the family (for example a probability of 1.02): the estimating equations
+        only require that the means are in range.
 
     Attributes
     ----------
     rows : Rows
-        The rows that count: features, coded outcome and offset, protected columns, weights that sum to one; no basis.
+        Rows of positive weight: features, coded outcome and offset, protected columns, weights that sum to one; no
+        basis.
     outcomes : OutcomeSummary
-        Of these rows.
+        Summary of the outcome in these rows.
 
     Examples
     --------
@@ -87,7 +88,7 @@ class Problem:
     def __post_init__(self) -> None:
         Z = self.features.tocsr() if is_sparse(self.features) else _array(self.features, "feature", np.float16)
         if Z.ndim != 2 or 0 in Z.shape:
-            raise InputError(f"The features need at least one row and one column, not the shape {Z.shape}.")
+            raise InputError(f"The features must have at least one row and one column, got shape {Z.shape}.")
         X = None if self.protected is None else _array(self.protected, "protected column")
         X = X[:, None] if X is not None and X.ndim == 1 else X
         names = tuple(self.feature_names) or tuple(f"z{j}" for j in range(Z.shape[1]))
@@ -114,15 +115,15 @@ class Problem:
         l2: float = 0.0,
         quasi: bool = False,
     ) -> Problem:
-        """Problem whose rows live elsewhere; ``features``, ``outcome`` and the other arrays are then None.
+        """Problem whose rows are not arrays in memory; ``features``, ``outcome`` and the other arrays are then None.
 
         Parameters
         ----------
         rows : Rows
-            Features behind a column of ones, coded outcome (b, k), protected columns, weights that sum to one over all
-            blocks, offset; without a basis. Each reading must make them anew, because they are changed in place.
+            Features after a column of ones, coded outcome (b, k), protected columns, weights that sum to one over all
+            blocks, offset; without a basis. Each pass must create new blocks, because they are changed in place.
         outcomes : OutcomeSummary
-            Of all rows.
+            Summary over all rows.
         """
         problem = object.__new__(cls)
         _set(problem, dict.fromkeys(each.name for each in fields(cls)))
@@ -133,12 +134,12 @@ class Problem:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows that count."""
+        """Number of rows of positive weight."""
         return self.outcomes.n_rows
 
     @property
     def n_predictors(self) -> int:
-        """Linear predictors a row: 1, or classes minus one."""
+        """Linear predictors per row: 1, or classes minus one."""
         return len(self.outcomes.mean) - 1 if self.family.is_vector else 1
 
     @property
@@ -151,7 +152,7 @@ class Problem:
         return mean_weight(len(self.outcome), self.weight)
 
     def coded_outcome(self) -> Array:
-        """Outcome of shape (n, k): as it is, or the class in contrasts."""
+        """Outcome of shape (n, k): unchanged, or contrasts for classes."""
         if not self.family.is_vector:
             return self.outcome[:, None]
         C = contrasts(_n_classes(self.outcome))
@@ -168,7 +169,7 @@ def _n_classes(outcome: Array) -> int:
 
 
 def _counted_rows(problem: Problem) -> ArrayRows:
-    """All rows but those of weight 0: whatever stands in them, it would enter as 0 times that."""
+    """All rows but those of weight 0, whose values, however extreme, must not enter any sum."""
     n, y, offset = len(problem.outcome), problem.coded_outcome(), problem.offset
     if offset is not None:
         C = contrasts(_n_classes(problem.outcome)) if problem.family.is_vector else None
@@ -193,7 +194,7 @@ def _summarise(problem: Problem, rows: ArrayRows) -> OutcomeSummary:
 
 
 def _array(values: object, what: str, *stored: type[np.floating]) -> Array:
-    """Numbers in double or single precision, or as ``stored``, as they are; others as float64."""
+    """Convert to a numeric array: float64, float32 and the ``stored`` types unchanged, others as float64."""
     try:
         array = np.asarray(values)
         return array if array.dtype in (np.float64, np.float32, *stored) else array.astype(np.float64)
@@ -210,7 +211,7 @@ def _check(problem: Problem) -> None:
         ("protected", problem.protected_names, 0 if problem.protected is None else problem.protected.shape[-1]),
     ):
         if len(names) != count:
-            raise InputError(f"There are {len(names)} {what} names for {count} columns: give one name per column.")
+            raise InputError(f"There are {len(names)} {what} names for {count} columns: pass one name per column.")
     for what in ("outcome", "protected", "weight", "offset"):
         values = getattr(problem, what)
         if values is not None:
@@ -219,7 +220,10 @@ def _check(problem: Problem) -> None:
     check_finite(problem.outcome.reshape(n, -1), ("the outcome",) * (problem.outcome.size // n), "")
     if problem.protected is not None:
         if problem.protected.ndim != 2 or not problem.protected.shape[1]:
-            raise InputError(f"The protected columns must be a table, not an array of shape {problem.protected.shape}.")
+            raise InputError(
+                "The protected columns must be a two-dimensional array with at least one column, got shape "
+                f"{problem.protected.shape}."
+            )
         check_finite(problem.protected, problem.protected_names, "protected column")
         check_rows(n, problem.protected.shape[1])
     if problem.weight is not None:
@@ -236,7 +240,7 @@ def _check(problem: Problem) -> None:
 
 
 def _check_summary(problem: Problem) -> None:
-    """Refuse what the summary of rows that live elsewhere shows."""
+    """Validate a problem by the summary of its rows."""
     outcomes, p = problem.outcomes, len(problem.protected_names)
     if not outcomes.weight > 0.0:
         refuse_zero_weight()
@@ -247,7 +251,7 @@ def _check_summary(problem: Problem) -> None:
         check_rows(outcomes.n_rows, p)
     if problem.family.is_vector:
         if not (outcomes.mean > 0.0).all():
-            raise InputError("Each class needs a row of positive weight: give it rows or leave it out.")
+            raise InputError("Each class needs at least one row of positive weight: add rows or drop the class.")
         return
     _check_range(outcomes.low, outcomes.high, problem.family)
 
@@ -270,7 +274,7 @@ def _check_outcome(problem: Problem) -> None:
     if not problem.quasi:
         problem.family.check_outcome(y)
     if problem.offset is not None and problem.offset.size != len(problem.outcome):
-        raise InputError(f"The offset must be one column, not the shape {problem.offset.shape}.")
+        raise InputError(f"The offset must have one value per row, got shape {problem.offset.shape}.")
     _check_range(float(y.min()), float(y.max()), problem.family)
 
 
@@ -281,18 +285,18 @@ def _check_classes(problem: Problem, y: Array) -> None:
         whole = (y == np.floor(y)).all() and y.min() >= 0.0
         if not whole or y.max() < max(1.0, problem.outcome.max()) or (np.bincount(y.astype(int)) == 0).any():
             raise InputError(
-                "Number the classes 0, 1, ... without a gap: at least two, and each class with a row of positive "
+                "Classes must be numbered 0, 1, ... without gaps: at least two classes, each with a row of positive "
                 "weight."
             )
     shape = (len(problem.outcome), _n_classes(problem.outcome))
     if problem.offset is not None and problem.offset.shape != shape:
-        raise InputError(f"The offset of {shape[1]} classes must have the shape {shape}, not {problem.offset.shape}.")
+        raise InputError(f"The offset of {shape[1]} classes must have shape {shape}, got {problem.offset.shape}.")
 
 
 def _check_shares(problem: Problem, y: Array) -> None:
     if y.shape[1] < 2 or np.abs(y.sum(axis=1) - 1.0).max() > 1e-6 or (not problem.quasi and y.min() < 0.0):
-        raise InputError("Shares of classes need at least two columns, values of 0 or more, and rows that sum to 1.")
+        raise InputError("Class shares need at least two columns, nonnegative values, and rows that sum to 1.")
     if (problem.mean_weight() @ problem.outcome).min() <= 0.0:
-        raise InputError("A class has no share in any row: leave its column out.")
+        raise InputError("A class has a share of 0 in every row: drop its column.")
     if (np.ptp(y, axis=0) == 0.0).all():
-        raise InputError("Every row has the same shares, so there is nothing to predict: give an outcome that varies.")
+        raise InputError("Every row has the same shares, so there is nothing to predict: pass an outcome that varies.")

@@ -1,4 +1,4 @@
-"""What a solver returns: a solution with a readable status, a trace and a certificate."""
+"""Solution of a fit: status, trace and certificate."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from setsquare.document import table
 from setsquare.document.formats import number
 from setsquare.document.text import grid
 
-#: Limits under which a certificate holds: correlation left, relative gradient of the Lagrangian, curvature.
+#: Limits for a valid certificate: remaining correlation, relative gradient of the Lagrangian, curvature.
 MAX_CORRELATION, MAX_KKT, MIN_CURVATURE = 1e-8, 1e-6, -1e-8
 
 
-#: Correlation that may appear when a few rows are left out: this, or that many over the number of rows. Of 2064
-#: ordinary fits (six families, 40 to 5000 rows) 2 had a larger one.
+#: Limit on the correlation that appears when a few rows are left out: FEW_CORRELATION or FEW_ROWS / n, whichever is
+#: larger. Of 2064 ordinary fits (six families, 40 to 5000 rows), 2 exceeded it.
 FEW_CORRELATION, FEW_ROWS = 0.1, 20.0
-#: Distance of a prediction from the mean, in units of the farthest outcome, that is out of all proportion.
+#: Largest acceptable distance of a prediction from the mean, relative to that of the farthest outcome.
 FAR = 5.0
 
 
 def rests_on_few(correlation_without: float | None, n_rows: int) -> bool:
-    """Whether the constraint is met only through the few rows without which this correlation appears."""
+    """Whether the constraint depends on the few rows without which this correlation appears."""
     return correlation_without is not None and correlation_without > max(FEW_CORRELATION, FEW_ROWS / max(n_rows, 1))
 
 
@@ -65,39 +65,39 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What can be said of a solution, measured after the fact on the training rows.
+    """Properties of a solution, measured on the training rows after the fit.
 
     Attributes
     ----------
     constraint_residual : float
         Largest covariance between the predictions and the orthonormal basis of the protected columns.
     max_correlation : float
-        Largest ``|corr|`` between a protected column (dropped ones too) and the predictions.
+        Largest ``|corr|`` between a protected column (including dropped ones) and the predictions.
     kkt_residual : float
         Gradient of the Lagrangian relative to the slopes of the intercept-only model.
     min_curvature : float
         Smallest eigenvalue of the Lagrangian's Hessian on the tangent space of the constraint, relative to the mean
-        curvature of the intercept-only model: above -1e-8 the loss falls in no direction to second order. With
-        ``large`` it is the smallest that a few Lanczos steps found, of standardised features.
+        curvature of the intercept-only model: above -1e-8 no direction decreases the loss to second order. With
+        ``large`` it is the smallest value found by a few Lanczos steps, for standardised features.
     loss, loss_unconstrained, loss_null : float
-        Mean loss of this model, without the constraint, and with nothing but an intercept.
+        Mean loss of this model, of the model without the constraint, and of the intercept-only model.
     rank_protected : int
     rank_features : int or None
-        None where it was not worked out (``large``).
+        None if not computed (``large``).
     n_protected, n_features : int
     constant_protected, collinear_protected, aliased_features : tuple of str
-        Columns that added nothing; the predictions are orthogonal to the dropped protected columns all the same.
+        Redundant columns; the predictions are orthogonal to the dropped protected columns as well.
     flat_features : tuple of str
         Features whose coefficient the data do not determine (quasi-separation).
     label_share : float
-        Share of the outcome's variance that the protected columns explain, and that the correction takes away.
+        Share of the outcome's variance that the protected columns explain, and that the correction removes.
     correlation_without : float or None
         Largest ``|corr|`` that appears when the rows with the most extreme predictions are left out (up to ten, and up
-        to a hundredth of the rows). None where it was not measured: models saved by an earlier version.
+        to 1 % of the rows). None if not measured: models saved by an earlier version.
     n_left_out : int
-        How many rows those were.
+        Number of rows left out.
     reach : float
-        Largest distance of a prediction from the mean of the intercept-only model, over that of an outcome.
+        Largest distance of a prediction from the mean of the intercept-only model, divided by that of an outcome.
     n_rows : int
         Rows of positive weight.
     """
@@ -130,15 +130,15 @@ class Certificate:
 
     @property
     def is_optimal(self) -> bool:
-        """Whether the solution is a local optimum to second order, which it is only where the constraint is met."""
+        """Whether the solution is a local optimum to second order; this requires that the constraint is met."""
         return self.is_orthogonal and self.kkt_residual <= MAX_KKT and self.min_curvature >= MIN_CURVATURE
 
     @property
     def rests_on_few_rows(self) -> bool:
-        """Whether predictions are uncorrelated with the protected columns only through a few rows, or run out of range.
+        """Whether the zero correlation depends on a few rows, or a prediction is extreme.
 
-        Without those rows a correlation of more than 0.1 appears (of more than 20 / n where rows are few), or a
-        prediction is more than five times as far from the mean as any outcome.
+        Without those rows the correlation exceeds 0.1 (20 / n if n is small), or a prediction is more than five times
+        as far from the mean as any outcome.
         """
         return rests_on_few(self.correlation_without, self.n_rows) or self.reach > FAR
 
@@ -149,14 +149,14 @@ class Certificate:
         return (self.loss - self.loss_unconstrained) / attainable if attainable > 0.0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, the derived ones included."""
+        """Return all values, including derived ones, as plain types."""
         derived = {key: getattr(self, key) for key in ("is_orthogonal", "is_optimal", "rests_on_few_rows", "cost")}
         return {
             key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
         } | derived
 
     def table(self) -> dict[str, Any]:
-        """What was measured, and what is required of it, as a table of a document."""
+        """Measured values and their required limits, as a document table."""
         limit = max(FEW_CORRELATION, FEW_ROWS / max(self.n_rows, 1))
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
@@ -196,15 +196,16 @@ _YES = {True: "yes", False: "NO"}
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A fitted model in numbers.
+    """Coefficients, status and certificate of a fit.
 
     Attributes
     ----------
     intercept : ndarray of shape (k,)
     coef : ndarray of shape (k, q)
-        On the scale of the features as given; k is 1, or the number of classes (summing to zero over them).
+        Coefficients on the scale of the original features; k is 1, or the number of classes (sums to zero over
+        classes).
     multipliers : ndarray of shape (r, k)
-        Lagrange multipliers of the constraint in the basis of the protected columns (in contrasts for classes).
+        Lagrange multipliers of the constraint in the basis of the protected columns (for classes, in contrasts).
     status : Status
     n_iter : int
     trace : tuple of Step

@@ -1,4 +1,4 @@
-"""Solvers: choose one by cost, solve a problem, return a solution with a certificate."""
+"""Entry point of the solvers: select one by cost, solve a problem, return a certified solution."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ def solve(
     ----------
     problem : Problem
     solver : {"auto", "sqp", "large", "mdmm"}
-        "sqp" takes the whole Hessian; "large" takes products with it, for thousands of features, sparse ones, and
-        ones stored in single or half precision; both reach the optimum, and "auto" chooses by cost. "large" does not
-        look for features that are nearly combinations of others: what one has beyond others is found down to about
-        1e-6 of its standard deviation, with "sqp" down to 1e-7. "mdmm" is the method of the paper, kept for
+        "sqp" uses the full Hessian; "large" uses Hessian-vector products, for thousands of features, sparse features,
+        and features stored in single or half precision. Both reach the optimum; "auto" selects by cost. "large" does
+        not search for nearly aliased features: it resolves variation that is independent of the other features down to
+        about 1e-6 of a feature's standard deviation, "sqp" down to 1e-7. "mdmm" is the method of the paper, kept for
         comparison.
     max_iter : int, optional
-        100 for sqp and large, 10000 for mdmm.
+        By default 100 for sqp and large, 10000 for mdmm.
     tol : float
         Relative gradient of the Lagrangian at which a solution counts as optimal.
     start : (intercept, coef), optional
         Warm start, on the scale of the features.
     n_restarts : int
-        Further starts at random points; the best solution is kept. The problem is not convex.
+        Additional runs from random starting points; the best solution is kept. The problem is not convex.
     rng : numpy.random.Generator, optional
-        For the restarts.
+        Random generator for the restarts.
 
     Returns
     -------
@@ -89,12 +89,12 @@ def solve(
     if name not in _ITERATIONS:
         raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(_ITERATIONS)}.")
     if problem.rows.in_memory() is None and name != "sqp":
-        raise InputError(f'solver={solver!r} needs the rows in memory: use "sqp" for rows that are read in parts.')
+        raise InputError(f'solver={solver!r} needs the rows in memory: use solver="sqp" for streamed rows.')
     if max_iter is not None and (not isinstance(max_iter, int | np.integer) or max_iter < 0):
-        raise InputError(f"max_iter must be a whole number of 0 or more, not {max_iter!r}.")
+        raise InputError(f"max_iter must be a nonnegative integer, got {max_iter!r}.")
     if not tol >= 0.0:
-        raise InputError(f"tol must be a number of 0 or more, not {tol!r}.")
-    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # a step too far is taken back
+        raise InputError(f"tol must be a nonnegative number, got {tol!r}.")
+    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # steps that overflow are rejected
         return _solve(
             problem,
             name,
@@ -122,10 +122,10 @@ def _solve(
         theta = None  # outside the domain of the link
     ends = attempt(theta)
     if theta is not None and ends[0].end.status not in (Status.CONVERGED, Status.FLAT):
-        ends += attempt(None)  # a start that leads nowhere is given up for one that works
+        ends += attempt(None)  # the given start failed: use the default one
     for _ in range(n_restarts):
         ends += attempt(_draw(objective, rng or np.random.default_rng()))
-    if problem.has_offset and name != "mdmm":  # only then can the constraint have no solution
+    if problem.has_offset and name != "mdmm":  # only an offset can make the constraint infeasible
         ends += _search(prepared, ends, attempt, settings)
     best = ends[0] if len(ends) == 1 else min(ends, key=lambda found: _rank(prepared, found.end))
     n_free = len(prepared.mean) - len(prepared.aliased)
@@ -135,10 +135,10 @@ def _solve(
 
 
 def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, Callable[[Prepared, Iterate], Measured]]:
-    """How a solver is run from a point, and how its end is measured."""
+    """Functions that run a solver from a point, and measure its final iterate."""
     if not isinstance(objective, WideObjective):
         return SOLVERS[name], measure
-    algebra = Krylov(objective, settings, np.random.default_rng(0))  # the numbers end up the same without a seed
+    algebra = Krylov(objective, settings, np.random.default_rng(0))  # fixed seed: reproducible digits
 
     def run(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
         assert isinstance(objective, WideObjective)
@@ -154,7 +154,7 @@ def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, C
 
 
 def _draw(objective: Objective, rng: np.random.Generator) -> Array:
-    """A random point in the domain of the link, in which the start is."""
+    """Random point around the start, inside the domain of the link."""
     draw = rng.normal(size=objective.n_parameters) / objective.n_parameters**0.5
     while not np.isfinite(objective.values(objective.start.theta + draw).loss):
         draw *= 0.5
@@ -164,7 +164,7 @@ def _draw(objective: Objective, rng: np.random.Generator) -> Array:
 def _search(
     prepared: Prepared, ends: list[Reached], attempt: Callable[[Array], list[Reached]], settings: Settings
 ) -> list[Reached]:
-    """Runs that meet the constraint, where none has and there are some: a start can lead past the solutions."""
+    """If no run has met the constraint, run again from feasible points; return runs that meet it, if any."""
     tried = [found.end for found in ends]
     if any(_is_plain(prepared, end, settings) for end in tried) or not all(_rank(prepared, end)[0] for end in tried):
         return []
@@ -176,13 +176,13 @@ def _search(
 
 
 def _is_plain(prepared: Prepared, end: Iterate, settings: Settings) -> bool:
-    """Whether the constraint is met beyond doubt, which takes no reading of the rows to see."""
+    """Whether the constraint is clearly met, without a pass over the rows."""
     gap = float(np.abs(end.model.c).max(initial=0.0))
     return gap <= settings.correlation * end.model.spread and level_of(prepared, end) >= AT_THE_EDGE
 
 
 def _rank(prepared: Prepared, end: Iterate) -> tuple[bool, bool, float]:
-    """What makes one end worse than another: a constraint that is not met, one met through few rows, a higher loss."""
+    """Sort key of runs, lower is better: constraint not met, constraint dependent on few rows, loss."""
     left = associate(prepared, end)
     return (
         not is_met(prepared, end, left),
@@ -194,22 +194,23 @@ def _rank(prepared: Prepared, end: Iterate) -> tuple[bool, bool, float]:
 __all__ = ["Certificate", "Problem", "Settings", "Solution", "Status", "Step", "solve"]
 
 
-#: Work in units of one multiplication and addition inside a dense Gram matrix, as measured on two cores (binomial,
-#: p = 4, n from 5000 to 100 000; dense with singular values k^-0.8, q from 100 to 1000; 5 to 25 one-hot columns, q from
-#: 50 to 1000). A fit by ``sqp`` took about ten Gram matrices and decompositions that come to 25 m^3, all told
-#: 3.4e-10 s (n q^2 + 25 m^3); stored values of sparse rows s, 200 n s^2 in place of n q^2. A fit by ``large`` took 200
-#: products, 2.7e-7 s n q, or fewer and slower ones with sparse rows. ``python -m benchmarks.bench_wide`` shows both.
+#: Cost in units of one multiply-add inside a dense Gram matrix, as measured on two cores (binomial, p = 4, n from 5000
+#: to 100 000; dense with singular values k^-0.8, q from 100 to 1000; 5 to 25 one-hot columns, q from 50 to 1000). A fit
+#: by ``sqp`` took about ten Gram matrices, and decompositions equivalent to 25 m^3, in total
+#: 3.4e-10 s (n q^2 + 25 m^3); for sparse rows with s stored values each, 200 n s^2 replaces n q^2. A fit by ``large``
+#: took 200 products, 2.7e-7 s n q, or fewer and slower ones for sparse rows. ``python -m benchmarks.bench_wide`` shows
+#: both.
 DECOMPOSITIONS, SPARSE_GRAM, PRODUCTS, SPARSE_PRODUCTS = 25.0, 200.0, 800.0, 2000.0
-#: ``sqp`` also says how many features are independent, and which are not: ``large`` has to be so many times cheaper.
+#: Factor by which ``large`` must be cheaper to be chosen, because only ``sqp`` reports the rank and aliased features.
 ADVANTAGE = 2.0
-#: Work of ``sqp`` up to which there is nothing to gain: a third of a second.
+#: Cost up to which ``sqp`` is always used: a third of a second.
 SMALL = 1e9
-#: Bytes of the float64 copy of the features that ``sqp`` works on, above which it is not made.
+#: Largest float64 copy of the features, in bytes, that ``sqp`` may make.
 MOST_MEMORY = 2**32
 
 
 def choose(problem: Problem) -> str:
-    """Name of the solver that the shape of the features calls for.
+    """Select a solver by the shape of the features.
 
     Examples
     --------

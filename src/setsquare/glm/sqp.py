@@ -1,7 +1,8 @@
 """Sequential quadratic programming with the exact Hessian of the Lagrangian (the default).
 
-The loop is that of ``newton``; here a step is found with the whole Hessian. Where it is not positive on the null space
-of the Jacobian, its eigenvalues there are turned positive; row weights are never touched.
+The main loop is in ``newton``; here a step is computed from the full Hessian. If the Hessian is not positive definite
+on the null space of the Jacobian, its eigenvalues there are replaced by their absolute values; row weights are never
+modified.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from setsquare._typing import Array
 from setsquare.glm.newton import OPEN, Direction, Frame, Iterate, Settings, kkt_residual, solve_newton
 from setsquare.glm.objective import Model, Objective
 
-#: Singular values of the Jacobian below this share of the activation's mean slope are rounding: the features know
-#: nothing of the protected columns in that direction, and cannot follow them there.
+#: Singular values of the Jacobian below this multiple of the activation's mean slope are rounding error: in that
+#: direction the features are uncorrelated with the protected columns, and cannot change the constraint.
 UNREACHABLE = 1e-10
-#: Eigenvalues of the reduced Hessian below this share of the largest are not told from zero.
+#: Eigenvalues of the reduced Hessian below this share of the largest cannot be distinguished from zero.
 SINGULAR = 1e-9
 
 
 def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
-    """Run the method from ``theta``, by default from the model with nothing but an intercept."""
+    """Run the solver from ``theta``, by default from the intercept-only model."""
     return solve_newton(objective, _Dense(objective), theta, settings)
 
 
 @dataclass(frozen=True, slots=True)
 class _Dense:
-    """Steps from the whole Hessian; the basis of a frame is that of the tangent space, (m, m - r)."""
+    """Linear algebra of a step from the full Hessian; the basis of a frame spans the tangent space, (m, m - r)."""
 
     objective: Objective
 
@@ -72,19 +73,19 @@ def _frame(model: Model) -> Frame:
     r, m = model.J.shape
     if r == 0:
         return Frame(np.zeros((m, 0)), np.eye(m))
-    R, tau, *_ = lapack.dgeqrf(model.J.T)  # scipy's and numpy's checked functions take longer than the work
+    R, tau, *_ = lapack.dgeqrf(model.J.T)  # input checks of numpy and scipy take longer than the work
     if np.abs(R.diagonal()).min() > 1e-6 * model.steepness:
         reflectors = np.zeros((m, m), order="F")
         reflectors[:, :r] = R
         Y = lapack.dorgqr(reflectors, tau)[0]
         return Frame(lapack.dtrtrs(R[:r], Y[:, :r].T)[0].T, Y[:, r:])
-    U, s, Vt = np.linalg.svd(model.J)  # only the singular values tell which directions are out of reach
+    U, s, Vt = np.linalg.svd(model.J)  # singular values show which directions are unreachable
     rank = int(np.count_nonzero(s > UNREACHABLE * model.steepness))
     return Frame(Vt[:rank].T @ (U[:, :rank] / s[:rank]).T, Vt[rank:].T)
 
 
 def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
-    """Minimise ``x'Ax/2 - target'x``; where A is not safely positive, with the size of its eigenvalues instead.
+    """Minimise ``x'Ax/2 - target'x``, with absolute eigenvalues if A is not clearly positive definite.
 
     Also returns whether A had a negative eigenvalue.
     """

@@ -1,4 +1,4 @@
-"""A problem with many features as an objective whose Hessian is an operator: nothing of q x q is formed."""
+"""Objective for many features, with the Hessian as an operator: no q x q matrix is formed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WideObjective(Objective):
     l2: float
 
     def model(self, theta: Array, lam: Array | None) -> Model:
-        """Loss, constraint, gradient, Jacobian and (given multipliers) the Hessian as an operator, in one reading."""
+        """Loss, constraint, gradient, Jacobian and (given multipliers) the Hessian as an operator, in one pass."""
         raw, k = self.raw(theta), self.n_predictors
         multipliers = (np.zeros(self.n_constraints) if lam is None else lam).reshape(k, -1).T
         curvature = np.empty((self.rows.n_rows, k, k)) if lam is not None else np.empty((self.rows.n_rows, 0, 0))
@@ -51,14 +51,14 @@ class WideObjective(Objective):
 
     @property
     def stands_rounding(self) -> bool:
-        """Whether products in single precision are faster, and lose no more than its rounding by centring."""
+        """Whether single-precision products are faster, and centring does not amplify their rounding error."""
         Z, to_raw = self.wide_rows.Z, self.to_raw
         small = not is_sparse(Z) and Z.dtype != np.float64
         return bool(small and (np.abs(to_raw.mean) <= 10.0 * to_raw.divisor).all())
 
     @property
     def wide_rows(self) -> WideRows:
-        """The rows, as what they are."""
+        """The rows, with their concrete type."""
         assert isinstance(self.rows, WideRows)
         return self.rows
 
@@ -68,7 +68,7 @@ class WideObjective(Objective):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HessianProduct:
-    """Hessian of the Lagrangian as an operator: one reading of the rows for each product.
+    """Hessian of the Lagrangian as an operator: one pass over the rows per product.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class HessianProduct:
         return np.asarray(self.objective.to_raw.adjoint(product).T.ravel())
 
     def rough(self, v: Array) -> Array:
-        """The product with seven digits, which is all that a step needs: half the reading, and nothing to convert."""
+        """Product in single precision, which is enough for a step: half the memory traffic, and no conversion."""
         raw = self.objective.raw(v)
         short = raw.astype(np.float32)
 
@@ -104,7 +104,7 @@ class HessianProduct:
         return self._finish(raw, *self.objective.wide_rows.reduce(kernel, self.curvature, dtype=np.float32))
 
     def variance(self, v: Array) -> float:
-        """Mean square of the change of the linear predictors along ``v``."""
+        """Mean squared change of the linear predictors along ``v``."""
         raw = self.objective.raw(v)
         (total,) = self.objective.wide_rows.reduce(
             lambda block: (block.weight @ np.square(block.Z @ raw),),
@@ -112,9 +112,9 @@ class HessianProduct:
         return float(total.sum())
 
     def sketch(self, probes: Array, every: int) -> Array:
-        """Product of the features' share of the Hessian with ``probes`` (q, s), from each so-manieth row.
+        """Product of the Hessian's feature block with ``probes`` (q, s), from every k-th row only, k = ``every``.
 
-        Only for a preconditioner: classes are averaged, and rows with negative curvature left out.
+        Only for a preconditioner: classes are averaged, and rows with negative curvature are left out.
         """
         to_raw, l2, (_, k, _) = self.objective.to_raw, self.objective.l2, self.curvature.shape
         raw = to_raw @ np.vstack([np.zeros(probes.shape[1]), probes])
@@ -134,17 +134,17 @@ class HessianProduct:
 
 @dataclass(frozen=True, slots=True)
 class WidePrepared(Prepared):
-    """A problem ready for ``large``; the rank of its features is not known, and only constant ones are named."""
+    """A problem ready for ``large``; the rank of the features is unknown, and only constant ones count as aliased."""
 
     def theta(self, intercept: Array, coef: Array) -> Array:
-        """Inverse of :meth:`coefficients`, up to features that do not vary."""
+        """Inverse of :meth:`coefficients`, up to constant features."""
         coef = np.atleast_2d(coef)
         raw = np.vstack([np.atleast_1d(intercept) + coef @ self.mean, coef.T])
         return np.asarray(self.objective.to_raw.inverse(raw).T.ravel())
 
 
 def prepare_wide(problem: Problem) -> WidePrepared:
-    """Standardise the features implicitly, take a basis of the protected columns, set the objective up."""
+    """Standardise the features implicitly, compute a basis of the protected columns, and build the objective."""
     surveyed, given, q = survey(problem), problem.rows, len(problem.feature_names)
     assert isinstance(given, ArrayRows)
     basis, shift = surveyed.basis, surveyed.mean if is_sparse(given.Z) else np.zeros(q)
@@ -157,7 +157,7 @@ def prepare_wide(problem: Problem) -> WidePrepared:
         (zq,) = rows.reduce(lambda block: (block.Z.T @ (block.weight[:, None] * block.Q),))
         check_freedom(basis, zq[1:] / np.where(varies, scale, np.inf)[:, None], np.eye(q)[:, varies])
     start = surveyed.start(problem, 1 + q)
-    # With a ridge, coordinates in which loss and ridge together have about the same curvature in every direction.
+    # With a ridge, scale so that loss and ridge together have about the same curvature in every direction.
     divisor = np.where(varies, np.sqrt(scale**2 + problem.l2 / start.curvature), np.inf)
     nothing = np.zeros((0, 0))
     to_raw, k = Standardised(mean, divisor), problem.n_predictors
@@ -168,7 +168,7 @@ def prepare_wide(problem: Problem) -> WidePrepared:
 
 
 def _spread(rows: WideRows, mean: Array, shift: Array) -> tuple[Array, Array]:
-    """Means of the features less ``shift``, and their standard deviations, 0 for a constant."""
+    """Means of the features minus ``shift``, and their standard deviations, 0 for a constant."""
 
     def centred(block: Block) -> Sums:
         return (block.weight @ np.square(block.Z.Z - mean),)
@@ -179,6 +179,6 @@ def _spread(rows: WideRows, mean: Array, shift: Array) -> tuple[Array, Array]:
     thin = is_sparse(rows.Z)
     (second,) = rows.reduce(squares if thin else centred)
     spread = np.sqrt(np.maximum(second - mean**2 if thin else second, 0.0))
-    # Rounding is not variation; where the mean could not be taken off before it is the larger.
+    # Rounding error is not variation; it is larger where the mean was not subtracted first.
     rounding = np.maximum((CONSTANT_SPARSE if thin else CONSTANT) * np.abs(mean), CONSTANT * np.abs(shift))
     return mean, np.where(spread > rounding, spread, 0.0)

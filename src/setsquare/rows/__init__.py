@@ -1,7 +1,7 @@
-"""Where tables come from that are too large for memory: files, batches, a cluster.
+"""Out-of-core tables: files, batches and dask collections.
 
-A :class:`Stream` is opened as :class:`Parts`: tables that can be passed over as often as needed, a few at a time. Every
-sum over rows is ``parts.reduce(kernel)``, wherever the parts live.
+A :class:`Stream` is opened as :class:`Parts`: tables that can be read any number of times, a few at a time. Every sum
+over rows is ``parts.reduce(kernel)``, wherever the parts are stored.
 """
 
 from __future__ import annotations

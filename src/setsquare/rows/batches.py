@@ -1,4 +1,4 @@
-"""Batches that the user makes: tables in memory, or functions that load them."""
+"""User-supplied batches: tables in memory, or functions that load them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from setsquare.tables.frame import is_dataframe
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Tables of the same columns.
+    """Tables with the same columns.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Batches:
     n_rows: None = None
 
     def keep(self, columns: Sequence[str]) -> Batches:
-        """Return the same: what is too large for memory is read again."""
+        """Return self: tables larger than memory are read again in each pass."""
         return self
 
     def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
@@ -56,15 +56,15 @@ def open_batches(data: Any) -> Batches:
     make: Callable[[], Iterable[Any]] = data if callable(data) else lambda: data
     first = next(iter(make()), None)
     if first is None:
-        raise InputError("The source has no batches: give at least one.")
+        raise InputError("The source has no batches: pass at least one.")
     if callable(data) and make() is make():
-        raise InputError("The function returns the same iterator twice: let it make a new one in each call.")
+        raise InputError("The function returns the same iterator twice: return a new one in each call.")
     table = _load(first)
     return Batches(make, tables.column_names(table), is_dataframe(table))
 
 
 def narrow(table: Table, names: Sequence[str]) -> Table:
-    """Take the named columns of a dataframe; those of an array have no names but their positions, so all stay."""
+    """Select columns of a dataframe by name; arrays have no column names and are returned whole."""
     if not is_dataframe(table) or tables.column_names(table) == tuple(names):
         return table
     return tables.select(table, list(names))

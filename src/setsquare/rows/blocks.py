@@ -1,8 +1,8 @@
-"""Where the rows live, and how a sum over them is taken.
+"""Row blocks, and parallel sums over them.
 
-Everything that grows with the number of rows is a sum over row blocks: ``rows.reduce(kernel)`` calls the kernel on each
-:class:`Block` and adds up what it returns. No solver ever sees a row. A block is small enough to stay in the cache
-between the two or three times that a kernel reads it, and the blocks are shared out among the cores.
+Every computation that grows with the number of rows is a sum over row blocks: ``rows.reduce(kernel)`` calls the kernel
+on each :class:`Block` and adds up the results. Solvers never access single rows. A block is small enough to stay in the
+cache while a kernel reads it two or three times, and the blocks are distributed over the cores.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from setsquare.errors import InputError
 Sums = tuple[Array, ...]
 T = TypeVar("T")
 R = TypeVar("R")
-#: A block is read from memory once and from the cache after that; smaller ones cost more calls than they save.
+#: Size of a block: it is read from memory once and then from the cache; smaller blocks cost more calls than they save.
 BLOCK_BYTES = 2**22
-#: What stays, with what is made of it, in the cache that a core has for itself, or nearly so.
+#: Size of a block that, with its intermediate results, about fits the private cache of a core.
 OWN_CACHE = 2**21
-#: Less than this a core, and handing the work to another thread costs more than it gains.
+#: Minimum bytes per core: with less, starting another thread costs more than it gains.
 SHARE_BYTES = 2**21
 
 
@@ -42,9 +42,9 @@ class Block:
     Attributes
     ----------
     Z : ndarray or CSR matrix of shape (b, 1 + q)
-        Features behind a column of ones for the intercept.
+        A column of ones for the intercept, then the features.
     y : ndarray of shape (b, k)
-        Outcome; for classes, in contrasts.
+        Outcome; contrasts for classes.
     Q : ndarray of shape (b, r)
         Orthonormal, centred basis of the protected columns.
     weight : ndarray of shape (b,)
@@ -62,24 +62,24 @@ class Block:
     X: Array | None = None
 
     def __sizeof__(self) -> int:
-        """Bytes of the arrays, by which a cluster decides where to put it."""
+        """Bytes of the arrays; dask uses this to place the block on a cluster."""
         parts = (self.Z.data if is_sparse(self.Z) else self.Z, self.y, self.Q, self.weight, self.offset, self.X)
         return sum(part.nbytes for part in parts if part is not None)
 
 
 def add_sums(a: Sums, b: Sums) -> Sums:
-    """Add two tuples of arrays entry by entry; a sum that has become infinite or NaN stays so without a warning."""
+    """Add two tuples of arrays elementwise; infinite and NaN sums propagate without a warning."""
     with np.errstate(invalid="ignore", over="ignore"):
         return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
 def add_up(parts: Iterable[Sums]) -> Sums:
-    """Add tuples of arrays entry by entry."""
+    """Add tuples of arrays elementwise."""
     return reduce(add_sums, parts)
 
 
 class Summable(Protocol):
-    """What an objective needs to know of its rows."""
+    """Rows as an objective uses them."""
 
     @property
     def n_rows(self) -> int:
@@ -87,12 +87,12 @@ class Summable(Protocol):
         ...
 
     def reduce(self, kernel: Callable[[Block], Any]) -> Any:
-        """Add up what ``kernel`` returns for each block."""
+        """Add up the results of ``kernel`` for each block."""
         ...
 
 
 class Rows(Protocol):
-    """Rows in memory, in files or on a cluster: what a fit or an audit asks of them."""
+    """Interface of rows in memory, in files or on a cluster, for fits and audits."""
 
     @property
     def n_rows(self) -> int:
@@ -100,29 +100,29 @@ class Rows(Protocol):
         ...
 
     def reduce(self, kernel: Callable[[Block], R], merge: Callable[[R, R], R] = ...) -> R:
-        """Merge what ``kernel`` returns for each block, by default sums: one reading, always in the same order."""
+        """Merge the results of ``kernel`` for each block (by default, add them) in one pass, in a fixed order."""
         ...
 
     def map(self, change: Callable[[Block], Block]) -> Rows:
-        """Return rows with something else made of each block, anew in each reading."""
+        """Return rows with ``change`` applied to each block, again in each pass."""
         ...
 
     def keep(self) -> Rows:
-        """Hold the blocks where there is memory for it: here, if the rows are, or on the workers of a cluster."""
+        """Hold the blocks in memory where possible: here for rows in memory, or on the workers of a cluster."""
         ...
 
     def in_memory(self) -> Iterable[Block] | None:
-        """Return all blocks in their order, for what needs the rows together; None where they are read in parts."""
+        """Return all blocks in order, for methods that need all rows at once; None if they are read in parts."""
         ...
 
 
 class _Held:
-    """What rows in memory have in common."""
+    """Shared base of rows in memory."""
 
     blocks: Sequence[Block]
 
     def reduce(self, kernel: Callable[[Block], R], merge: Callable[[Any, Any], Any] = add_sums) -> R:
-        """Merge what ``kernel`` returns for each block; always in the same order, so always the same digits."""
+        """Merge the results of ``kernel`` for each block, in a fixed order, so that results are reproducible."""
 
         def work(blocks: Sequence[Block]) -> R:
             return reduce(merge, (quietly(kernel, block) for block in blocks))
@@ -130,17 +130,17 @@ class _Held:
         return share_out(work, self.blocks, merge)
 
     def map(self, change: Callable[[Block], Block]) -> MappedRows:
-        """Return rows with something else made of each block."""
+        """Return rows with ``change`` applied to each block."""
         return MappedRows(self, change)
 
     def in_memory(self) -> Iterable[Block]:
-        """Return all blocks in their order."""
+        """Return all blocks in order."""
         return self.blocks
 
 
-@dataclass(frozen=True)  # without slots: the blocks are cut when they are asked for
+@dataclass(frozen=True)  # without slots: the blocks are created on first access
 class ArrayRows(_Held):
-    """Rows that are arrays in memory.
+    """Rows stored as arrays in memory.
 
     Examples
     --------
@@ -164,14 +164,14 @@ class ArrayRows(_Held):
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:  # type: ignore[override]
-        """Blocks of equal size, one a core at least where that pays; they are views of the arrays."""
+        """Blocks of equal size, at least one per core where that pays off; they are views of the arrays."""
         k = self.y.shape[1]
         r = self.Q.shape[1] or (0 if self.X is None else self.X.shape[1])
-        # Classes bring matrices of their own.
+        # Several classes need a matrix per row.
         row = self.Z.shape[1] + (4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0)
         n_bytes = 8 * self.n_rows * row
         cores = max(1, min(n_cores(), n_bytes // SHARE_BYTES))
-        count = cores * -(-n_bytes // (cores * BLOCK_BYTES))  # as many for each core, or all wait for one
+        count = cores * -(-n_bytes // (cores * BLOCK_BYTES))  # equally many for each core, to avoid idle cores
         step = max(100, -(-self.n_rows // max(count, 1)))
         return tuple(self._block(slice(start, min(start + step, self.n_rows))) for start in range(0, self.n_rows, step))
 
@@ -180,13 +180,13 @@ class ArrayRows(_Held):
         return Block(view_rows(self.Z, rows), self.y[rows], self.Q[rows], self.weight[rows], offset, X)
 
     def keep(self) -> ArrayRows:
-        """Return the same: they are in memory."""
+        """Return self: the rows are in memory."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRows(_Held):
-    """Rows in memory that were made block by block."""
+    """Rows in memory, stored as blocks."""
 
     blocks: Sequence[Block]
 
@@ -196,13 +196,13 @@ class BlockRows(_Held):
         return sum(len(block.weight) for block in self.blocks)
 
     def keep(self) -> BlockRows:
-        """Return the same: they are in memory."""
+        """Return self: the rows are in memory."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class MappedRows:
-    """Rows in memory with something else made of each block in each reading."""
+    """Rows in memory with a function applied to each block in each pass."""
 
     rows: Any
     change: Callable[[Block], Block]
@@ -213,12 +213,12 @@ class MappedRows:
         return int(self.rows.n_rows)
 
     def reduce(self, kernel: Callable[[Block], R], merge: Callable[[Any, Any], Any] = add_sums) -> R:
-        """Merge what ``kernel`` returns for each changed block."""
+        """Merge the results of ``kernel`` for each changed block."""
         found: R = self.rows.reduce(lambda block: kernel(self.change(block)), merge)
         return found
 
     def map(self, change: Callable[[Block], Block]) -> MappedRows:
-        """Return rows with something else made of each changed block."""
+        """Return rows with ``change`` applied to each changed block."""
         return MappedRows(self, change)
 
     def keep(self) -> BlockRows:
@@ -226,15 +226,15 @@ class MappedRows:
         return BlockRows(tuple(self.in_memory()))
 
     def in_memory(self) -> Iterable[Block]:
-        """Return all changed blocks in their order."""
+        """Return all changed blocks in order."""
         return map(partial(quietly, self.change), self.rows.in_memory())
 
 
 def all_rows(rows: Rows) -> Block:
-    """Features, outcome and weights of all rows together, for what cannot be summed over blocks."""
+    """Features, outcome and weights of all rows as one block, for methods that are not sums over blocks."""
     blocks = rows.in_memory()
     if blocks is None:
-        raise InputError("This needs all rows at once, and they are read in parts: read the columns into memory.")
+        raise InputError("This method needs all rows at once, but they are streamed: read the columns into memory.")
     first, *rest = blocks
     if not rest:
         return first
@@ -243,7 +243,7 @@ def all_rows(rows: Rows) -> Block:
 
 
 def view_rows(Z: Matrix, rows: slice) -> Matrix:
-    """Rows of ``Z`` without a copy, which a slice of a CSR matrix would be."""
+    """Rows of ``Z`` without a copy; slicing a CSR matrix would copy."""
     if not is_sparse(Z):
         return Z[rows]
     first, last = Z.indptr[rows.start], Z.indptr[rows.stop]
@@ -254,19 +254,19 @@ def view_rows(Z: Matrix, rows: slice) -> Matrix:
 
 
 def quietly(kernel: Callable[[Block], R], block: Block) -> R:
-    """Call a kernel; where it overflows or leaves the domain of a link, its infinite sums say so and nothing warns."""
+    """Call a kernel without overflow warnings; overflow or leaving a link's domain shows as infinite sums."""
     with np.errstate(over="ignore", invalid="ignore"):
         return kernel(block)
 
 
 def n_cores() -> int:
-    """Number of cores that this process may use."""
+    """Number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
 def workers() -> ThreadPoolExecutor:
-    """Threads that row blocks are shared among, one a core."""
+    """Thread pool for row blocks, with one thread per core."""
     return ThreadPoolExecutor(n_cores())
 
 
@@ -284,10 +284,10 @@ _blas_limit = threading.RLock()
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Context in which BLAS uses one thread, because the row blocks already share out the cores.
+    """Limit BLAS to one thread, because the row blocks already use all cores.
 
-    numpy and scipy each bring a BLAS of their own, whose idle threads spin and take the cores from each other. The
-    limit is the whole process's: one thread at a time sets it and takes it back, and others go without.
+    numpy and scipy each ship their own BLAS, whose idle threads spin and compete for the cores. The limit applies to
+    the whole process: one thread at a time sets and resets it, and other threads skip it.
     """
     if not _blas_limit.acquire(blocking=False):
         yield
@@ -300,10 +300,10 @@ def single_threaded_blas() -> Iterator[None]:
 
 
 def share_out(work: Callable[[Sequence[T]], R], items: Sequence[T], merge: Callable[[Any, Any], Any] = add_sums) -> R:
-    """Merge what ``work`` returns for shares of the items, which the cores take one after the other.
+    """Split the items into shares, call ``work`` on each in parallel, and merge the results.
 
-    The shares are merged in their order, so the digits do not depend on which thread is faster. The caller's thread
-    takes shares like any other, and does not wait for help that has not begun: it may be one of the workers itself.
+    The results are merged in order, so they do not depend on thread timing. The calling thread processes shares as
+    well, and does not wait for workers that have not started: it may be a worker itself.
 
     Examples
     --------
@@ -339,9 +339,9 @@ def share_out(work: Callable[[Sequence[T]], R], items: Sequence[T], merge: Calla
 def sum_over_rows(
     kernel: Callable[[slice, Array], Sums], n_rows: int, n_columns: int, block_bytes: int = OWN_CACHE
 ) -> Sums:
-    """Add up what ``kernel`` returns for blocks of rows, which are shared out among the cores.
+    """Add up the results of ``kernel`` for blocks of rows, in parallel.
 
-    It is given rows, and memory for as many float64 numbers as these have columns.
+    The kernel is called with a slice of rows and a float64 work array of ``n_columns`` values per row.
 
     Examples
     --------
@@ -353,21 +353,21 @@ def sum_over_rows(
     slices = list(row_slices(n_rows, n_columns, block_bytes)) or [slice(0, 0)]
 
     def work(share: Sequence[slice]) -> Sums:
-        memory = np.empty((share[0].stop - share[0].start) * n_columns)  # one for all: fresh pages take long
-        with np.errstate(invalid="ignore", over="ignore"):  # sums that are not finite say so
+        memory = np.empty((share[0].stop - share[0].start) * n_columns)  # reused: allocating new pages is slow
+        with np.errstate(invalid="ignore", over="ignore"):  # overflow shows as sums that are not finite
             return add_up(kernel(rows, memory) for rows in share)
 
     return share_out(work, slices)
 
 
 def room(memory: Array, like: Array, n_columns: int) -> Array:
-    """Part of ``memory`` as a matrix with the rows of ``like``, in the order in which that lies in memory."""
+    """Part of ``memory`` as a matrix with as many rows as ``like``, in the same memory order."""
     n_rows = len(like)
     return memory[: n_rows * n_columns].reshape((n_rows, n_columns), order="F" if np.isfortran(like) else "C")
 
 
 def row_slices(n_rows: int, n_columns: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:
-    """Slices of rows whose float64 values fill ``block_bytes``, a hundred rows at least.
+    """Slices of rows whose float64 values fill ``block_bytes``, of at least a hundred rows.
 
     Examples
     --------
@@ -396,5 +396,5 @@ def mean_weight(n_rows: int, weight: Array | None) -> Array:
 
 
 def as_double(A: Matrix) -> Matrix:
-    """Return ``A`` as float64, dense or CSR, without a copy where it is so already."""
+    """Return ``A`` as float64, dense or CSR, without a copy if it already is."""
     return A.astype(np.float64, copy=False) if is_sparse(A) else np.asarray(A, dtype=np.float64)

@@ -1,7 +1,6 @@
-"""Dask collections: partitions stay where they are, functions go there, and only what these return travels.
+"""Dask collections: functions are sent to the partitions, and only their results are transferred.
 
-Each partition can be made again from the collection's own graph, so a worker that is lost takes nothing with it that
-the scheduler cannot replace.
+Each partition can be recomputed from the collection's graph, so the scheduler can recover from a lost worker.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from setsquare.tables.validation import check_same_rows
 T = TypeVar("T")
 U = TypeVar("U")
 R = TypeVar("R")
-#: Sums that are merged by one task: what travels to the caller is one sum, whatever the number of partitions.
+#: Number of sums merged per task, in a tree: the caller receives one sum, whatever the number of partitions.
 FAN_IN = 8
 
 
@@ -46,12 +45,12 @@ class DaskFrame:
     n_rows: None = None
 
     def keep(self, columns: Sequence[str]) -> DaskFrame:
-        """Hold the tables on the workers of a cluster, so that they are read once and not in every pass."""
+        """Persist the tables on the workers of a cluster, so that they are read once and not in every pass."""
         tables = _persist([_delay(_read, part, tuple(columns)) for part in self.partitions])
         return self if tables is None else replace(self, partitions=tables, columns=tuple(columns))
 
     def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> DaskParts[Table]:
-        """Open tables of at most ``n_rows`` rows with these columns; dask has a progress display of its own."""
+        """Open tables of at most ``n_rows`` rows with these columns; dask has its own progress display."""
         pieces = [
             _delay(_cut, part, f"partition {i}", tuple(columns), n_rows) for i, part in enumerate(self.partitions)
         ]
@@ -60,32 +59,32 @@ class DaskFrame:
 
 @dataclass(frozen=True, slots=True)
 class DaskParts(Parts[T]):
-    """Parts that live on the workers of a cluster, or wherever dask's scheduler puts them.
+    """Parts on the workers of a cluster, or wherever dask's scheduler places them.
 
     Attributes
     ----------
     lists : tuple of dask.delayed.Delayed
         Each a list of :class:`Piece`.
     functions : tuple of callables
-        What is done to each, in turn.
+        Applied to each piece, in order.
     """
 
     lists: tuple[Any, ...]
     functions: tuple[Callable[[Any], Any], ...] = ()
 
     def map(self, function: Callable[[T], U]) -> DaskParts[U]:
-        """Return what ``function`` makes of each part."""
+        """Apply ``function`` to each part."""
         return replace(self, functions=(*self.functions, function))  # type: ignore[return-value]
 
     def reduce(self, kernel: Callable[[T], R], merge: Callable[[R, R], R]) -> R:
-        """Merge what ``kernel`` returns for each part, on the workers, in an order that is always the same."""
+        """Merge the results of ``kernel`` for each part, on the workers, in a fixed order."""
         plan = _ship((*self.functions, kernel), merge)
         level = [_delay(_fold, plan, pieces) for pieces in self.lists]
         while len(level) > 1:
             level = [_delay(_merge, plan, level[i : i + FAN_IN]) for i in range(0, len(level), FAN_IN)]
         (total,) = _dask().compute(*level)
         if total is None:
-            raise InputError("The source has no rows: give a collection with at least one row.")
+            raise InputError("The source has no rows: pass a collection with at least one row.")
         return total  # type: ignore[no-any-return]
 
     def __iter__(self) -> Iterator[T]:
@@ -98,26 +97,26 @@ class DaskParts(Parts[T]):
             start, count = start + count, FAN_IN
 
     def keep(self) -> DaskParts[T]:
-        """Hold the parts on the workers of a cluster; other schedulers have no memory but ours, and make them anew."""
+        """Persist the parts on the workers of a cluster; local schedulers share our memory and recompute them."""
         plan = _ship(self.functions, None)
         lists = _persist([_delay(_work, plan, pieces) for pieces in self.lists])
         return self if lists is None else DaskParts(lists)
 
 
 def open_dask(collection: Any) -> DaskFrame:
-    """Open a dask dataframe, or a dask array of two dimensions."""
+    """Open a dask dataframe or a two-dimensional dask array."""
     require("Dask collections need", "dask")
     if hasattr(collection, "columns"):
         return DaskFrame(tuple(collection.to_delayed()), tuple(map(str, collection.columns)), True)
     if getattr(collection, "ndim", 0) == 2:
         return DaskFrame(_row_blocks(collection, None), tuple(f"x{j}" for j in range(collection.shape[1])))
     raise InputError(
-        f"A dask {type(collection).__name__} is no table: give a dask dataframe, or an array of two dimensions."
+        f"A dask {type(collection).__name__} is not a table: pass a dask dataframe or a two-dimensional dask array."
     )
 
 
 def join_arrays(arrays: Mapping[str, Any]) -> DaskFrame:
-    """Put dask arrays with the same rows side by side; columns are ``x0``, … of "features", others with their key."""
+    """Join dask arrays with the same rows; columns are named ``x0``, … for "features", and by their key for others."""
     chunks = arrays["features"].chunks[0]
     columns: list[str] = []
     for key, array in arrays.items():
@@ -142,7 +141,7 @@ def _beside(columns: tuple[str, ...], *blocks: Any) -> Table:
 
 
 def _dask() -> Any:
-    return import_module("dask")  # has no types to speak of
+    return import_module("dask")  # untyped
 
 
 def _delay(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -150,13 +149,13 @@ def _delay(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _persist(tasks: list[Any]) -> tuple[Any, ...] | None:
-    """Tasks whose results stay with the workers of a cluster; None where another scheduler is in use."""
+    """Tasks whose results stay on the workers of a cluster; None for other schedulers."""
     scheduler = getattr(_dask().base.get_scheduler(), "__self__", None)
     return tuple(_dask().persist(*tasks)) if hasattr(scheduler, "cluster") else None
 
 
 def _ship(functions: tuple[Callable[[Any], Any], ...], merge: Any) -> Any:
-    """Functions as one task of its own: sent once, not with every partition, and made again if its worker is lost."""
+    """Functions as a separate task: sent once, not with every partition, and recomputed if its worker is lost."""
     import cloudpickle
 
     return _delay(cloudpickle.loads, cloudpickle.dumps((functions, merge)))
@@ -170,7 +169,7 @@ def _cut(table: Any, origin: str, columns: tuple[str, ...], n_rows: int) -> list
 
 
 def _read(table: Any, columns: tuple[str, ...]) -> Table:
-    """Columns of a partition, as a pyarrow table where pandas has them: that takes a tenth of the time to read."""
+    """Columns of a partition; pandas is converted to a pyarrow table, which is ten times faster to read."""
     table = narrow(table, columns)
     if type(table).__module__.partition(".")[0] != "pandas":
         return table
@@ -179,7 +178,7 @@ def _read(table: Any, columns: tuple[str, ...]) -> Table:
     try:
         return pa.Table.from_pandas(table, preserve_index=False, nthreads=1)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-        return table  # what Arrow has no type for is refused or read by the design
+        return table  # types unknown to Arrow are read or refused by the design
 
 
 def _work(plan: Any, pieces: list[Piece]) -> list[Piece]:

@@ -1,4 +1,4 @@
-"""Parquet and other Arrow files, read in batches whose memory is bounded."""
+"""Parquet and other Arrow files, read in batches of bounded memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from setsquare._typing import Table
 from setsquare.errors import DataNotFoundError, InputError
 from setsquare.rows.passes import LocalParts, Parts, Piece, Progress
 
-#: Bytes of a column that are fetched at once, where they would be the whole of it in a row group otherwise.
+#: Bytes of a column fetched at once; by default the reader fetches a whole row group.
 BUFFER_BYTES = 2**18
 
 
@@ -31,7 +31,7 @@ class ArrowFiles:
 
     @property
     def is_named(self) -> bool:
-        """Columns of files have names."""
+        """True: columns of files have names."""
         return True
 
     @property
@@ -41,11 +41,11 @@ class ArrowFiles:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows; Parquet files know theirs."""
+        """Number of rows; Parquet files store theirs."""
         return int(self.dataset.count_rows())
 
     def keep(self, columns: Sequence[str]) -> ArrowFiles:
-        """Return the same: what is too large for memory is read again."""
+        """Return self: tables larger than memory are read again in each pass."""
         return self
 
     def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
@@ -70,7 +70,7 @@ class ArrowFiles:
                 yield Piece(pa.Table.from_batches([batch]), batch.num_rows, fragment.path)
 
     def _is_plain(self) -> bool:
-        """Whether these are Parquet files whose columns are all in the files: no filter, no keys in their paths."""
+        """Whether these are Parquet files that hold all columns: no filter, no partition keys in the paths."""
         import pyarrow.dataset as pads
 
         if not isinstance(self.dataset, pads.FileSystemDataset) or getattr(self.dataset, "_scan_options", None):
@@ -81,7 +81,7 @@ class ArrowFiles:
 
 
 def open_files(paths: Any) -> ArrowFiles:
-    """Open files by a path, a pattern, a folder, or a list of these."""
+    """Open files given by a path, a glob pattern, a folder, or a list of these."""
     require("Parquet files need", "pyarrow")
     import pyarrow as pa
     import pyarrow.dataset as pads
@@ -91,14 +91,14 @@ def open_files(paths: Any) -> ArrowFiles:
     for path in map(str, asked):
         matches = sorted(glob(path)) if any(sign in path for sign in "*?[") else [path]
         if not matches or not Path(matches[0]).exists():
-            raise DataNotFoundError(f"There is no file {path}: give the path or pattern of Parquet files.")
+            raise DataNotFoundError(f"There is no file {path}: pass the path or glob pattern of Parquet files.")
         found += matches
     single = found[0] if len(found) == 1 else found
     try:
         return ArrowFiles(pads.dataset(single, format=_format(found[0]), partitioning="hive"))
     except (pa.ArrowInvalid, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{found[0]} cannot be read as Parquet ({reason}): give Parquet or Feather files.") from None
+        raise InputError(f"{found[0]} cannot be read as Parquet ({reason}): pass Parquet or Feather files.") from None
 
 
 def _format(path: str) -> str:
@@ -106,7 +106,7 @@ def _format(path: str) -> str:
 
 
 def _read_parquet(fragment: Any, names: list[str], n_rows: int) -> Iterator[Any]:
-    # The scanner of a dataset decodes whole row groups ahead; this reader fetches and decodes what a batch needs.
+    # A dataset's scanner decodes whole row groups ahead; this reader fetches and decodes only what a batch needs.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -115,10 +115,10 @@ def _read_parquet(fragment: Any, names: list[str], n_rows: int) -> Iterator[Any]
             file = pq.ParquetFile(handle, pre_buffer=False, buffer_size=BUFFER_BYTES)
             lacking = [name for name in names if name not in file.schema_arrow.names]
             if lacking:
-                raise InputError(f"{fragment.path} has no column {lacking[0]!r}, which other files have: leave it out.")
+                raise InputError(f"{fragment.path} has no column {lacking[0]!r}, which other files have: drop it.")
             groups = [group.id for group in fragment.row_groups]
-            # One thread: the others are at work on the batches before.
+            # One thread: the other cores work on earlier batches.
             yield from file.iter_batches(n_rows, row_groups=groups, columns=names, use_threads=False)
         except (pa.ArrowInvalid, OSError) as error:
             reason = str(error).splitlines()[0]
-            raise InputError(f"{fragment.path} cannot be read ({reason}): write it again or leave it out.") from None
+            raise InputError(f"{fragment.path} cannot be read ({reason}): rewrite or remove it.") from None

@@ -1,4 +1,4 @@
-"""Parts of a table, passed over in order: a function on each, and what they return merged."""
+"""Passes over the parts of a table: map a function over the parts, and merge the results in order."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from setsquare.rows.blocks import Block, add_sums, n_cores, quietly, workers
 T = TypeVar("T")
 U = TypeVar("U")
 R = TypeVar("R")
-#: Returns a context in which a callable is told the rows that were read.
+#: Returns a context manager whose value is called with the number of rows just read.
 Progress: TypeAlias = Callable[[], AbstractContextManager[Callable[[int], None]]]
 
 
 class Parts(ABC, Generic[T]):
-    """Pieces of a table, or what was made of them: each is small, together they may be larger than memory."""
+    """Pieces of a table, or results computed from them: each is small, together they may exceed memory."""
 
     @abstractmethod
     def map(self, function: Callable[[T], U]) -> Parts[U]:
-        """Return what ``function`` makes of each part; nothing is done before a pass asks for it."""
+        """Apply ``function`` to each part, lazily: nothing is computed before a pass."""
 
     def reduce(self, kernel: Callable[[T], R], merge: Callable[[R, R], R]) -> R:
-        """Merge what ``kernel`` returns for each part, always in the same order: one pass."""
+        """Merge the results of ``kernel`` for each part, in a fixed order, in one pass."""
         results = iter(self.map(kernel))
         for first in results:
             return reduce(merge, results, first)
-        raise InputError("The source has no rows: give files or batches with at least one row.")
+        raise InputError("The source has no rows: pass files or batches with at least one row.")
 
     @abstractmethod
     def __iter__(self) -> Iterator[T]:
-        """Return the parts one after the other, a few at a time in memory."""
+        """Iterate over the parts, with a few at a time in memory."""
 
     @abstractmethod
     def keep(self) -> Parts[T]:
-        """Hold the parts where there is memory for it: on the workers of a cluster."""
+        """Hold the parts in memory where possible: on the workers of a cluster."""
 
 
 class Piece(NamedTuple):
-    """A table, its number of rows, and where it is from (for messages)."""
+    """A table, its number of rows, and its origin (for messages)."""
 
     table: Any
     n_rows: int
@@ -53,14 +53,14 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LocalParts(Parts[T]):
-    """Parts that this process reads, again in each pass; its threads work on a few at a time.
+    """Parts that this process reads again in each pass; its threads work on a few at a time.
 
     Attributes
     ----------
     read : callable
         Returns a new iterator of :class:`Piece`.
     functions : tuple of callables
-        What is done to each, in turn.
+        Applied to each piece, in order.
     progress : callable or None
 
     Examples
@@ -77,11 +77,11 @@ class LocalParts(Parts[T]):
     progress: Progress | None = None
 
     def map(self, function: Callable[[T], U]) -> LocalParts[U]:
-        """Return what ``function`` makes of each part."""
+        """Apply ``function`` to each part."""
         return replace(self, functions=(*self.functions, function))  # type: ignore[return-value]
 
     def __iter__(self) -> Iterator[T]:
-        # The caller's thread reads, because what reads (a cursor, a reader) may belong to it; others work.
+        # The calling thread reads, because the reader (such as a cursor) may belong to it; other threads compute.
         pending: deque[Any] = deque()
         show = self.progress or _silent
         with show() as tick:
@@ -94,12 +94,12 @@ class LocalParts(Parts[T]):
                 yield pending.popleft().result()
 
     def keep(self) -> LocalParts[T]:
-        """Return the same: what is too large for memory is read again."""
+        """Return self: tables larger than memory are read again in each pass."""
         return self
 
 
 def apply(functions: tuple[Callable[[Any], Any], ...], piece: Piece) -> Any:
-    """Put a piece through all functions; an error says which file or batch it is about."""
+    """Apply all functions to a piece; errors name the file or batch."""
     value = piece.table
     try:
         for function in functions:
@@ -117,15 +117,15 @@ def _silent() -> AbstractContextManager[Callable[[int], None]]:
 
 @dataclass(frozen=True, slots=True)
 class RowsInParts:
-    """Rows that are read, or kept by a cluster, in parts.
+    """Rows that are read, or held by a cluster, in parts.
 
     Attributes
     ----------
     parts : Parts of Block
-        Each reading makes them anew: what is done to a block may change it in place.
+        Created again in each pass, because functions may change a block in place.
     n_rows : int
     kept : Parts of Block or None
-        The same, as they are to be read again and again.
+        The same blocks, persisted for repeated passes.
     """
 
     parts: Parts[Block]
@@ -133,24 +133,24 @@ class RowsInParts:
     kept: Parts[Block] | None = None
 
     def reduce(self, kernel: Callable[[Block], R], merge: Callable[[Any, Any], Any] = add_sums) -> R:
-        """Merge what ``kernel`` returns for each block that has rows: one pass."""
+        """Merge the results of ``kernel`` for each nonempty block, in one pass."""
         found: R = (self.kept or self.parts).reduce(partial(_apply_filled, kernel), partial(_merge_filled, merge))
         return found
 
     def map(self, change: Callable[[Block], Block]) -> RowsInParts:
-        """Return rows with something else made of each block in each pass."""
+        """Return rows with ``change`` applied to each block in each pass."""
         return RowsInParts(self.parts.map(change), self.n_rows)
 
     def keep(self) -> RowsInParts:
-        """Hold the blocks where there is memory for it: on the workers of a cluster."""
+        """Hold the blocks in memory where possible: on the workers of a cluster."""
         return replace(self, kept=self.parts.keep())
 
     def in_memory(self) -> None:
-        """Return nothing: the rows are never all here."""
+        """Return None: the rows are never all in memory."""
         return
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_elsewhere, ())  # a kernel that travels to its block refers to the rows but has no use for them
+        return (_elsewhere, ())  # a kernel sent to a worker refers to the rows but never uses them
 
 
 def _apply_filled(kernel: Callable[[Block], R], block: Block) -> R | None:

@@ -1,4 +1,4 @@
-"""Weighted products of blocks of rows, dense or sparse."""
+"""Weighted matrix products of row blocks, dense or sparse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import is_sparse
 
-#: Weight in place of none, where its root is to be divided by; what it adds is lost in rounding.
+#: Replacement for a weight of zero, whose root is a divisor; its contribution is below rounding error.
 NO_WEIGHT = 1e-200
 
 
@@ -26,14 +26,14 @@ def weighted_gram(A: Matrix, weight: Array) -> Array:
     if is_sparse(A):
         return weighted_product(A, weight, A)
     scaled = np.multiply(A, np.sqrt(np.abs(weight))[:, None], out=_scratch(A.shape))
-    gram = scaled.T @ scaled  # numpy sees the symmetry and does half the work
+    gram = scaled.T @ scaled  # numpy detects the symmetry and does half the work
     return _turn_negative(gram, scaled, weight)
 
 
 def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Array]:
     """Return ``A' diag(weight) A`` and ``A' thin`` for a few columns ``thin``; a weight may be negative.
 
-    The columns are part of one symmetric product: a thin one of their own takes as long as half of the square one.
+    The columns are part of one symmetric product: a separate thin product would take half as long as the square one.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
 
 
 def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:
-    """Count rows of negative weight, which are in the sum with its size, as what they are."""
+    """Restore the sign of rows of negative weight, which entered ``gram`` with its absolute value."""
     negative = weight < 0.0
     if negative.any():
         rest = scaled[negative]
@@ -67,9 +67,9 @@ _kept = threading.local()
 
 
 def _scratch(shape: tuple[int, int]) -> Array:
-    """Uninitialised matrix, the same memory each time in a thread: fresh pages cost more than the work on them."""
+    """Uninitialised matrix that reuses memory per thread: allocating new pages costs more than the computation."""
     size = shape[0] * shape[1]
-    if len(getattr(_kept, "memory", ())) < max(size, 1):  # a block can be without rows
+    if len(getattr(_kept, "memory", ())) < max(size, 1):  # a block can be empty
         _kept.memory = np.empty(max(size, 1))
     matrix: Array = _kept.memory[:size].reshape(shape, order="F")
     return matrix

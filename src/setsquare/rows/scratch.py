@@ -1,4 +1,4 @@
-"""Blocks of numbers in a temporary file: a solver reads rows ten times, and need not decode and code them each time."""
+"""Temporary file of encoded row blocks, so that repeated passes of a solver need not decode the source again."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from setsquare._typing import Array
 from setsquare.rows.blocks import Block
 from setsquare.rows.passes import LocalParts, Parts, Piece, apply
 
-#: Bytes that are left to others on the disc, and after how many more the room is looked at again.
+#: Bytes to leave free on the disk, and bytes written between checks of the free space.
 SPARE, LOOK = 2**30, 2**27
 
 U = TypeVar("U")
 
 
 class Stored(NamedTuple):
-    """Where a block is in the file: its columns one after the other, in single precision where that loses nothing.
+    """Location of a block in the file: its columns in sequence, in single precision if that is lossless.
 
-    ``widths`` are the numbers of columns of features, protected columns, outcome, weights and offset; weights that are
-    all the same are in ``weight`` instead.
+    ``widths`` are the numbers of columns of features, protected columns, outcome, weights and offset; constant weights
+    are stored in ``weight`` instead.
     """
 
     position: int
@@ -42,17 +42,17 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True, weakref_slot=True)
 class Store:
-    """A file without a name, which the system removes when nobody has it open any more.
+    """An unnamed temporary file, which the operating system deletes when it is closed.
 
     Attributes
     ----------
     folder : str or None
     file : file or None
-        Opened by the first block.
+        Opened for the first block.
     blocks : list of Stored or None
-        In the order of the rows, once all are there.
+        In the order of the rows, once all are written.
     is_full : bool
-        Whether the file could not take them.
+        Whether the disk had no room for them.
     """
 
     folder: str | None = None
@@ -63,7 +63,7 @@ class Store:
     _lock: Any = field(default_factory=Lock, repr=False)
 
     def save(self, block: Block) -> Stored | None:
-        """Write a block; None where there is no room for it."""
+        """Write a block; return None if there is no room for it."""
         if self.is_full:
             return None
         same = bool(np.ptp(block.weight) == 0.0) if len(block.weight) else True
@@ -71,7 +71,7 @@ class Store:
         parts = [block.Z[:, 1:].T, *(() if block.X is None else (block.X.T,)), block.y.T, weight]
         parts += [] if block.offset is None else [block.offset.T]
         numbers: Any = np.concatenate(parts)
-        with np.errstate(over="ignore"):  # what is too large for it becomes infinite, and is told from what it was
+        with np.errstate(over="ignore"):  # overflow gives inf, which differs from the original
             short = numbers.astype(np.float32)
         numbers = short if np.array_equal(short, numbers) else numbers
         widths = (
@@ -88,7 +88,7 @@ class Store:
         return Stored(position, len(block.weight), numbers.dtype.type, widths, level)
 
     def _append(self, content: memoryview) -> int | None:
-        """Write to the end of the file, and return where; without room, give up the file and what it takes."""
+        """Append to the file and return the position; if there is no room, empty the file and return None."""
         with self._lock:  # another thread may have found it full
             try:
                 return None if self.is_full else self._write(content)
@@ -106,7 +106,7 @@ class Store:
         if position >= self._checked:
             self._checked = position + LOOK
             if shutil.disk_usage(self.folder or tempfile.gettempdir()).free < SPARE:
-                raise OSError(errno.ENOSPC, "There is little room left on the disc.")
+                raise OSError(errno.ENOSPC, "There is too little free space on the disk.")
         while content:
             content = content[self.file.write(content) :]
         return position
@@ -122,7 +122,7 @@ class Store:
             while room:
                 count = self.file.readinto(room)  # type: ignore[attr-defined]
                 if not count:
-                    raise OSError("The temporary file of the rows is shorter than what was written to it.")
+                    raise OSError("The temporary file of the rows was truncated while in use.")
                 room = room[count:]
         A = np.empty((1 + q + p, n))
         A[0], A[1:] = 1.0, numbers[: q + p]
@@ -133,20 +133,20 @@ class Store:
 
 
 def _content(numbers: Any) -> memoryview:
-    """Bytes of an array, which cannot be cast where it has no rows."""
+    """Bytes of an array; an empty one cannot be cast."""
     return memoryview(numbers).cast("B") if numbers.size else memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchParts(Parts[Any]):
-    """Blocks that the first whole pass reads from their source and writes down, and later ones read from there.
+    """Blocks that the first full pass reads from the source and writes to a store, and later passes read from it.
 
     Attributes
     ----------
     source : LocalParts of Block
     store : Store
     functions : tuple of callables
-        What is done to each block, in turn.
+        Applied to each block, in order.
     """
 
     source: LocalParts[Block]
@@ -154,7 +154,7 @@ class ScratchParts(Parts[Any]):
     functions: tuple[Callable[[Any], Any], ...] = ()
 
     def map(self, function: Callable[[Any], U]) -> ScratchParts:
-        """Return what ``function`` makes of each block."""
+        """Apply ``function`` to each block."""
         return replace(self, functions=(*self.functions, function))
 
     def __iter__(self) -> Iterator[Any]:
@@ -175,7 +175,7 @@ class ScratchParts(Parts[Any]):
         return iter(LocalParts(read, (self.store.load, *self.functions), self.source.progress))
 
     def keep(self) -> ScratchParts:
-        """Return the same: the blocks are kept already."""
+        """Return self: the blocks are already stored."""
         return self
 
 
@@ -185,7 +185,7 @@ def _save_and_apply(store: Store, functions: tuple[Callable[[Any], Any], ...], b
 
 
 def scratch_folder(asked: bool | str | Path) -> str | None:
-    """Folder for temporary files: the one asked for, or the system's for large ones, which is seldom in memory."""
+    """Folder for temporary files: as requested, or the system's for large ones, which is rarely a RAM disk."""
     if not isinstance(asked, bool):
         return str(asked)
     named = any(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))

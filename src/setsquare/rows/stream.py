@@ -1,4 +1,4 @@
-"""The public face of a table that is not in memory."""
+"""Public interface to tables that are read in batches."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from setsquare.rows.parquet import ArrowFiles, open_files
 from setsquare.rows.passes import LocalParts, Parts, Progress
 from setsquare.rows.scratch import ScratchParts, Store, scratch_folder
 
-#: Float64 values of a batch: more than rows in memory have, for opening a batch costs as much as working on some.
+#: Bytes of the float64 values of a batch: more than for rows in memory, because each batch has a fixed cost to open.
 BLOCK_BYTES = 2**23
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
 @runtime_checkable
 class Source(Protocol):
-    """What a stream reads from."""
+    """Data source of a stream."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -35,16 +35,16 @@ class Source(Protocol):
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows, where it is known without a pass."""
+        """Number of rows, if known without a pass."""
         ...
 
     @property
     def is_named(self) -> bool:
-        """Whether columns have names of their own, as those of arrays have not."""
+        """Whether columns have names; those of arrays do not."""
         ...
 
     def keep(self, columns: Sequence[str]) -> Source:
-        """Hold these columns where there is memory for it: on the workers of a cluster."""
+        """Hold these columns in memory where possible: on the workers of a cluster."""
         ...
 
     def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
@@ -54,7 +54,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A table that is read in batches, as often as needed, and never as a whole.
+    """A table that is read in batches, as often as needed, and never loaded as a whole.
 
     Parameters
     ----------
@@ -62,16 +62,16 @@ class Stream:
         Parquet or Feather files (``"rows/*.parquet"``); a ``pyarrow.dataset.Dataset``; a sequence of tables, or of
         functions that load one; a function that returns a new iterator of tables in each call; a dask dataframe.
     columns : sequence of str, optional
-        Columns to use; the others are not read. All by default.
+        Columns to use; the others are not read. By default, all columns.
     memory : str or int
-        Bound on the memory of the batches that are worked on at a time, such as "256MB". Datasets with a filter or with
-        keys in their paths are read by Arrow's scanner, which holds a row group or two beside.
+        Memory limit for the batches that are processed at a time, such as "256MB". Datasets with a filter or with
+        partition keys in their paths are read by Arrow's scanner, which holds one or two row groups in addition.
     progress : bool
-        Whether each pass shows how far it is.
+        Whether to show a progress bar for each pass.
     scratch : bool, str or path
-        Whether a fit writes the rows as numbers to a temporary file, from which later passes take them faster than
-        from the source; or the folder for it. It takes 4 to 8 bytes a number, leaves a gigabyte of the disc to others,
-        and vanishes with the fit. Without room for it, the source is read in each pass.
+        Whether a fit writes the encoded rows to a temporary file, which makes later passes faster than reading the
+        source again; or the folder for this file. It takes 4 to 8 bytes per value, leaves one gigabyte of the disk
+        free, and is deleted after the fit. If there is not enough space, the source is read in each pass.
 
     Examples
     --------
@@ -101,11 +101,11 @@ class Stream:
         object.__setattr__(self, "columns", asked)
         _bytes(self.memory)
         if not isinstance(self.scratch, bool) and not Path(self.scratch).is_dir():
-            raise InputError(f"There is no folder {self.scratch}: make it, or leave scratch out.")
+            raise InputError(f"There is no folder {self.scratch}: create it, or omit scratch.")
 
     @property
     def n_rows(self) -> int | None:
-        """Number of rows, where it is known without a pass."""
+        """Number of rows, if known without a pass."""
         source: Source = self.data
         return source.n_rows
 
@@ -116,19 +116,19 @@ class Stream:
 
     @property
     def is_named(self) -> bool:
-        """Whether columns have names of their own, as those of arrays have not."""
+        """Whether columns have names; those of arrays do not."""
         source: Source = self.data
         return source.is_named
 
     def select(self, columns: str | Sequence[str]) -> Stream:
-        """Return the stream of some columns."""
+        """Return a stream of some of the columns."""
         names = (columns,) if isinstance(columns, str) else tuple(columns)
         for name in names:
             tables.check_column(name, self.columns)
         return replace(self, columns=names)
 
     def keep(self) -> Stream:
-        """Hold the columns in use where there is memory for it: on the workers of a cluster; files are read again."""
+        """Hold the columns in use on the workers of a cluster, if there is one; files are read again."""
         source: Source = self.data
         return replace(self, data=source.keep(self.names))
 
@@ -145,28 +145,28 @@ class Stream:
         Parameters
         ----------
         width : int, optional
-            Float64 values that will be made of a row: batches are cut so that those stay in the cache.
+            Number of float64 values per encoded row; batches are sized so that these stay in the cache.
         """
         row_bytes = 8 * max(width or 0, len(self.columns))
-        # What is read ahead, what is made of it and what a kernel makes of that, for each thread and one that waits.
+        # Batches read ahead, encoded, and intermediate results of a kernel, for each thread and one that waits.
         bound = _bytes(self.memory) // (4 * row_bytes * (n_cores() + 1))
         if bound < 1:
             raise InputError(
-                f"memory={self.memory!r} does not hold a few rows of {len(self.columns)} columns: give more."
+                f"memory={self.memory!r} is too small for a few rows of {len(self.columns)} columns: increase it."
             )
         n_rows = min(max(bound, 1), max(1000, BLOCK_BYTES // row_bytes))
         source: Source = self.data
         return source.parts(self.columns, n_rows, partial(_show_progress, self.n_rows) if self.progress else None)
 
     def hold(self, blocks: Parts[Block]) -> Parts[Block]:
-        """Return blocks made of this stream as they are to be read again and again."""
+        """Return blocks of this stream prepared for repeated passes, with a temporary file if requested."""
         if not self.scratch or not isinstance(blocks, LocalParts):
             return blocks
         return ScratchParts(blocks, Store(scratch_folder(self.scratch)))
 
 
 def as_stream(data: Any) -> Stream | None:
-    """Return a stream of what is one or can be opened as one; None for arrays and dataframes in memory."""
+    """Return ``data`` as a stream if possible; None for arrays and dataframes in memory."""
     if isinstance(data, Stream):
         return data
     if isinstance(data, str | Path) or is_lazy(data):
@@ -200,14 +200,16 @@ def _open(data: Any) -> Any:
         return open_batches(data)
     if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
         raise InputError(
-            f"A {type(data).__name__} can be read only once, and a fit reads the rows several times: give a function "
+            f"A {type(data).__name__} can be read only once, but a fit reads the rows several times: pass a function "
             "that returns a new one."
         )
-    raise InputError(f"A {type(data).__name__} is no source of batches: give paths, an Arrow dataset or batches.")
+    raise InputError(
+        f"Cannot read batches from a {type(data).__name__}: pass paths, an Arrow dataset, batches or a dask collection."
+    )
 
 
 def _bytes(memory: str | int) -> int:
-    """Bytes of a size such as "256MB"."""
+    """Convert a size such as "256MB" to bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]?)i?b?\s*", str(memory).lower())
     if match is None:
         raise InputError(f"memory={memory!r} is not a size: write it like '256MB' or '2GB'.")

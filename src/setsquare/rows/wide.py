@@ -1,7 +1,7 @@
-"""Rows of many features, left as they are stored: single and half precision, or sparse.
+"""Rows of many features, kept as stored: single or half precision, or sparse.
 
-Nothing of the size of the features is ever made. A block of rows becomes float64 while a kernel works on it, the column
-of ones is implied, and centring and scaling are part of the coefficients (:class:`Standardised`).
+The features are never copied as a whole. A block of rows is converted to float64 while a kernel works on it, the column
+of ones is implicit, and centring and scaling are applied to the coefficients (:class:`Standardised`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from setsquare.rows.blocks import Block, Sums, add_up, is_sparse, row_slices, sh
 
 @dataclass(frozen=True, slots=True)
 class Slab:
-    """Features (b, q) of some rows, behind a column of ones that is not there.
+    """Features (b, q) of some rows, with an implicit leading column of ones.
 
     Examples
     --------
@@ -35,7 +35,7 @@ class Slab:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows, and features with the intercept."""
+        """Number of rows, and of features plus intercept."""
         return self.Z.shape[0], 1 + self.Z.shape[1]
 
     def __matmul__(self, raw: Array) -> Array:
@@ -43,7 +43,7 @@ class Slab:
 
     @property
     def T(self) -> _Turned:
-        """Transpose, for a product from the left."""
+        """Transpose, which supports ``slab.T @ array``."""
         return _Turned(self)
 
 
@@ -59,8 +59,8 @@ class _Turned:
 class WideRows:
     """Rows in memory whose features are read block by block and never copied as a whole.
 
-    Attributes are those of :class:`setsquare.rows.ArrayRows`, but ``Z`` has no column of ones, and may be of any
-    floating-point type.
+    The attributes are those of :class:`setsquare.rows.blocks.ArrayRows`, but ``Z`` has no column of ones, and may have
+    any floating-point type.
     """
 
     Z: Matrix
@@ -85,17 +85,17 @@ class WideRows:
     def reduce(
         self, kernel: Callable[..., Sums], *columns: Array, every: int = 1, dtype: type[np.floating] = np.float64
     ) -> Sums:
-        """Add up what ``kernel(block, *columns)`` returns, with the block's rows of further ``columns`` (n, ...).
+        """Add up the results of ``kernel(block, *columns)``, with the block's rows of additional ``columns`` (n, ...).
 
-        The kernel may write into those. With ``every`` above one, it gets each so-manieth row alone. Dense features
-        come as ``dtype``.
+        The kernel may write into these columns. With ``every = k > 1`` it receives every k-th row only. Dense features
+        are passed as ``dtype``.
         """
 
         def work(parts: Sequence[tuple[slice, Matrix]]) -> Sums:
             b = max(rows.stop - rows.start for rows, _ in parts)
             ready = is_sparse(self.Z) or self.Z.dtype == dtype
             memory = None if ready else np.empty((-(-b // every), self.Z.shape[1]), dtype)
-            with np.errstate(over="ignore", invalid="ignore"):  # infinite sums say that a domain was left
+            with np.errstate(over="ignore", invalid="ignore"):  # outside a link's domain, sums are infinite
                 return add_up(
                     kernel(self._block(rows, Z[::every], memory, every), *(part[rows][::every] for part in columns))
                     for rows, Z in parts
@@ -114,12 +114,12 @@ class WideRows:
 
 @dataclass(frozen=True, slots=True)
 class Standardised:
-    """Operator from coefficients of features with mean zero and unit variance to those of the features as they are.
+    """Operator that maps coefficients of standardised features to those of the original features.
 
     Attributes
     ----------
     mean, divisor : ndarray of shape (q,)
-        A divisor is infinite where a feature does not vary: its coefficient is zero.
+        The divisor of a constant feature is infinite, so that its coefficient is zero.
 
     Examples
     --------
@@ -138,7 +138,7 @@ class Standardised:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Both are the features and the intercept."""
+        """Number of features plus intercept, twice."""
         return 1 + len(self.mean), 1 + len(self.mean)
 
     def __matmul__(self, theta: Array) -> Array:
@@ -146,10 +146,10 @@ class Standardised:
         return np.vstack([theta[0] - self.mean @ gamma, gamma])
 
     def adjoint(self, raw: Array) -> Array:
-        """Take gradients (1 + q, c) in raw coefficients to those in standardised ones."""
+        """Map gradients (1 + q, c) in raw coefficients to gradients in standardised ones."""
         return np.vstack([raw[0], (raw[1:] - self.mean[:, None] * raw[0]) / self.divisor[:, None]])
 
     def inverse(self, raw: Array) -> Array:
-        """Coefficients of standardised features."""
+        """Map raw coefficients to those of standardised features."""
         moving = np.where(np.isfinite(self.divisor), self.divisor, 0.0)
         return np.vstack([raw[0] + self.mean @ raw[1:], raw[1:] * moving[:, None]])

@@ -313,7 +313,7 @@ def test_a_model_that_leaks_is_never_returned():
     table = patients()
     model = sq.OrthogonalGLMClassifier(protected=["sex", "race"]).fit(table.drop(columns="sick"), table["sick"])
     certificate = dataclasses.replace(model.solution_.certificate, max_correlation=1e-3)
-    with pytest.raises(sq.errors.NotOrthogonalError, match=r"1.0e-03.*raise max_iter"):
+    with pytest.raises(sq.errors.NotOrthogonalError, match=r"1.0e-03.*increase max_iter"):
         judge(dataclasses.replace(model.solution_, certificate=certificate))
 
 

@@ -431,7 +431,7 @@ def test_too_few_iterations_are_said(draw) -> None:
 
 def test_as_many_protected_columns_as_features_are_refused(draw) -> None:
     Z, y, X = draw(family("binomial"), q=3)
-    with pytest.raises(InputError, match="leave no freedom"):
+    with pytest.raises(InputError, match="Only a constant prediction is orthogonal"):
         solve(Problem(Z, y, X, family="binomial"), "large")
 
 
