@@ -139,7 +139,7 @@ def test_what_cannot_be_streamed_is_refused_in_one_sentence(stream: sq.Stream) -
     with pytest.raises(InputError, match="Every protected column is constant"):
         sq.audit(constant["clean"], constant["sex"])
     lone = sq.Stream([table.assign(sex=np.where(np.arange(4000) == 3, "x", table.sex))])
-    with pytest.raises(InputError, match="decides an effect alone"):
+    with pytest.raises(InputError, match="determines an effect alone"):
         sq.audit(lone["clean"], lone["sex"])
 
 

@@ -70,7 +70,7 @@ def audit_model(
     The predictions of all folds are audited together, with three corrections.
 
     * A model's mean depends on the outcomes of its training rows, which contain few rows of a group when the held-out
-    rows contain many. Each model's mean prediction on training rows is therefore subtracted.
+      rows contain many. Each model's mean prediction on training rows is therefore subtracted.
     * Rows are used to predict each other. Where the outcome depends on a protected column more than the predictions do,
       this increases the variance of the test, up to twofold; standard errors, p-values and bounds take it into account.
     * Models that are fitted to the protected columns can make the errors of the folds cancel, so that pooled

@@ -96,8 +96,8 @@ def _cautions(
         notes.append(Note("corrected-rows", text, severity="warning"))
     if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
         text = (
-            "Model-based standard errors are meant for observed outcomes. For predictions they are far too large "
-            "here: the test hardly ever rejects. They are the paper's; use {robust} to find a leak."
+            "Model-based standard errors are meant for observed outcomes. For predictions they are far too large, "
+            "and the test hardly ever rejects. They are the paper's; use {robust} to find a leak."
         )
         notes.append(Note("model-based-errors", text, severity="warning", robust=Option("vcov", "HC3")))
     return tuple(notes)

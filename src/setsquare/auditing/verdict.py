@@ -106,7 +106,7 @@ def judge(
     smallest = _p(min(member.adjusted for member in members))
     verdict, reason = _nothing_found(smallest, certificate, max(SMALL, limits.correlation))
     if is_tautology(certificate):
-        reason += " The predictions were corrected on these same rows; new rows can differ."
+        reason += " The correction was made on these same rows; new rows can differ."
     return Decision(verdict, reason, found, members)
 
 

@@ -265,7 +265,7 @@ BAD = {
     "nothing": ([], "no predictions"),
     "text that is no label": ([f"{p}" for p in P], "different values"),
     "table of text": (np.array([["a", "b"]] * N), "text"),
-    "rows of unequal length": ([[1, 2], [3]] * (N // 2), "no array"),
+    "rows of unequal length": ([[1, 2], [3]] * (N // 2), "as an array"),
     "one row": (P[None], "The predictions have 1 rows"),
     "too short": (P[:-1], f"predictions have {N - 1} rows but the protected columns have {N}"),
     "missing": (np.where(FIRST, np.nan, P), "6 row"),

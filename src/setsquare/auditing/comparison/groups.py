@@ -11,7 +11,7 @@ from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.tables.column import Levels, label, read
 from setsquare.tables.frame import open_table
 
-#: Largest number of levels shown separately; the smallest of the others are pooled.
+#: Largest number of levels shown separately; the least frequent of more are pooled.
 MOST_LEVELS = 12
 
 

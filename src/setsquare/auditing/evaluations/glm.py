@@ -122,7 +122,7 @@ def _fit_prepared(prepared: Prepared, protected: Protected, vcov: str, total_wei
     fit = _summarise(prepared, theta, V, protected, separated)
     if solution.status in (Status.CONVERGED, Status.FLAT) or separated:
         return fit
-    return replace(fit, converged=False, coef=np.full_like(fit.coef, np.nan))  # not an estimate
+    return replace(fit, converged=False, coef=np.full_like(fit.coef, np.nan))  # a failed solver has no estimate
 
 
 def _polish(prepared: Prepared, theta: Array) -> Array:

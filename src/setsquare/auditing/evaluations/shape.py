@@ -7,8 +7,8 @@ one group above a threshold. Three tests complement the test of linear effects:
 * *curvature*: natural splines of each numeric column, given the linear effects;
 * *combinations*: products of two different columns, given the columns themselves;
 * *spread*: the size of the residuals, ``|r| - k r``. The term with ``k = mean(sign(r))`` corrects for the estimated
-means: without it the test rejects far more than 5 % of the samples for skewed predictions. For several classes the
-sizes are summed: labels then have no separate spread, as it follows from their means.
+  means: without it the test rejects far more than 5 % of the samples for skewed predictions. For several classes the
+  sizes are summed: labels then have no separate spread, as it follows from their means.
 """
 
 from __future__ import annotations

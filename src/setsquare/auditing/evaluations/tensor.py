@@ -95,7 +95,7 @@ def evaluate_tensor(
     w = mean_weight(len(Y), tested.weight)
     X, names, m = tested.values, tested.names, Y.shape[1]
     sources = tuple(dict.fromkeys(tested.sources))
-    title = f"linear regression of {m} units on {joined(list(sources))}"
+    title = f"linear regression of {m} units on {joined(list(sources))}, permutation test"
     if not tested.varies.any():
         tests = [Test(name, math.nan, math.nan, math.nan, "nothing to test") for name in (ALL, *sources)]
         effects = tuple(Effect(*pair, *6 * (math.nan,)) for pair in zip(names, tested.sources, strict=True))
