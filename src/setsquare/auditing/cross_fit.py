@@ -290,7 +290,7 @@ def _correct_effect(effect: Effect, s: float) -> Effect:
 
 
 def _widen(certificate: Certificate, mutual: Mutual) -> Certificate:
-    """Bounds with the larger standard errors."""
+    """Certificate with the larger standard errors."""
     ratio = certificate.is_ratio
 
     def column(given: ColumnBound) -> ColumnBound:

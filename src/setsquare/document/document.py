@@ -109,7 +109,7 @@ class Document:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Document:
-        """Read what :meth:`to_dict` wrote."""
+        """Read the output of :meth:`to_dict`."""
         verdicts = tuple(Headline(**each) for each in values["verdicts"])
         return cls(values["title"], verdicts, tuple(values["sections"]))
 

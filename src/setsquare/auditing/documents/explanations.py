@@ -53,7 +53,7 @@ def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
 
 
 def meaning(audits: Audits, certificate: Certificate | None, *, with_calibration: bool) -> Section:
-    """What this does and does not show."""
+    """Interpretation of the verdicts, and its limits."""
     audit = list(audits.values())[-1]
     names = joined(sources(audit)) or "the protected columns"
     said = _said(audit, names)
@@ -84,12 +84,12 @@ def method(audits: Audits, sentences: Sequence[str]) -> Section:
     """Method and assumptions."""
     last = list(audits.values())[-1]
     about = [
-        f"The predictions ({last.family}, {last.n:,} rows, {last.setting}) are explained by the {last.n_protected} "
-        "coded protected columns with an evaluation model. The joint test of all its effects decides, together with "
+        f"The predictions ({last.family}, {last.n:,} rows, {last.setting}) are regressed on the {last.n_protected} "
+        "coded protected columns by an evaluation model. The verdict is based on the joint test of all effects, and on "
         "tests of each column and of curvature, combinations of groups and spread; p-values are adjusted for all of "
         "these.",
-        "It is assumed that rows are independent, or rows of different clusters where standard errors are "
-        "cluster-robust, and that the protected columns are recorded without error.",
+        "The method assumes that rows (with cluster-robust standard errors: clusters) are independent, and that the "
+        "protected columns are recorded without error.",
     ]
     titles = dict.fromkeys(f"{capital(e.title)}." for audit in audits.values() for e in audit.evaluations)
     return section("method", "Method and assumptions", text=about, notes=[*sentences, *titles], detail=True)

@@ -164,7 +164,7 @@ def _forest(title: str, kind: str, models: Mapping[str, Evaluation]) -> list[dic
     ]
     left = len(found) - len(rows)
     more = f" The {left} smallest effects are in the table only." if left else ""
-    about = f"Estimates with their confidence intervals, {title}; the vertical line is no effect.{more}"
+    about = f"Estimates with their confidence intervals, {title}; the vertical line marks no effect.{more}"
     return [
         {
             "kind": "forest",
@@ -205,7 +205,7 @@ def bounds(certificates: Mapping[str, Certificate]) -> Section | None:
     }
     about = (
         "An audit can miss a dependence. These bounds say how large it can be, each with "
-        f"{confidence} confidence. A ratio of 1 or a difference of 0 is no effect."
+        f"{confidence} confidence. A ratio of 1 or a difference of 0 means no effect."
     )
     return section(
         "leakage",

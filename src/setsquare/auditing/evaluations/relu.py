@@ -193,7 +193,7 @@ def _collapse(y: Array, X: Array, w: Array) -> tuple[Array, Array, Array, float]
     cell = np.cumsum(first) - 1
     weight = np.add.reduceat(w, starts)
     mean = y[starts]
-    for _ in range(2):  # from the first value of each cell, and once more for what rounding left
+    for _ in range(2):  # from the first value of each cell, then again to remove rounding errors
         mean = mean + np.add.reduceat(w * (y - mean[cell]), starts) / weight
     return X[starts], mean, weight, float(w @ (y - mean[cell]) ** 2)
 
