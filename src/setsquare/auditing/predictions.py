@@ -308,7 +308,7 @@ def _sums_to_one(values: Array, asked: Family | None) -> str:
         return "rounded"
     if asked is not None:
         raise InputError(
-            f"{values.shape[1]} columns of predictions do not sum to 1, so they are not class probabilities: pass one "
+            f"Rows of {values.shape[1]} predictions do not sum to 1, so they are not class probabilities: pass one "
             "column, or probabilities of all classes."
         )
     return ""

@@ -183,7 +183,7 @@ class Source:
         named = any(name.split("__")[-1] == "protected" and value is not None for name, value in parameters)
 
         def beside(method: str, part: IntArray) -> dict[str, Any]:
-            """Protected columns, for a correction that takes them as an argument."""
+            """Protected columns, for a correction that takes them and does not find them among the features."""
             return {} if named else asked_for(model, method, _safe_indexing(protected, part))
 
         model.fit(_safe_indexing(self.table, fit), **beside("fit", fit))

@@ -133,7 +133,7 @@ def probe(
 
     scores: list[ProbeScore] = []
     for name, source in sources.items():
-        # The fits are many and small: threads would mostly wait for each other.
+        # The fits are many and small: threads would mostly wait for each other, for very long on busy cores.
         with threadpool_limits(limits=1):
             found = hold_out(source, protected, targets, splits, tick)
         scores += _judge(name, targets, found, splits, units, confidence)
