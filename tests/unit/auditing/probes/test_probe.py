@@ -164,7 +164,7 @@ def test_progress_counts_every_fit(data):
         ({}, {}, "no representation"),
         ({"a": np.zeros((5, 2))}, {}, "a has 5 rows but the protected columns have 600"),
         ({"a": np.full((600, 2), np.nan)}, {}, r"Column a\[0\] has 600 NaN"),
-        ({"a": np.zeros((600, 2))}, {"cv": 2}, "give 3 or more"),
+        ({"a": np.zeros((600, 2))}, {"cv": 2}, "use 3 or more"),
         ({"a": np.zeros((600, 2))}, {"probes": ("forest",)}, "name one or more of linear, logistic, mlp, boosting"),
         ({"a": np.zeros((600, 2))}, {"max_rows": 5}, "100 or more"),
         ({"a": np.zeros((600, 2))}, {"confidence": 95}, "between 0.5 and 1"),
