@@ -117,7 +117,7 @@ def test_missing_values_and_constant_predictions(tmp_path: Path, stream: sq.Stre
     np.testing.assert_allclose(found.table().std_error, expected.table().std_error, rtol=1e-7)
     with pytest.raises(MissingValuesError, match=r"'race' \(80\)"):
         sq.audit(gaps["leaking"], gaps[["race"]])
-    assert sq.audit(stream["same"], stream["sex"]).reason == "Nothing to leak: every prediction is the same."
+    assert sq.audit(stream["same"], stream["sex"]).reason == "Every prediction is the same, so nothing can leak."
     table.assign(clean=np.where(np.arange(4000) == 5, np.nan, 0.5)).to_parquet(tmp_path / "b.parquet", index=False)
     broken = sq.Stream(tmp_path / "b.parquet")
     with pytest.raises(InputError, match=r"'clean' have 1 missing .*b\.parquet"):
@@ -139,7 +139,7 @@ def test_what_cannot_be_streamed_is_refused_in_one_sentence(stream: sq.Stream) -
     with pytest.raises(InputError, match="Every protected column is constant"):
         sq.audit(constant["clean"], constant["sex"])
     lone = sq.Stream([table.assign(sex=np.where(np.arange(4000) == 3, "x", table.sex))])
-    with pytest.raises(InputError, match="decides an effect alone"):
+    with pytest.raises(InputError, match="determines an effect alone"):
         sq.audit(lone["clean"], lone["sex"])
 
 

@@ -1,8 +1,8 @@
-"""Audits: does a set of predictions follow the protected columns, how closely, and how sure is that.
+"""Audits: do predictions depend on protected columns, how strongly, and how certain is that.
 
-``audit`` takes nothing but predictions and protected columns; ``audit_model`` refits a model in folds first;
-``audit_correction`` looks for information that a correction of features adds; ``probe`` tries to recover the protected
-columns from representations; ``compare`` puts several predictions side by side. Evaluation models are one file each:
+``audit`` needs only predictions and protected columns; ``audit_model`` first refits a model in folds;
+``audit_correction`` tests for information that a correction of features adds; ``probe`` tries to recover the protected
+columns from representations; ``compare`` compares several predictions. Each evaluation model has its own module:
 ``glm``, ``tensor``, ``relu``, ``forest``, ``independence``.
 """
 

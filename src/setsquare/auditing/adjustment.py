@@ -1,9 +1,9 @@
-"""One family of tests: what decides a verdict, adjusted so that a false alarm in any of them is as rare as promised.
+"""Multiplicity adjustment of the tests behind a verdict, which controls the probability of any false alarm.
 
-The joint test of the effects has most of the error rate; the tests of each source column, and those of curvature,
-combinations and spread share the rest. A test that rejects hands its part on: the joint test to the source columns, the
-others back to it (a graphical procedure, Bretz et al. 2009). A verdict and the tests that it names come from the same
-adjusted p-values, so they cannot contradict each other.
+The joint test of the effects receives most of the error rate; the tests of each source column, and those of curvature,
+combinations and spread, share the rest. A test that rejects passes its share on: the joint test to the source columns,
+the others back to it (a graphical procedure, Bretz et al. 2009). A verdict and the tests that it names come from the
+same adjusted p-values, so they cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from setsquare._typing import Array
 from setsquare.auditing.evaluations.records import Evaluation, Test
 
-#: Share of the error rate of the tests of shape; and, of the rest, that of single source columns.
+#: Share of the error rate for the tests of shape; share of the rest for single source columns.
 SHAPE_SHARE, SOURCE_SHARE = 0.15, 0.06
-#: What a source column hands on to the tests outside its own evaluation model.
+#: Share that a source column passes on to the tests outside its own evaluation model.
 LITTLE = 1e-3
 
 
@@ -33,7 +33,7 @@ class Member:
 
 
 def adjust(evaluations: Sequence[Evaluation]) -> tuple[Member, ...]:
-    """Adjusted p-values of the joint tests, the source columns and the tests of shape; what was not tested is absent.
+    """Adjusted p-values of the joint tests, the source columns and the tests of shape; untested ones are absent.
 
     Examples
     --------
@@ -64,7 +64,7 @@ def adjust(evaluations: Sequence[Evaluation]) -> tuple[Member, ...]:
     p = np.asarray([test.p_value for _, test in members])
     adjusted = graphical(p, np.asarray(weights) / max(sum(weights), 1e-300), _handing_on(members, groups))
     for group in groups:
-        if group and members[group[0]][0].name != "shape":  # all together have an effect if one of them has
+        if group and members[group[0]][0].name != "shape":  # if one column has an effect, all together have one
             adjusted[group[0]] = max(adjusted[group].min(), p[group[0]])
     return tuple(Member(*member, float(value)) for member, value in zip(members, adjusted, strict=True))
 
@@ -75,7 +75,7 @@ def _sources(evaluation: Evaluation) -> tuple[Test, ...]:
 
 
 def _handing_on(members: Sequence[tuple[Evaluation, Test]], groups: Sequence[Sequence[int]]) -> Array:
-    """Shares in which a test that rejects hands on its part: within its group, then to the others."""
+    """Transition weights of a test that rejects: within its group first, then to the others."""
     G = np.zeros((len(members),) * 2)
     for group in groups:
         outside = [i for i in range(len(members)) if i not in group]

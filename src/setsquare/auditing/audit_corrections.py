@@ -1,4 +1,4 @@
-"""Audit a correction: whether removing the protected columns from the features feeds a learner what was removed."""
+"""Audit of a correction: whether removing the protected columns from the features leaks them to a learner."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def audit_correction(
     n_shuffles: int = 10,
     random_state: int = 0,
 ) -> ConfoundLeakage:
-    """Look for confound leakage: information that the linear correction of features hands to a non-linear learner.
+    """Test for confound leakage: information that the linear correction of features adds for a non-linear learner.
 
-    Features are shuffled, so that they know nothing; if they predict the outcome once they are corrected, the
-    correction wrote the protected columns into them (Hamdan et al., GigaScience 2023).
+    Features are shuffled, so that they carry no information; if they predict the outcome once they are corrected, the
+    correction encoded the protected columns in them (Hamdan et al., GigaScience 2023).
 
     Parameters
     ----------
     Z : dataframe or array of n rows
-        Features, coded by dummies where they are categorical.
+        Features; categorical ones are dummy-coded.
     y : array of n values
         Outcome.
     protected : dataframe or array of n rows
     estimator : scikit-learn estimator, optional
-        The learner that gets the corrected features; a random forest by default.
+        The learner fitted to the corrected features; a random forest by default.
     cv, n_shuffles, random_state : int
         Folds, shuffles of the features, seed.
 
@@ -54,7 +54,7 @@ def audit_correction(
     >>> rng = np.random.default_rng(0)
     >>> age = rng.normal(size=300)
     >>> y = age + 0.5 * rng.normal(size=300) > 0
-    >>> symptoms = rng.integers(2, size=(300, 3))  # know nothing of age or outcome
+    >>> symptoms = rng.integers(2, size=(300, 3))  # unrelated to age and outcome
     >>> audit_correction(symptoms, y, age, n_shuffles=5).flagged
     True
     """

@@ -1,4 +1,4 @@
-"""Audit a model: refit it in folds and audit the predictions of rows that it has not seen."""
+"""Audit of a model: refit it in folds and audit its predictions for held-out rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def audit_model(
     y : array of n values
         Outcome.
     protected : names of columns of `Z`, or a table of n rows
-        What the predictions must not follow. It is passed on to an estimator that asks for it.
+        Columns that the predictions must not depend on. Passed to `fit` if the estimator accepts them.
     cv : int, splitter, iterable, None or "prefit"
         Folds (shuffled for a number; with ``cluster=`` a cluster is never split). None fits and audits on the same
         rows, and "prefit" audits a fitted model on the rows given; the result is labelled accordingly.
@@ -69,16 +69,17 @@ def audit_model(
     -----
     The predictions of all folds are audited together, with three corrections.
 
-    * A model's mean follows the outcomes of its training rows, which have little of a group where the held-out rows
-      have much of it. Each model's mean prediction on training rows is therefore subtracted.
-    * Rows are used to predict each other. Where the outcome follows a protected column more than the predictions do,
+    * A model's mean depends on the outcomes of its training rows, which contain few rows of a group when the held-out
+      rows contain many. Each model's mean prediction on training rows is therefore subtracted.
+    * Rows are used to predict each other. Where the outcome depends on a protected column more than the predictions do,
       this increases the variance of the test, up to twofold; standard errors, p-values and bounds take it into account.
     * Models that are fitted to the protected columns can make the errors of the folds cancel, so that pooled
       correlations are smaller than those on new rows. The upper bounds correct for this: they hold on new rows for the
-      models of the folds, and so for one that is fitted to all rows; tests reject less often than they may. It is done
-      where the columns are passed to ``fit``, named in a parameter ``protected``, or determined by the features: by
-      value, under any name, recoded or as a linear combination. An estimator that gets them in another way, and
-      features that were corrected before the folds are made, hide this from the audit: correct them in a pipeline.
+      models of the folds, and so for a model fitted to all rows; the tests become conservative. The correction is
+      applied where the columns are passed to ``fit``, named in a parameter ``protected``, or determined by the
+      features: by value, under any name, recoded or as a linear combination. The audit cannot detect an estimator that
+      receives them in another way, nor features that were corrected before the split into folds: put such a correction
+      into a pipeline.
 
     Examples
     --------
@@ -106,7 +107,7 @@ def audit_model(
         if predictions.ndim == 2 and classes is not None:
             options = {"classes": classes} | options
         elif classes is not None and len(known := np.unique(classes if prefit else np.asarray(y))) == 2:
-            options = {"positive": known[1]} | options  # of labels, too, the second class is positive
+            options = {"positive": known[1]} | options  # for labels, too, the second class is positive
         result = audit(predictions, table, sample_weight=sample_weight, random_state=random_state, **options)
         if not prefit:
             text = (
@@ -125,7 +126,7 @@ def audit_model(
 
 
 def _is_told(estimator: Any, protected: Any) -> bool:
-    """Whether a model gets the protected columns when it is fitted, or has been told their names."""
+    """Whether a model receives the protected columns, or their names, when it is fitted."""
     named = (value for name, value in estimator.get_params().items() if name.split("__")[-1] == "protected")
     return bool(asked_for(estimator, "fit", protected)) or any(value is not None for value in named)
 
@@ -137,7 +138,7 @@ def _protected(Z: Table, protected: Any) -> tuple[Table, bool]:
         return protected, False
     columns = tables.column_names(Z)
     if len(names) == tables.n_rows(Z) and not set(names) <= set(columns):
-        return np.asarray(names), False  # a level a row
+        return np.asarray(names), False  # one level per row
     return tables.select(Z, list(names)), True
 
 
@@ -151,7 +152,7 @@ def predict_held_out(
     progress: Callable[[int, int], None] | None,
     rng: np.random.Generator,
 ) -> HeldOut:
-    """Predict every row by a model that has not seen it, nor a row of its cluster."""
+    """Predict each row with a model fitted without that row and its cluster."""
     outcome = np.asarray(y)
     folds = _folds(cv, outcome, cluster, is_classifier(estimator), int(rng.integers(2**31)))
     predictions: Array | None = None
@@ -163,7 +164,7 @@ def predict_held_out(
         if predictions is None:
             predictions, classes = np.empty((len(outcome), *values.shape[1:]), dtype=values.dtype), _classes(model)
         if values.ndim > 1 and not np.array_equal(classes, _classes(model)):
-            raise InputError("A class is missing from a fold, so the probabilities differ in meaning: use fewer folds.")
+            raise InputError("A class is missing from a fold, so probability columns do not match: use fewer folds.")
         if values.dtype.kind in "US" and values.dtype.itemsize > predictions.dtype.itemsize:
             predictions = predictions.astype(values.dtype)
         predictions[test] = values
@@ -186,7 +187,7 @@ def _part(protected: Any, rows: Any) -> Any:
 
 
 def _folds(cv: Any, outcome: Any, cluster: Any, classifier: bool, seed: int) -> list[tuple[Any, Any]]:
-    """Training and test rows: apart from each other, and each row tested once."""
+    """Disjoint training and test rows of each fold; each row is tested once."""
     groups = None if cluster is None else np.asarray(cluster)
     if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
         check_folds(int(cv), len(outcome))
@@ -196,7 +197,7 @@ def _folds(cv: Any, outcome: Any, cluster: Any, classifier: bool, seed: int) -> 
         try:
             splitter = check_cv(cv, outcome, classifier=classifier)
         except (TypeError, ValueError) as error:
-            raise InputError(f"cv = {cv!r} is no number of folds, splitter or list of folds ({error}).") from None
+            raise InputError(f"cv must be a number of folds, a splitter or a list, not {cv!r} ({error}).") from None
     try:
         folds = [
             (np.asarray(a), np.asarray(b)) for a, b in splitter.split(np.zeros((len(outcome), 1)), outcome, groups)
@@ -205,9 +206,9 @@ def _folds(cv: Any, outcome: Any, cluster: Any, classifier: bool, seed: int) -> 
         raise InputError(f"The rows cannot be split: {error}") from None
     tested = np.concatenate([test for _, test in folds]) if folds else np.zeros(0, dtype=int)
     if len(tested) != len(outcome) or len(np.unique(tested)) != len(outcome):
-        raise InputError("The folds must hold out each row exactly once: use KFold or a splitter like it.")
+        raise InputError("The folds must hold out each row exactly once: use KFold or a similar splitter.")
     if any(np.intersect1d(train, test).size for train, test in folds):
-        raise InputError("A fold trains on rows that it tests: nothing is held out; use KFold or a splitter like it.")
+        raise InputError("A fold trains on rows that it tests: use KFold or a similar splitter, which holds them out.")
     return folds
 
 
@@ -225,7 +226,7 @@ def _predict(model: Any, Z: Table, protected: Any) -> Array:
 
 
 def asked_for(model: Any, method: str, protected: Any) -> dict[str, Any]:
-    """The protected columns, for a model whose method takes them."""
+    """The protected columns as a keyword argument, for a method that accepts them."""
     if protected is None:
         return {}
     routed = get_config()["enable_metadata_routing"] and hasattr(model, "get_metadata_routing")

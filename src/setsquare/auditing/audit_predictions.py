@@ -1,4 +1,4 @@
-"""Audit predictions: whether there is a leak, how large it is, and how certain that is."""
+"""Audit of predictions: is there a leak, how large is it, and how certain is that."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Weights and clusters of the rows, where there are some."""
+    """Weights and clusters of the rows, or None."""
 
     weight: Array | None
     cluster: IntArray | None
 
     def take(self, keep: BoolArray) -> Rows:
-        """Return some of them."""
+        """Return those of some rows."""
         return Rows(
             None if self.weight is None else self.weight[keep],
             None if self.cluster is None else np.unique(self.cluster[keep], return_inverse=True)[1],
@@ -88,44 +88,44 @@ def audit(
     predictions : array, series or dataframe of shape (n,), (n, K) or (n, ...), or a column of a stream
         Probabilities (also as the two columns of ``predict_proba``), class probabilities, counts, scores, class labels,
         or a tensor or embedding with one row per observation. A column of a :class:`setsquare.Stream`, such as
-        ``stream["score"]``, is read in batches; its evaluation model is the generalised linear one.
+        ``stream["score"]``, is read in batches; its evaluation model is the generalised linear model.
     protected : dataframe, series or array of n rows, or columns of the same stream
-        The protected columns; text and categories are coded by dummies.
+        The protected columns; text and categories are dummy-coded.
     family : str or Family, optional
         Family of the evaluation model, by name or, with a link or a parameter, as in
         ``sq.families.family("tweedie", parameter=1.5)``. By default binomial for values in [0, 1], multinomial for
         class probabilities, gaussian for other numbers.
     vcov : {"HC3", "HC2", "HC1", "HC0", "model", "cluster"}
-        Covariance of the effects. "model" is the paper's: what R's ``glm`` prints, made for 0/1 outcomes, and nearly
-        blind on probabilities.
+        Covariance estimator of the effects. "model" is the paper's, as printed by R's ``glm``; it is meant for 0/1
+        outcomes and has almost no power on predicted probabilities.
     evaluation : str or sequence of str
         Evaluation models: "glm", "linear", "shape" (curvature, combinations of groups, and spread), "relu", "relu
         without intercept", "forest", "independence". The effects of the first are the result's table; the verdict rests
         on all of them, with adjusted p-values.
     cluster : array or series of n values, optional
-        Rows with the same value are not independent (a patient, a site); errors are then cluster-robust.
+        Rows with the same value are not independent (a patient, a site); standard errors are then cluster-robust.
     sample_weight : array of n values, optional
     classes : sequence of names, optional
         Names of the columns of class probabilities.
     coding : {"dummy", "cells"}
-        "cells" gives every combination of categorical columns an effect of its own.
+        "cells" gives each combination of categorical columns its own effect.
     reference : mapping of column to level, optional
         Reference levels of categorical columns.
     missing : {"error", "drop", "level"}
-        What happens to missing values of the protected columns; "drop" also leaves out rows without a prediction.
+        Treatment of missing values in the protected columns; "drop" also drops rows without a prediction.
     confidence : float
-        Confidence of intervals and bounds; 1 - confidence is the chance of a false alarm.
+        Confidence level of intervals and bounds; 1 - confidence is the probability of a false alarm.
     tolerance : float or Limits
-        A dependence that is detected is a trace, not a leak, if the upper bound on its correlation is at most this.
-        With 0 everything that is detected is a leak. :class:`setsquare.auditing.Limits` also sets the limits of the
-        differences between groups and of the shape of the dependence.
+        A detected dependence is a trace, not a leak, if the upper bound on its correlation is at most this. With 0,
+        every detected dependence is a leak. :class:`setsquare.auditing.Limits` also sets the limits for differences
+        between groups and for the shape of the dependence.
     setting : str
-        Where the predictions come from, for the label of the result: "as given", "in-sample", "held out".
+        Origin of the predictions, used to label the result: "as given", "in-sample", "held out".
     n_permutations, max_rows, random_state : int
         Number of permutations, largest number of rows and seed of the permutation tests (relu, forest, independence,
-        units), which sample from many rows. No p-value is below ``1 / (1 + n_permutations)``.
+        units), which use a random sample if there are more rows. No p-value is below ``1 / (1 + n_permutations)``.
     positive : class, optional
-        Which of two classes is audited where the predictions are labels or two columns of probabilities. By default 1,
+        Which of two classes is audited, if the predictions are labels or two columns of probabilities. By default 1,
         True or "yes" among labels, and the second of two columns.
 
     Returns
@@ -176,7 +176,7 @@ def audit(
 
 
 def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse what an evaluation model cannot take; units have one linear model, by whichever name."""
+    """Refuse predictions that an evaluation model cannot take; units have a single linear model, under either name."""
     if subject.shape:
         names = tuple(dict.fromkeys("glm" if name == "linear" else name for name in names if name != "shape"))
         if not names:
@@ -196,11 +196,10 @@ def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
     if not 0.0 <= settings.limits.correlation < 1.0:
         raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.limits.correlation}.")
     if not 0.0 <= settings.limits.shape < 1.0:
-        raise InputError(f"The limit of the shape is a correlation between 0 and 1, not {settings.limits.shape}.")
+        raise InputError(f"The limit for the shape is a correlation between 0 and 1, not {settings.limits.shape}.")
     if not settings.limits.difference >= 0.0:
         raise InputError(
-            f"The limit of the difference is a number of standard deviations of 0 or more, not "
-            f"{settings.limits.difference}."
+            f"The limit for differences must be 0 or more standard deviations, not {settings.limits.difference}."
         )
     check_max_rows(settings.max_rows)
     if settings.n_permutations < 19:
@@ -217,7 +216,7 @@ def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
         return None
     codes = read_cluster(cluster, n)
     if not codes.any():
-        raise InputError("Every row is in the same cluster: cluster-robust errors need at least two clusters.")
+        raise InputError("Every row is in the same cluster: cluster-robust standard errors need at least two clusters.")
     return codes
 
 
@@ -229,9 +228,9 @@ def _complete(
     reference: Mapping[str, Any] | None,
     missing: Any,
 ) -> tuple[Raw, Protected, Design, tuple[Note, ...]]:
-    """Code the protected columns, and leave out incomplete rows where that was asked for."""
+    """Code the protected columns, and drop incomplete rows on request."""
     n = raw.n_rows
-    keep = np.ones(n, dtype=bool) if rows.weight is None else rows.weight > 0.0  # a row without weight is not there
+    keep = np.ones(n, dtype=bool) if rows.weight is None else rows.weight > 0.0  # rows with weight 0 are not audited
     if missing == "drop":
         keep &= ~raw.missing
         if not keep.any():
@@ -255,7 +254,7 @@ def _audit(
 ) -> AuditResult:
     n, p = protected.n_rows, len(protected.names)
     if n < p + 3:
-        raise InputError(f"Too few rows ({n}) for {p} protected column(s): give at least three more rows than columns.")
+        raise InputError(f"Too few rows ({n}) for {p} protected column(s): pass at least three more rows than columns.")
     names = _check_subject(subject, names)
     blank = nothing_to_leak(n, p, settings.confidence, subject.family)
     blank = replace(blank, notes=(*notes, *subject.notes))
@@ -263,7 +262,7 @@ def _audit(
         return blank
     evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
     if not subject.shape and (fit is None or settings.vcov == "model"):
-        # Bounds rest on robust errors, whatever the table shows.
+        # Bounds use robust standard errors, whichever ones the table shows.
         robust = "HC3" if protected.cluster is None else "cluster"
         fit = evaluate_glm(subject.predictions, protected, subject.family, vcov=robust)[1]
     bounds = certify(subject.predictions, protected, subject.family, fit, settings.confidence)
@@ -273,7 +272,7 @@ def _audit(
 def _evaluate(
     subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings
 ) -> tuple[tuple[Evaluation, ...], Fit | None, EffectMap | None]:
-    """Run the evaluation models in order; random numbers of each start from the same seed."""
+    """Run the evaluation models in order, each with the same random seed."""
     y, confidence = subject.predictions, settings.confidence
     fit: Fit | None = None
     effect_map: EffectMap | None = None

@@ -1,10 +1,10 @@
-"""How much association can be left: upper confidence bounds on correlations.
+"""Upper confidence bounds on the correlation of predictions with protected columns.
 
 The multiple correlation ``R`` of predictions and protected columns is zero exactly when every evaluation model with an
 intercept has no effect. In an orthonormal basis of the columns it is the length of a vector of r correlations, each
-with an error of about ``1/sqrt(n)``; the law of its length is inverted for the largest ``R`` that the data do not
-contradict. Errors are not taken from normal theory but measured: by the spread of the rows' products near zero, and by
-the influence of each row on ``R`` away from it.
+with a standard error of about ``1/sqrt(n)``; the distribution of its length is inverted to find the largest ``R`` that
+the data do not rule out. Standard errors are not taken from normal theory but estimated: from the variance of the rows'
+products near zero, and from the influence of each row on ``R`` away from it.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Association:
     sample : float
         Correlation in the sample, not negative.
     estimate : float
-        The same less what chance explains with more than one column: r independent columns explain ``r/n``, of which
-        all but that of one column is taken off.
+        The same, corrected for chance: r independent columns explain ``r/n`` of the variance by chance, of which the
+        part of all columns but one is subtracted.
     upper : float
-        The correlation in the population is at most this, with the confidence asked for.
+        Upper confidence bound on the correlation in the population.
     error : float
         Standard error of one correlation near zero.
     rank : int
@@ -58,11 +58,11 @@ class Association:
     rank: int
 
 
-#: What a dozen arrays of fit into the cache together.
+#: Size at which a dozen arrays fit into the cache together.
 PIECE_BYTES = 2**20
-#: Statistics beyond this follow the normal law to all digits that matter.
+#: Above this the normal approximation is exact to all relevant digits.
 NORMAL = 2e3
-#: With fewer rows a column than this, the noisiest direction is an artefact.
+#: With fewer rows per column than this, the noisiest direction is an artefact.
 MANY = 50
 NONE = Association(0.0, 0.0, 0.0, 0.0, 0)
 UNKNOWN = Association(math.nan, math.nan, math.nan, math.nan, 0)
@@ -77,7 +77,7 @@ def association(
     confidence: float = 0.95,
     basis: Basis | None = None,
 ) -> tuple[Association, tuple[Association, ...]]:
-    """Bound the multiple correlation of ``y`` (n,) with all columns of ``X`` (n, p), and that with each of them.
+    """Bound the multiple correlation of ``y`` (n,) with all columns of ``X`` (n, p), and with each column.
 
     Parameters
     ----------
@@ -87,9 +87,9 @@ def association(
     cluster : integer ndarray of shape (n,), optional
         Rows with the same code are not independent.
     confidence : float
-        Confidence of each bound.
+        Confidence level of each bound.
     basis : Basis, optional
-        Of the columns, where it is known already.
+        Orthonormal basis of the columns, if already known.
 
     Examples
     --------
@@ -115,9 +115,9 @@ def associate(
     confidence: float,
     cluster: IntArray | None = None,
 ) -> tuple[Association, tuple[Association, ...]]:
-    """Bound correlations as :func:`association` does, of rows anywhere whose features are the protected columns.
+    """Bound correlations as :func:`association` does, for rows read in blocks with the protected columns as features.
 
-    ``mean`` is that of the predictions, ``concentration`` the sum of the squared weights.
+    ``mean`` is the mean prediction, ``concentration`` the sum of the squared weights.
     """
     p, sample = len(basis.names), _Sample(rows.n_rows, concentration)
     with single_threaded_blas():
@@ -152,7 +152,7 @@ def _moments(mean: float, centre: Array, block: Block) -> Sums:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What each row adds to the errors, of all columns together and of each."""
+    """Contributions of the rows to the standard errors, for all columns together and for each."""
 
     basis: Basis
     inverse: Array
@@ -162,7 +162,7 @@ class _Parts:
     size: float
 
     def block_sums(self, block: Block) -> Sums:
-        """Sums over a block in small pieces: a dozen arrays of its size would not stay in the cache."""
+        """Sum over a block in small pieces, so that a dozen arrays stay in the cache."""
         X, y, w = np.asarray(block.Z), block.y, block.weight
         n, p = X.shape
         pieces = row_slices(n, p, PIECE_BYTES)
@@ -172,7 +172,7 @@ class _Parts:
         """Squares of the rows' scores near zero (r, r), powers of their influence on R; then column by column.
 
         The influence of a row on a correlation ``R`` is ``q z - R (q² + z²) / 2``, with ``q`` and ``z`` in standard
-        deviations; on a multiple one, ``q`` is along the fit.
+        deviations; for a multiple correlation, ``q`` is the fitted value.
         """
         w, z = block.weight, (block.y[:, 0] - self.mean) / self.size
         Q = self.basis.apply(np.asarray(block.Z))
@@ -181,7 +181,7 @@ class _Parts:
         R = max(math.sqrt(float(self.c @ self.c)), 1e-150)
         along = fitted / R
         pull = cluster_sums(w * (z * along - 0.5 * R * (along * along + z * z)), cluster)
-        # Columns first: the rows then run along memory.
+        # Columns first, so that rows are contiguous in memory.
         S = np.subtract(np.asarray(block.Z).T, self.basis.mean[:, None], order="C")
         S *= (self.inverse * np.where(self.own < 0.0, -1.0, 1.0))[:, None]
         size = np.abs(self.own)[:, None]
@@ -206,9 +206,10 @@ def cluster_sums(values: Array, cluster: IntArray | None) -> Array:
 
 
 def shared_noise(X: Array, residual: Array, w: Array, cluster: IntArray) -> Array:
-    """Covariance of ``sum_i w_i x_i r_i`` (p, p) for residuals of variance one, of which clusters share some part.
+    """Covariance of ``sum_i w_i x_i r_i`` (p, p) for residuals of variance one, correlated within clusters.
 
-    ``X`` (n, p) is centred. The shared part is what products of residuals (n, k) within clusters show, from 0 to 1.
+    ``X`` (n, p) is centred. The correlation within clusters, from 0 to 1, is estimated from products of residuals (n,
+    k).
     """
     size, shares = np.sum(residual**2, axis=1), cluster_sums(w, cluster)
     together = cluster_sums((w[:, None] * residual).T, cluster)
@@ -230,7 +231,7 @@ class _Sample:
 def _bound(R2: float, near: Array, powers: Array, sample: _Sample, confidence: float) -> Association:
     R2, rank = min(R2, 1.0), len(near)
     df = sample.n - rank - 1
-    if df < 1:  # as many columns as independent units: nothing is ruled out
+    if df < 1:  # as many columns as independent units: no correlation can be ruled out
         return Association(math.sqrt(R2), math.sqrt(R2), 1.0, math.inf, rank)
     grown, (pull, third) = sample.n / df, powers.tolist()
     floor = (1.0 - R2) * sample.concentration * grown
@@ -243,20 +244,20 @@ def _bound(R2: float, near: Array, powers: Array, sample: _Sample, confidence: f
 def bound_length(
     R2: float, V: Array, floor: float, df: float, confidence: float, *, pull: float = 0.0, third: float = 0.0
 ) -> float:
-    """Largest length of a vector, of which an estimate has the squared length ``R2`` and covariance ``V`` (r, r).
+    """Upper bound on the length of a vector, from an estimate with squared length ``R2`` and covariance ``V`` (r, r).
 
     ``|c + N(0, V)|^2`` has the mean ``|c|^2 + tr V``, and the variance ``2 tr V^2 + 4 c'Vc``: a shifted and scaled
     non-central chi-squared (or F) variable of the same mean and variance is inverted, ``c`` along the noisiest
-    direction. A group of a few rows can look quieter than it is: no variance is below ``floor``, that of one spread for
-    all rows. Where few rows decide, an estimate is too small more often than it is too large: ``third``, the sum of the
-    cubed influences, corrects for that skewness (Johnson 1978).
+    direction. The variance of a small group can be underestimated: no variance is below ``floor``, the one for equal
+    variances in all rows. Where few rows dominate, an estimate is too small more often than it is too large: ``third``,
+    the sum of the cubed influences, corrects for that skewness (Johnson 1978).
 
     Parameters
     ----------
     R2 : float
     V : ndarray of shape (r, r)
     floor : float
-        Variance in each direction if all rows have one spread.
+        Variance in each direction if all rows have the same variance.
     df : float
         Degrees of freedom of the variances.
     confidence : float
@@ -277,13 +278,13 @@ def bound_length(
     noisiest = float(values[-1] if MANY * rank <= df else values.mean())
     t = float(special.stdtrit(df, confidence))
     skew = third / (6.0 * pull) * (1.0 + 2.0 * t * t) if pull > 0.0 else 0.0
-    if 10.0 * rank * max(noisiest, floor) < R2:  # further out the error of R is that of its influence function
+    if 10.0 * rank * max(noisiest, floor) < R2:  # further out, the error of R comes from its influence function
         variance = max(noisiest * (1.0 - R2), floor * (1.0 - R2), pull)
         return min(1.0, math.sqrt(R2) + t * math.sqrt(variance) + max(skew, 0.0))
     scale = max(noisiest, floor)
     if scale <= 0.0:
         return math.sqrt(R2)
-    # What chance explains is taken off at its smaller estimate, errors are taken at their larger one.
+    # Conservative: subtract the smaller estimate of the chance part, use the larger estimate of the error.
     noise = min(float(values.sum()), rank * floor)
     dimension = max(float(values @ values), rank * floor**2) / scale**2
     statistic = max((R2 - noise) / scale + dimension, 0.0)
@@ -293,7 +294,7 @@ def bound_length(
 
 
 def _largest_noncentrality(statistic: float, dimension: float, df: float, confidence: float, t: float) -> float:
-    """Largest non-centrality for which so small a statistic is not a surprise."""
+    """Largest non-centrality that a statistic this small does not rule out."""
     if statistic < NORMAL:
         return float(special.ncfdtrinc(dimension, df, 1.0 - confidence, statistic / dimension))
     middle = statistic - dimension + 2.0 * t * t

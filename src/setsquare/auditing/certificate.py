@@ -1,4 +1,4 @@
-"""The certificate: how large a remaining effect can be, with n and p stated."""
+"""Certificate of an audit: upper confidence bounds on the remaining effects, with n and p."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from setsquare.projection import Basis, basis_of_moments
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Block, all_rows
 
-#: Kinds of effects that are ratios.
+#: Effects that are ratios.
 ODDS_RATIO, RATE_RATIO = "odds ratio", "rate ratio"
-#: More units than this are not bounded one by one.
+#: Above this number of units, they are not bounded one by one.
 MANY = 20
 
 
@@ -39,19 +39,19 @@ class ColumnBound:
     ----------
     term, source : str
     correlation, correlation_upper : float
-        Absolute correlation with the predictions, and what it is at most.
+        Absolute correlation with the predictions, and its upper bound.
     unit : str
-        What the effect is of: ``group``, or a standard deviation of the column.
+        Unit of the effect: ``group``, or a standard deviation of the column.
     effect, effect_upper : float
         Odds ratio, rate ratio or difference in either direction (a ratio is at least 1), holding the other protected
-        columns fixed; infinite where the data set no limit.
+        columns fixed; infinite where the data give no bound.
     n_group : int or None
         Rows in the group.
     error : float
         Standard error of the correlation.
     difference, difference_upper : float or None
         Distance of the group's mean prediction from that of all other rows, in standard deviations of the predictions,
-        and what it is at most; None for a column that is no group.
+        and its upper bound; None for a column that is not a group.
     """
 
     term: str
@@ -67,7 +67,7 @@ class ColumnBound:
     difference_upper: float | None = None
 
     def widened(self, correlation_upper: float, effect_upper: float, grown: float) -> ColumnBound:
-        """Bounds of a larger standard error, ``grown`` times this one."""
+        """Return the bounds with standard errors ``grown`` times as large."""
         upper, distance = min(correlation_upper, 1.0), self.difference_upper
         if distance is not None and self.correlation_upper > 0.0:
             distance *= upper / self.correlation_upper
@@ -82,7 +82,7 @@ class ColumnBound:
 
 @dataclass(frozen=True, slots=True)
 class Certificate(Documented):
-    """What can still be there, with 95 % confidence (or another level).
+    """Upper confidence bounds on the dependence that an audit does not rule out, at 95 % or another level.
 
     Attributes
     ----------
@@ -90,16 +90,16 @@ class Certificate(Documented):
         Rows, and protected columns.
     confidence : float
     correlation, correlation_upper : float
-        Multiple correlation of the predictions with all protected columns, and what it is at most. Independent columns
-        explain something by chance; what more than one would is taken off.
+        Multiple correlation of the predictions with all protected columns, and its upper bound. The part that columns
+        after the first explain by chance is subtracted.
     correlation_sample : float
-        Multiple correlation in these rows, with nothing taken off.
+        Multiple correlation in these rows, without that correction.
     references : tuple of ColumnBound
-        The same for the reference groups, which have no column; their effects are those of the others.
+        The same for the reference groups, which have no column of their own and no effect of their own.
     effect_kind : str
         ``odds ratio``, ``rate ratio`` or ``difference (sd of predictions)``; empty for units of a tensor.
     columns : tuple of ColumnBound
-        Each bound holds on its own with the confidence given.
+        Each bound holds individually with this confidence.
     """
 
     n: int
@@ -146,7 +146,7 @@ def certify(y: Predictions, protected: Protected, glm: Family, fit: Fit | None, 
 
 
 def _bound_references(y: Predictions, protected: Protected, confidence: float) -> tuple[ColumnBound, ...]:
-    """Bounds for the groups that others are compared with, which have no column of their own."""
+    """Bounds for the reference groups, which have no column of their own."""
     moments = protected.found.moments
     found = _find_references(moments.mean, protected.sources, protected.is_group)
     if not found.sources:
@@ -159,7 +159,7 @@ def _bound_references(y: Predictions, protected: Protected, confidence: float) -
     for source, one, share, size in zip(found.sources, single, found.share, sizes, strict=True):
         spread = math.sqrt(float(share * (1.0 - share)))
         name, numbers = f"{source} (reference group)", (one.estimate / spread, one.upper / spread)
-        effects = (math.inf, math.inf)  # they are those of the other groups
+        effects = (math.inf, math.inf)  # a reference group has no effect of its own
         bounds.append(
             ColumnBound(name, source, one.estimate, one.upper, "group", *effects, int(size), one.error, *numbers)
         )
@@ -179,7 +179,7 @@ class References(NamedTuple):
 
 
 def _find_references(mean: Array, sources: Sequence[str], is_group: Sequence[bool]) -> References:
-    """Reference groups of columns with these (weighted) means; a source of one column has two groups that mirror."""
+    """Reference groups of columns with these (weighted) means; the two groups of a single column mirror each other."""
     found, members = [], []
     for source in dict.fromkeys(sources):
         own = np.asarray([s == source for s in sources])
@@ -203,7 +203,7 @@ def _bound_effects(
     confidence: float,
     scale: float,
 ) -> Certificate:
-    """Put bounds on correlations beside those on effects, of which differences are measured in ``scale``."""
+    """Combine bounds on correlations and on effects; differences are in units of ``scale``."""
     bounds = []
     terms = zip(protected.names, protected.sources, protected.group_sizes, protected.spreads.tolist(), strict=True)
     for j, (name, source, n_group, spread) in enumerate(terms):
@@ -231,16 +231,16 @@ def _largest(
 ) -> tuple[Association, tuple[Association, ...]]:
     """Largest associations over the columns of ``y``, at a level that holds for all of them together.
 
-    They are those with the protected columns, or with what ``change`` makes of them, of which ``basis`` is.
+    They are associations with the protected columns, or with their transform by ``change``, whose basis is ``basis``.
     """
     given: list[Predictions] = [y]
     k = 1
     if not isinstance(y, OutcomeSummary):
         Y = y.reshape(len(y), -1)
         if Y.shape[1] == 2 and np.ptp(Y.sum(axis=1)) < 1e-6:
-            Y = Y[:, 1:]  # two shares are one number
+            Y = Y[:, 1:]  # two shares that sum to 1 are one number
         k = Y.shape[1]
-        if k > MANY:  # of many units, those that follow the columns most closely
+        if k > MANY:  # of many units, those with the highest correlation
             X = protected.values if change is None else change(all_rows(protected.rows)).Z
             weight = protected.weight
             tops = [unit_correlations(Y, part, weight).argmax() for part in (X, *(x[:, None] for x in X.T))]

@@ -1,4 +1,4 @@
-"""From evaluations and bounds to the result of an audit, wherever its rows were: verdict, reason, what to beware of."""
+"""Result of an audit from its evaluations and bounds: verdict, reason and notes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Settings:
 
 
 def nothing_to_leak(n: int, p: int, confidence: float, glm: Family) -> AuditResult:
-    """Result where every prediction is the same: what there is to say is put in its place."""
+    """Result for constant predictions."""
     return AuditResult(
         verdict=Verdict.NONE,
-        reason="Nothing to leak: every prediction is the same.",
+        reason="Every prediction is the same, so nothing can leak.",
         evaluations=(),
         certificate=Certificate(n, p, confidence, 0.0, 0.0, "", ()),
         setting="",
@@ -50,7 +50,7 @@ def conclude_audit(
     protected: Protected,
     effect_map: EffectMap | None = None,
 ) -> AuditResult:
-    """Judge, and say what to beware of."""
+    """Verdict, reason and notes."""
     decision = judge(evaluations, bounds, confidence=settings.confidence, limits=settings.limits)
     return replace(
         blank,
@@ -73,11 +73,12 @@ def _cautions(
     factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
     if factor * len(evaluations) > (1.0 - settings.confidence) * (settings.n_permutations + 1):
         text = (
-            "With {count} permutations no p-value is small enough to count among so many tests: raise n_permutations."
+            "With {count} permutations no p-value can be significant after adjustment for this many tests: raise "
+            "n_permutations."
         )
         notes.append(Note("few-permutations", text, severity="warning", count=settings.n_permutations))
     if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
-        text = "Units have HC3 standard errors in the effect map, not {vcov}."
+        text = "Standard errors in the effect map are HC3, not {vcov}."
         notes.append(Note("effect-map-errors", text, vcov=settings.vcov))
     blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
     listed = ", ".join(blind)
@@ -95,8 +96,8 @@ def _cautions(
         notes.append(Note("corrected-rows", text, severity="warning"))
     if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
         text = (
-            "Model-based standard errors belong to observed outcomes, not to predictions of them, and are far too wide "
-            "here: the test hardly ever rejects. They are the paper's; use {robust} to find a leak."
+            "Model-based standard errors are meant for observed outcomes. For predictions they are far too large, "
+            "and the test hardly ever rejects. They are the paper's; use {robust} to find a leak."
         )
         notes.append(Note("model-based-errors", text, severity="warning", robust=Option("vcov", "HC3")))
     return tuple(notes)

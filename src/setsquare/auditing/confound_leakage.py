@@ -1,16 +1,16 @@
-"""Confound leakage: whether removing the protected columns from the features tells a learner what they were.
+"""Confound leakage: whether removing the protected columns from the features reveals them to a learner.
 
-Subtracting ``(x - mean)'b`` from a feature with few values writes ``x`` beside each of them, however small ``b`` is. A
-tree reads it there, and with it whatever ``x`` says of the target (Hamdan et al., GigaScience 2023). The control:
-shuffle every feature by itself, so that it knows neither target nor protected columns, and correct it as before. What
-the learner then scores held out came through the correction.
+Subtracting ``(x - mean)'b`` from a feature with few values encodes ``x`` in the differences from these values, however
+small ``b`` is. A tree can read it there, and with it any information that ``x`` has about the target (Hamdan et al.,
+GigaScience 2023). The control: shuffle each feature separately, so that it is unrelated to target and protected
+columns, and correct it as before. Any held-out score above chance then comes from the correction.
 
-Chance is measured, not assumed: the same is done with a permuted target. A t-test over shuffles alone would take the
+Chance is measured, not assumed: the same is done with a permuted target. A t-test over shuffles alone would mistake the
 chance association of target and protected columns in *these* rows, which all shuffles share, for leakage. The statistic
 is ``(mean over S shuffles - mean of S permuted) / (sd of permuted * sqrt(1 + 1/S))``, its distribution Student's t with
-S - 1 degrees of freedom. It is on the safe side, because a mean over shuffles spreads less than the single ones that it
-is compared with. Classes are compared by their score, numbers by the correlation of prediction and target: R² falls
-with the noise of the target, and a permuted target is noisier than one that the protected columns explain.
+S - 1 degrees of freedom. The test is conservative, because a mean over shuffles varies less than the single scores that
+it is compared with. Classifiers are compared by their score, regressors by the correlation of prediction and target: R²
+falls with the noise of the target, and a permuted target is noisier than one that the protected columns explain.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from setsquare.tables.validation import check_finite
 
 @dataclass(frozen=True, slots=True)
 class ConfoundLeakage:
-    """Held-out scores with and without the correction, of features as they are and shuffled.
+    """Held-out scores with and without the correction, for original and shuffled features.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class ConfoundLeakage:
     raw, corrected : float
         Mean score over the folds.
     shuffled, shuffled_corrected : float
-        The same with every feature shuffled by itself, mean over the shuffles.
+        The same with each feature shuffled separately, mean over the shuffles.
     chance : float
         The same as ``shuffled_corrected`` with a permuted target.
     p_value : float
@@ -63,7 +63,7 @@ class ConfoundLeakage:
 
     @property
     def flagged(self) -> bool:
-        """Whether the correction feeds the learner: above chance, and above the score without the correction."""
+        """Whether the score is above chance and above the score without the correction."""
         return self.p_value < 1.0 - self.confidence and self.shuffled_corrected > self.shuffled
 
     def __str__(self) -> str:
@@ -77,8 +77,8 @@ class ConfoundLeakage:
             f"and {self.shuffled_corrected:.3f} after it (chance {self.chance:.3f}, p = {self.p_value:.2g})"
         )
         if self.flagged:
-            return f"{scores}: the correction itself tells the learner of the protected columns."
-        return f"{scores}: no sign that the correction tells the learner of the protected columns."
+            return f"{scores}: the correction itself leaks the protected columns to the learner."
+        return f"{scores}: no sign that the correction leaks the protected columns to the learner."
 
 
 def confound_leakage(
@@ -94,7 +94,7 @@ def confound_leakage(
     scoring: str | None = None,
     confidence: float = 0.95,
 ) -> ConfoundLeakage:
-    """Test whether the linear correction of ``Z`` by ``X`` feeds a learner of ``y``; cv (3 n_shuffles + 2) fits.
+    """Test whether the linear correction of ``Z`` by ``X`` leaks ``X`` to a learner; cv (3 n_shuffles + 2) fits.
 
     The correction is fitted on the training rows of each fold and applied to the held-out ones, as by
     ``LinearOrthogonalizer``.
@@ -108,11 +108,11 @@ def confound_leakage(
     X : ndarray of shape (n, p)
         Protected columns.
     estimator : scikit-learn estimator
-        Cloned; a ``random_state`` that it leaves open is drawn from ``rng``.
+        Cloned; a ``random_state`` of None is drawn from ``rng``.
     classification : bool
     rng : numpy.random.Generator
     cv : int
-        Folds; fresh ones each time.
+        Number of folds, drawn anew each time.
     n_shuffles : int
     scoring : str, optional
         Name of a scikit-learn scorer; "roc_auc", "roc_auc_ovr" for more than two classes, "r2" for regression.
@@ -126,7 +126,7 @@ def confound_leakage(
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(300, 1))
     >>> y = (X[:, 0] + 0.5 * rng.normal(size=300) > 0).astype(float)
-    >>> Z = rng.integers(0, 2, size=(300, 2)).astype(float)  # knows nothing of X or y
+    >>> Z = rng.integers(0, 2, size=(300, 2)).astype(float)  # unrelated to X and y
     >>> tree = DecisionTreeClassifier(max_depth=4)
     >>> found = confound_leakage(Z, y, X, estimator=tree, classification=True, rng=rng, n_shuffles=5)
     >>> found.shuffled < 0.6 < 0.8 < found.shuffled_corrected, found.flagged
@@ -137,7 +137,7 @@ def confound_leakage(
     score, folds = get_scorer(scoring), StratifiedKFold if classification else KFold
 
     def held_out(Z: Array, y: Array, *, correct: bool) -> Array:
-        """Mean over fresh folds of the score, and of what the test compares."""
+        """Mean over new folds of the score, and of the statistic that the test compares."""
         scores = []
         for train, test in folds(cv, shuffle=True, random_state=_seed(rng)).split(Z, y):
             seen, unseen = Z[train], Z[test]
@@ -152,12 +152,12 @@ def confound_leakage(
     raw, corrected = (held_out(Z, y, correct=correct)[0] for correct in (False, True))
     shuffled, fed, null = np.empty((3, n_shuffles, 2))
     for s in range(n_shuffles):
-        noise = rng.permuted(Z, axis=0)  # each column by itself
+        noise = rng.permuted(Z, axis=0)  # each column separately
         shuffled[s], fed[s] = (held_out(noise, y, correct=correct) for correct in (False, True))
         null[s] = held_out(rng.permuted(Z, axis=0), rng.permutation(y), correct=True)
     mean, mean_fed, chance = (float(scores[:, 0].mean()) for scores in (shuffled, fed, null))
     gap, sd = fed[:, 1].mean() - null[:, 1].mean(), null[:, 1].std(ddof=1) * np.sqrt(1.0 + 1.0 / n_shuffles)
-    # A learner that scores the same whatever the target has learned nothing.
+    # A learner with the same score for any target has learned nothing.
     p_value = float(stdtr(n_shuffles - 1, -gap / sd)) if sd > 0.0 else float(gap <= 0.0)
     return ConfoundLeakage(
         scoring, float(raw), float(corrected), mean, mean_fed, chance, p_value, confidence, n_shuffles, cv
@@ -165,12 +165,12 @@ def confound_leakage(
 
 
 def _correlation(a: Array, b: Array) -> float:
-    """Pearson's, 0 for a constant."""
+    """Pearson correlation, 0 for a constant."""
     return float(np.corrcoef(a, b)[0, 1]) if np.ptp(a) > 0.0 < np.ptp(b) else 0.0
 
 
 def _check(Z: Array, y: Array, X: Array, classification: bool, cv: int, n_shuffles: int) -> int:
-    """Refuse what cannot be split or scored; return the number of different targets."""
+    """Refuse data that cannot be split or scored; return the number of distinct targets."""
     if Z.ndim != 2 or X.ndim != 2 or y.shape != Z.shape[:1] or len(X) != len(Z):
         raise InputError(
             f"Features of shape {Z.shape}, target {y.shape} and protected columns {X.shape} do not fit together: "
@@ -181,7 +181,7 @@ def _check(Z: Array, y: Array, X: Array, classification: bool, cv: int, n_shuffl
     values, counts = np.unique(y, return_counts=True)
     smallest = int(counts.min()) if classification else len(y) // 2
     if cv < 2 or n_shuffles < 2:
-        raise InputError(f"cv = {cv} folds and {n_shuffles} shuffles are too few: give at least 2 of each.")
+        raise InputError(f"cv = {cv} folds and {n_shuffles} shuffles are too few: use at least 2 of each.")
     if len(values) < 2 or smallest < cv:
         raise InputError(
             f"{cv} folds need {cv} rows of each class, or {2 * cv} rows for a number that varies: lower cv."
@@ -194,7 +194,7 @@ def _seed(rng: np.random.Generator) -> int:
 
 
 def _fresh(estimator: Any, rng: np.random.Generator) -> Any:
-    """Clone an estimator and fill in each random state that was left open, those of inner estimators too."""
+    """Clone an estimator and set each random state of None, also in nested estimators."""
     open_states = [name for name, value in estimator.get_params().items() if _is_state(name) and value is None]
     return clone(estimator).set_params(**{name: _seed(rng) for name in open_states})
 

@@ -1,20 +1,21 @@
-"""Rows of a cross-validated audit score each other: the error that tests and bounds do not see.
+"""Correction for the dependence between rows of a cross-validated audit, which ordinary standard errors ignore.
 
 Let ``f_k`` be the model of fold k and ``yhat_i`` its prediction of a held-out row i. To first order
-``yhat_i = g(z_i) + sum_j H_ij r_j``: what the features say, and noise from the outcomes ``r_j = y_j - g(z_j)`` of the
-rows that the model was fitted to. ``H_ij`` is zero within a fold. Where the features know nothing of a protected column
-x, the score is ``T = sum_i x_i g(z_i) + sum_ij x_i H_ij r_j``, with mean zero and
+``yhat_i = g(z_i) + sum_j H_ij r_j``: the signal in the features, and noise from the outcomes ``r_j = y_j - g(z_j)`` of
+the rows that the model was fitted to. ``H_ij`` is zero within a fold. Where the features are independent of a protected
+column x, the score is ``T = sum_i x_i g(z_i) + sum_ij x_i H_ij r_j``, with mean zero and
 
     var T = var(x) sum_i yhat_i^2 + cov(x, r)^2 sum_ij H_ij H_ji.
 
-The first part is what every test takes for the error. The second one is there because the pair (i, j) counts twice:
-i helps to predict j, and j to predict i; where y follows x, the two are correlated. As ``sum_ij H_ij H_ji <=
-sum_ij H_ij^2``, the variance is at most ``1 + s^2`` times what tests take it for, where ``s^2`` is the share of the
-outcome's variance that x explains and the predictions do not. With several columns (whitened, and k outcomes likewise)
-the errors of ``T`` (p, k) gain the map ``M -> C M' C`` with ``C`` the cross-correlations; its singular values ``s``
-give the eigenvalues ``1 + s_i^2`` and ``1 +- s_i s_j``, all others stay 1.
+The first term is the variance that ordinary tests assume. The second term arises because each pair (i, j) counts twice:
+i helps to predict j, and j to predict i; where y depends on x, the two are correlated. As ``sum_ij H_ij H_ji <= sum_ij
+H_ij^2``, the variance is at most ``1 + s^2`` times the assumed one, where ``s^2`` is the share of the outcome's
+variance that x explains and the predictions do not. With several columns (whitened, and k outcomes likewise) the errors
+of ``T`` (p, k) gain the map ``M -> C M' C`` with ``C`` the cross-correlations; its singular values ``s`` give the
+eigenvalues ``1 + s_i^2`` and ``1 +- s_i s_j``, all others stay 1.
 
-Clusters are what is independent, so that ``C`` is also taken of their sums, and the larger one counts.
+With clusters, ``C`` is also computed from the sums over clusters, which are the independent units, and the larger one
+is used.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import LINEAR
 from setsquare.rows.blocks import mean_weight
 
-#: Most products of columns that are looked at, and rows that tell an indicator from a number.
+#: Largest number of products of columns, and of rows used to tell an indicator from a number.
 SEVERAL = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Mutual:
-    """Correlations ``s`` of protected columns with what the predictions leave of the outcome.
+    """Correlations ``s`` of protected columns with the part of the outcome that the predictions do not explain.
 
     Attributes
     ----------
@@ -52,8 +53,7 @@ class Mutual:
     by_column, alone : dict of str to float
         Largest singular value of each column, given the others, and of each column on its own.
     beyond : ndarray
-        Singular values of squares and products of the columns, given the columns: for tests of other than linear
-        effects.
+        Singular values of squares and products of the columns, given the columns: for tests of non-linear effects.
     """
 
     together: Array
@@ -63,7 +63,7 @@ class Mutual:
     beyond: Array
 
     def concerning(self, evaluation: str, test: str) -> Array:
-        """Singular values that concern a test of an evaluation model."""
+        """Singular values that apply to a test of an evaluation model."""
         if evaluation in LINEAR:
             return self.by_source.get(test, self.together)
         if evaluation == "shape":
@@ -73,14 +73,14 @@ class Mutual:
 
 
 def mutual_scores(outcome: Array, predictions: Array, protected: Protected) -> Mutual:
-    """Find how far the scores of rows that helped to predict each other agree.
+    """Estimate how strongly the scores of rows that helped to predict each other are correlated.
 
     Parameters
     ----------
     outcome : ndarray of shape (n, k)
         Numbers, or indicators of the classes.
     predictions : ndarray of shape (n, m)
-        Held-out predictions, without the means of their models; used where m = k.
+        Held-out predictions minus the means of their models; used if m = k.
     protected : Protected
 
     Examples
@@ -88,7 +88,7 @@ def mutual_scores(outcome: Array, predictions: Array, protected: Protected) -> M
     >>> x = np.tile([0.0, 1.0], 50)
     >>> y = x + np.tile([0.0, 0.0, 1.0, 1.0], 25)
     >>> found = mutual_scores(y[:, None], np.zeros((100, 1)), Protected(x[:, None], ("x",), ("x",)))
-    >>> round(float(found.together[0]) ** 2, 6)  # half of the variance is that of x
+    >>> round(float(found.together[0]) ** 2, 6)  # x explains half of the variance
     0.5
     """
     Y = outcome - outcome.mean(axis=0)
@@ -124,7 +124,7 @@ def _standardise(X: Array, w: Array) -> Array:
 
 
 def _products(X: Array, sources: tuple[str, ...]) -> Array:
-    """Squares of columns that are no indicators, and products of different sources where those are not too many."""
+    """Squares of columns that are not indicators, and products of different sources unless there are too many."""
     squares = [x * x for x in X.T if len(np.unique(x[:SEVERAL])) > 2]
     pairs = [(a, b) for b in range(X.shape[1]) for a in range(b) if sources[a] != sources[b]]
     products = [X[:, a] * X[:, b] for a, b in pairs] if len(pairs) <= SEVERAL else []
@@ -132,7 +132,7 @@ def _products(X: Array, sources: tuple[str, ...]) -> Array:
 
 
 def _unexplained(Y: Array, predictions: Array) -> Array:
-    """What its own predictions leave of each outcome; a negative slope counts as none."""
+    """Residuals of each outcome given its own predictions; a negative slope counts as zero."""
     P = predictions - predictions.mean(axis=0)
     spread = np.einsum("nk,nk->k", P, P)
     slope = np.einsum("nk,nk->k", P, Y) / np.where(spread > 0.0, spread, np.inf)
@@ -140,14 +140,14 @@ def _unexplained(Y: Array, predictions: Array) -> Array:
 
 
 def _given(gram: Array, chosen: IntArray, others: IntArray) -> Array:
-    """Combinations of the columns, (p, c): the chosen ones less what the others say of them."""
+    """Combinations of the columns, (p, c): the residuals of the chosen columns given the others."""
     M = np.zeros((len(gram), len(chosen)))
     M[chosen, np.arange(len(chosen))] = 1.0
     if len(others):
         among = gram[np.ix_(others, others)]
         M[others] = -np.linalg.lstsq(among, gram[np.ix_(others, chosen)], rcond=1e-10)[0]
     left = np.einsum("ac,ab,bc->c", M, gram, M)
-    return np.asarray(M * (left > 1e-9))  # a column that the others determine has nothing of its own
+    return np.asarray(M * (left > 1e-9))  # zero for a column that the others determine
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _view(A: Array, R: Array, Y: Array, cluster: IntArray | None) -> _View:
 
 
 def inverse_root(gram: Array) -> Array:
-    """Matrix ``W`` with ``W gram W'`` the identity on the directions that `gram` has, and zero elsewhere."""
+    """Matrix ``W`` with ``W gram W'`` the identity on the range of `gram`, and zero elsewhere."""
     scale = np.sqrt(np.maximum(np.diag(gram), 0.0))
     inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0.0)
     values, vectors = np.linalg.eigh(gram * np.outer(inverse, inverse))
@@ -179,7 +179,7 @@ def inverse_root(gram: Array) -> Array:
 
 
 def variances(s: Array, df: int) -> Array:
-    """Eigenvalues of the covariance of `df` scores, relative to what tests take it for; largest first.
+    """Eigenvalues of the covariance of `df` scores, relative to the one that tests assume; largest first.
 
     Examples
     --------
@@ -199,7 +199,7 @@ def corrected_p(p: float, df: float, s: Array) -> float:
 
     The statistic is a sum of squares with those variances. With one outcome a single variance differs from 1, and the
     tail is an integral. With several, it is found by a saddlepoint (Kuonen, 1999), relative to that of variances of 1,
-    where the tail is known.
+    whose tail is known.
 
     Examples
     --------
@@ -220,7 +220,7 @@ def corrected_p(p: float, df: float, s: Array) -> float:
 
 
 def _tail_of_one(q: float, weight: float, df: int) -> float:
-    """Chance that ``weight * N^2`` and `df` - 1 further squares of normals are above `q` together."""
+    """Probability that ``weight * N^2`` plus `df` - 1 further squared normals exceeds `q`."""
     edge = math.sqrt(q / weight)
     nodes, parts = np.polynomial.legendre.leggauss(200)
     u = 0.5 * edge * (nodes + 1.0)
@@ -229,7 +229,7 @@ def _tail_of_one(q: float, weight: float, df: int) -> float:
 
 
 def _log_tail(q: float, weights: Array) -> float:
-    """Logarithm of the chance that a weighted sum of squared normals is above `q`, by Lugannani and Rice."""
+    """Log probability that a weighted sum of squared normals exceeds `q`, by Lugannani and Rice."""
     mean = float(weights.sum())
     if abs(q - mean) < 1e-3 * mean:  # the formula is 0/0 there, and smooth
         q = mean * (1.0 + math.copysign(1e-3, q - mean))
@@ -246,7 +246,7 @@ def _log_tail(q: float, weights: Array) -> float:
 
 
 def allow_for_mutual_scores(result: AuditResult, mutual: Mutual) -> AuditResult:
-    """Correct tests, standard errors and bounds of a cross-validated audit; the verdict is left as it is."""
+    """Correct tests, standard errors and bounds of a cross-validated audit; the verdict is not updated here."""
     if not result.evaluations:
         return result
     return replace(
@@ -272,7 +272,7 @@ def _correct(evaluation: Evaluation, mutual: Mutual) -> Evaluation:
 
 
 def _largest(mutual: Mutual, term: str) -> float:
-    """Singular value of a term, whose name may have the class behind it."""
+    """Singular value of a term, whose name may end in a class."""
     names = [name for name in mutual.by_column if term == name or term.startswith(f"{name} (")]
     return mutual.by_column[max(names, key=len)] if names else float(mutual.together[0])
 
@@ -290,7 +290,7 @@ def _correct_effect(effect: Effect, s: float) -> Effect:
 
 
 def _widen(certificate: Certificate, mutual: Mutual) -> Certificate:
-    """Bounds with the larger standard errors."""
+    """Certificate with the larger standard errors."""
     ratio = certificate.is_ratio
 
     def column(given: ColumnBound) -> ColumnBound:

@@ -1,4 +1,4 @@
-"""Audit the held-out predictions of several folds: what is different from predictions of a single model."""
+"""Audit of held-out predictions from several folds, with corrections for cross-validation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from setsquare.notes import Note
 from setsquare.tables.frame import dense
 from setsquare.tables.validation import read_weight
 
-#: Of a model that was fitted to the protected columns.
+#: Note for models that were fitted to the protected columns.
 CANCEL = Note(
     "folds-cancel",
     "The models were fitted to the protected columns. Cross-validation then understates the correlation on new rows; "
@@ -58,7 +58,7 @@ def audit_held_out(
     """
     known = np.unique(np.asarray(y))
     if held.classes is not None and held.predictions.ndim == 1 and len(known) == 2:
-        options = {"positive": known[1]} | options  # of labels, too, the second class is positive, as in scikit-learn
+        options = {"positive": known[1]} | options  # for labels, too, the second class is positive, as in scikit-learn
     result = _audit(held, protected, sample_weight, options)
     if not result.evaluations:
         return result  # constant predictions
@@ -81,18 +81,18 @@ def audit_held_out(
 
 
 def _audit(held: HeldOut, protected: Table, sample_weight: Any, options: Mapping[str, Any]) -> AuditResult:
-    """Audit the predictions, less the means of the models where they differ."""
+    """Audit the predictions, minus the means of the models where they differ."""
     values = held.audited()
     options = dict(options)
     if np.ndim(values) == 2 and held.classes is not None:
         options = {"classes": held.classes} | options
     if values is held.predictions:
         return audit(values, protected, sample_weight=sample_weight, **options)
-    # What the predictions are was decided by the models: a mean that was taken off makes no other family of them.
+    # The family is that of the original predictions: subtracting a mean does not change it.
     raw = open_predictions(held.predictions, held.classes if held.predictions.ndim == 2 else None)
     subject = read_predictions(raw.take(~raw.missing), options.pop("family", None), options.get("positive"))
     if np.ndim(values) == 1:
-        options.pop("positive", None)  # numbers now, whose meaning is settled
+        options.pop("positive", None)  # no longer labels or class probabilities
     result = audit(values, protected, subject.family, sample_weight=sample_weight, **options)
     result = replace(result, positive=subject.positive)
     return replace(result, notes=(*subject.notes, *(note for note in result.notes if note.code != OUTSIDE)))
@@ -104,7 +104,7 @@ def _are_known(features: Any, keep: BoolArray, coded: Protected, seed: int) -> b
 
 
 def code_protected(protected: Table, sample_weight: Any, options: Mapping[str, Any]) -> tuple[BoolArray, Protected]:
-    """Rows that an audit keeps, and their coded protected columns."""
+    """Rows that the audit keeps, and their coded protected columns."""
     n = tables.n_rows(protected)
     weight, cluster = read_weight(sample_weight, n), cluster_numbers(options.get("cluster"), n)
     reading = {name: options[name] for name in ("coding", "reference", "missing") if name in options}

@@ -1,12 +1,12 @@
-"""Bounds for models that were fitted to the protected columns, from the pooled predictions of folds.
+"""Bounds for models fitted to the protected columns, from the pooled predictions of folds.
 
 Let ``e`` be the sampling error of the covariances of predictions and protected columns. An ordinary model has some
 correlation ``a`` on new rows, and its pooled folds show ``a + e``; the bound of :mod:`setsquare.auditing.bounds`
-inverts that law. A model with a constraint is orthogonal on its training rows, so on new rows it is off by their error:
-``a - e``. Where a fold has too much of a group, the rows that its model was fitted to have too little; over the folds
-the two errors cancel, and the pooled folds show ``a`` with hardly an error, often nearly zero. What is bounded is then
-the length of ``a - e``, by its quantile. That is never the tighter bound, so it also holds for a model that was given
-the columns and has no constraint.
+inverts that distribution. A model with a constraint is orthogonal on its training rows, so on new rows it is off by
+their error: ``a - e``. Where a fold has too many rows of a group, the training rows of its model have too few; over the
+folds the two errors cancel, and the pooled folds show ``a`` almost without error, often nearly zero. The bound is then
+a quantile of the length of ``a - e``. It is never tighter than the ordinary bound, so it also holds for a model that
+was fitted to the columns without a constraint.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy import special
 
 from setsquare.auditing.certificate import Certificate, ColumnBound
 
-#: Lengths of more errors than this follow the normal law to all digits that matter.
+#: Above this rank the normal approximation is exact to all relevant digits.
 NORMAL = 1e3
 
 
@@ -29,7 +29,7 @@ def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = No
     Parameters
     ----------
     certificate : Certificate
-        Of the pooled predictions.
+        Certificate of the pooled predictions.
     growth : float
         Audited rows over training rows of a fold: the error is that of the rows that a model was fitted to.
     rank : int, optional
@@ -50,10 +50,10 @@ def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = No
         effect = _widen_effect(column, grown, confidence, ratio=certificate.effect_kind.endswith("ratio"))
         columns.append(column.widened(upper, effect, grown))
         errors += [] if math.isnan(error) else [error]
-    # Of all columns together the noisiest decides, as in the bound that is widened.
+    # For all columns together use the noisiest, as in the bound that is widened.
     noisiest = max(errors, default=math.nan)
     rank = len(errors) if rank is None else rank
-    length = max(certificate.correlation, certificate.correlation_sample)  # it has hardly an error to take off
+    length = max(certificate.correlation, certificate.correlation_sample)  # nearly without error: subtract nothing
     upper = _widen(length, certificate.correlation_upper, noisiest, rank, confidence)
     references = tuple(
         one.widened(
@@ -65,19 +65,19 @@ def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = No
 
 
 def scale_error(estimate: float, upper: float, grown: float) -> float:
-    """Upper bound on a correlation whose standard error is `grown` times what its bound rests on.
+    """Upper bound on a correlation whose standard error is `grown` times the one that its bound assumes.
 
     Examples
     --------
     >>> round(scale_error(0.0, 0.1, 1.2), 4), round(scale_error(0.5, 0.6, 1.2), 4)
     (0.12, 0.62)
     """
-    near_zero = grown * upper if 4.0 * estimate <= upper else 0.0  # there the bound is a multiple of the error alone
+    near_zero = grown * upper if 4.0 * estimate <= upper else 0.0  # there the bound is proportional to the error
     return min(1.0, max(upper, estimate + grown * (upper - estimate), near_zero))
 
 
 def _widen(estimate: float, upper: float, error: float, rank: int, confidence: float) -> float:
-    """Quantile of the length of ``a - e``, where ``a`` has the length `estimate`; not below the bound that was."""
+    """Quantile of the length of ``a - e``, where ``a`` has the length `estimate`; not below the original bound."""
     if not error > 0.0:
         return upper
     length, z = estimate / error, float(special.ndtri(confidence))
@@ -86,7 +86,7 @@ def _widen(estimate: float, upper: float, error: float, rank: int, confidence: f
 
 
 def _widen_effect(column: ColumnBound, grown: float, confidence: float, *, ratio: bool) -> float:
-    """Do the same for an odds ratio, rate ratio or difference, whose bound is its size and z errors."""
+    """The same for an odds ratio, rate ratio or difference, whose bound is the estimate plus z standard errors."""
     z = float(special.ndtri(confidence))
     if not math.isfinite(column.effect_upper) or z <= 0.0:
         return column.effect_upper

@@ -1,10 +1,10 @@
-"""Held-out predictions of several models, one for each fold, and what each model predicts on average.
+"""Held-out predictions of several models, one per fold, and the mean prediction of each model.
 
-The mean of a model's predictions follows the outcomes that it was fitted to. Where a fold has much of a group, the rows
-that its model was fitted to have little of it: the means of the models move against the held-out rows, and pooled
-predictions follow the protected columns although no model does. What a model predicts on average is therefore taken
-off, as it is on rows that the model was fitted to: that also works for folds of a single row, and keeps what the
-features say of whole folds.
+The mean of a model's predictions depends on the outcomes that it was fitted to. Where a fold has many rows of a group,
+the training rows of its model have few: the means of the models move against the held-out rows, and pooled predictions
+depend on the protected columns although no model does. The mean prediction of each model on its training rows is
+therefore subtracted. This also works for folds of a single row, and keeps the differences between folds that the
+features explain.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 
 from setsquare._typing import Array
 
-#: Means that differ less than this, relative to the spread within folds, are left alone.
+#: Means that differ less than this, relative to the standard deviation within folds, are not subtracted.
 SAME = 0.02
-#: The mean of a model is that of as many training rows as are held out, but of this many at least.
+#: The mean of a model is taken over as many training rows as are held out, but at least this many.
 SEEN = 500
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Predictions of rows by models that have not seen them.
+    """Held-out predictions: each row is predicted by a model that was not fitted to it.
 
     Attributes
     ----------
@@ -35,9 +35,9 @@ class HeldOut:
     folds : list of pairs of index arrays
         Training and test rows.
     numbers : ndarray of shape (n, k)
-        Predictions as numbers; labels as indicators of the classes. Without columns where that is not possible.
+        Predictions as numbers; labels as indicators of the classes. k = 0 if that is not possible.
     means : ndarray of shape (n, k)
-        What the model of each row predicts on average.
+        Mean prediction of the model of each row.
     """
 
     predictions: Any
@@ -53,7 +53,7 @@ class HeldOut:
 
     @property
     def means_differ(self) -> bool:
-        """Whether the means of the models differ so much that a test could notice."""
+        """Whether the means of the models differ enough to affect a test."""
         between = self.means.std(axis=0)
         within = (self.numbers - self.means).std(axis=0)
         return bool((between > np.maximum(SAME * within, 1e-12 * np.abs(self.means).max(axis=0, initial=0.0))).any())
@@ -66,7 +66,7 @@ class HeldOut:
         return np.asarray(np.where(np.abs(gap) > rounding, gap, 0.0) + self.means.mean(axis=0))
 
     def audited(self) -> Any:
-        """Return what an audit takes: the predictions, or numbers of the same meaning where the means differ."""
+        """Return the values to audit: the predictions, or centred numbers if the means differ."""
         if not self.means_differ:
             return self.predictions
         if self.predictions.ndim == 1 and self.numbers.shape[1] > 1:  # labels

@@ -1,4 +1,4 @@
-"""Predictions and protected columns that are columns of a stream, opened for an audit."""
+"""Audit of a stream: predictions and protected columns as columns of the stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from setsquare.tables.roles import Reader
 
 
 class _Seen(NamedTuple):
-    """What one pass tells of protected columns and predictions."""
+    """Protected columns and predictions after one pass over the stream."""
 
     table: TableSeen
     outcomes: OutcomeSummary
@@ -36,9 +36,9 @@ class _Seen(NamedTuple):
 def refuse_in_memory(
     predictions: Any, protected: Any, names: tuple[str, ...], cluster: Any, classes: Sequence[Any] | None
 ) -> None:
-    """Refuse what an audit of a stream cannot do."""
+    """Refuse options that an audit of a stream does not support."""
     if not (isinstance(predictions, Stream) and isinstance(protected, Stream)):
-        raise InputError("Give predictions and protected columns as columns of one stream, or both in memory.")
+        raise InputError("Pass predictions and protected columns as columns of one stream, or both in memory.")
     if not set(names) <= {"glm", "shape"} or "glm" not in names or cluster is not None or classes is not None:
         raise InputError(
             "A stream is audited by the generalised linear model (family='gaussian' for a linear one) and the tests of "
@@ -55,7 +55,7 @@ def open_stream(
     reference: Mapping[str, Any] | None,
     missing: Any,
 ) -> tuple[Subject, Protected, Design, tuple[Note, ...]]:
-    """Read a stream for levels and ranges; what comes of it is read again by those who use it."""
+    """Read a stream once for levels and ranges; the evaluation models read it again."""
     if predictions.data is not protected.data or len(predictions.names) != 1:
         raise InputError(
             "Predictions of a stream are one of its columns, and protected columns are others: pass stream['score'] "
@@ -88,9 +88,7 @@ def _look(roles: Roles, missing: Any, cells: Any, glm: Family | None, table: Tab
     if complete is not None:
         y, weight = y[complete], None if weight is None else weight[complete]
     if count := int(np.isnan(y).sum()):
-        raise InputError(
-            f"The predictions {roles.outcome!r} have {count} missing (NaN) value(s): leave out those rows."
-        )
+        raise InputError(f"The predictions {roles.outcome!r} have {count} missing (NaN) value(s): remove those rows.")
     low, high = (-np.inf, np.inf) if glm is None else glm.activation.range
     return _Seen(seen, OutcomeSummary.of(y, weight), int(((y < low) | (y > high)).sum()))
 

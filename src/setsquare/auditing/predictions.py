@@ -1,4 +1,4 @@
-"""What is audited: predictions of any shape, read into means of a family, shares of classes, or units."""
+"""Predictions of any shape, read as means of a family, class probabilities, or units."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from setsquare.tables.validation import is_missing, refuse_lazy, refuse_masked
 
 #: Codes of notes: the predictions are class labels; some lie outside the range of their family.
 LABELS, OUTSIDE = "class-labels", "outside-range"
-#: Rows of class probabilities sum to one up to this.
+#: Tolerance for the row sums of class probabilities.
 SUM = 1e-6
-#: Rounded ones up to this, times the number of classes.
+#: Tolerance for rounded class probabilities, times the number of classes.
 ROUNDED = 0.005
 
 
@@ -39,16 +39,16 @@ class Subject:
         Means; shares of K classes; or units (a tensor, an embedding).
     family : Family
     classes : tuple of str
-        Names of the classes where there are three or more.
+        Names of the classes if there are three or more.
     shape : tuple of int
         Shape of the units; empty for means and classes.
     n_outside : int
-        Predictions that the family's mean cannot reach.
+        Number of predictions outside the range of the family's mean.
     notes : tuple of Note
     positive : str
-        The class, of two, whose probability the values are; empty where nothing names it.
+        The class, of two, whose probability was predicted; empty if it has no name.
     summary : OutcomeSummary or None
-        What is known of means that are read in parts; ``values`` are then none.
+        Summary of means that are read in blocks; ``values`` is then empty.
     """
 
     values: Array
@@ -62,7 +62,7 @@ class Subject:
 
     @property
     def predictions(self) -> Predictions:
-        """The values, or what is known of them."""
+        """The values, or their summary."""
         return self.values if self.summary is None else self.summary
 
     @property
@@ -93,13 +93,13 @@ class Raw:
     Attributes
     ----------
     array : ndarray of shape (n, ...)
-        Numbers, or objects with None for what is missing.
+        Numbers, or objects with None for missing values.
     names : tuple of str
         Columns of a dataframe, or the name of a series.
     missing : boolean ndarray of shape (n,)
         Rows with a missing or infinite value.
     is_category : bool
-        Whether the type of a series says that it holds groups.
+        Whether a series has a categorical type.
     """
 
     array: np.ndarray[Any, Any]
@@ -129,12 +129,12 @@ def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> 
     refuse_masked(array)
     if array.ndim == 0:
         raise InputError(
-            f"The predictions must be an array with one row an observation, not {type(predictions).__name__}."
+            f"The predictions must be an array with one row per observation, not {type(predictions).__name__}."
         )
     if array.dtype.kind in "cmMV":
-        raise InputError(f"Predictions of type {array.dtype} cannot be audited: give numbers or class labels.")
+        raise InputError(f"Predictions of type {array.dtype} cannot be audited: pass numbers or class labels.")
     if not array.size:
-        raise InputError("There are no predictions: give at least one row and one column.")
+        raise InputError("There are no predictions: pass at least one row and one column.")
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.dtype.kind == "O":
@@ -166,7 +166,7 @@ def read_predictions(
     glm: str | Family | None = None,
     positive: object = None,
 ) -> Subject:
-    """Find out what complete predictions are, and say so in notes where it had to be guessed.
+    """Interpret complete predictions, with a note where the interpretation is a guess.
 
     Parameters
     ----------
@@ -221,12 +221,14 @@ def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
         if hasattr(predictions, "detach"):  # a torch tensor, on any device
             predictions = predictions.detach().cpu().numpy()
         if hasattr(predictions, "toarray"):
-            raise InputError("Sparse predictions are not read: give a dense array.")
+            raise InputError("Sparse predictions are not supported: pass a dense array.")
         return (predictions if isinstance(predictions, np.ma.MaskedArray) else np.asarray(predictions)), ()
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"The predictions are no array ({error}): give one row an observation.") from None
+        raise InputError(
+            f"Could not read the predictions as an array ({error}): pass one row per observation."
+        ) from None
 
 
 def _all_numbers(values: np.ndarray[Any, Any]) -> bool:
@@ -240,7 +242,7 @@ def _numbers(array: np.ndarray[Any, Any]) -> Array:
         return array.astype(np.float64, copy=False)
     except (TypeError, ValueError):
         raise InputError(
-            f"The predictions hold text or objects (such as {array.ravel()[0]!r}): give numbers, or one column of "
+            f"The predictions hold text or objects (such as {array.ravel()[0]!r}): pass numbers, or one column of "
             "labels."
         ) from None
 
@@ -289,7 +291,7 @@ def _labels(raw: Raw, asked: Family | None, positive: object) -> Subject | None:
 
 
 def _positive_label(names: Sequence[str], positive: object) -> str:
-    """The positive one of the labels that were predicted; a single one needs no choice."""
+    """The positive class among the predicted labels; a single label needs no choice."""
     if len(names) == 1:
         return names[0] if positive is None else class_name(positive)
     return positive_class(names, positive)
@@ -306,7 +308,7 @@ def _sums_to_one(values: Array, asked: Family | None) -> str:
         return "rounded"
     if asked is not None:
         raise InputError(
-            f"{values.shape[1]} columns of predictions whose rows do not sum to 1 are no class probabilities: give one "
+            f"Rows of {values.shape[1]} predictions do not sum to 1, so they are not class probabilities: pass one "
             "column, or probabilities of all classes."
         )
     return ""
@@ -365,7 +367,7 @@ def _means(values: Array, asked: Family | None) -> Subject:
 
 
 def check_mean(mean: float, glm: Family) -> None:
-    """Refuse a family whose means cannot reach the mean of the predictions."""
+    """Refuse a family whose range excludes the mean of the predictions."""
     low, high = glm.activation.range
     if not low < mean < high:
         raise InputError(
@@ -374,21 +376,21 @@ def check_mean(mean: float, glm: Family) -> None:
 
 
 def guess_family(low: float, high: float, asked: Family | None) -> tuple[Family, tuple[Note, ...]]:
-    """Return the family that was asked for, or that of numbers in this range with a note that says so."""
+    """Return the family requested, or the default for numbers in this range, with a note."""
     if asked is not None:
         return asked, ()
     name, _ = guess(Values(low, high), "predictions")
-    kind = "probabilities (binomial)" if name == "binomial" else "numbers on the whole line (gaussian)"
-    text = "The predictions were taken for {kind}: {family:pass} if they are something else."
+    kind = "probabilities (binomial)" if name == "binomial" else "real numbers (gaussian)"
+    text = "The predictions were read as {kind}: {family:pass} if they are something else."
     return family(name), (Note("family-guessed", text, kind=kind, family=Option("family")),)
 
 
 def outside_note(count: int, n: int, name: str) -> tuple[Note, ...]:
-    """Say how many predictions the family's mean cannot reach."""
+    """Note the number of predictions outside the range of the family."""
     if not count:
         return ()
     text = (
         "{count} of {n} predictions lie outside the range of the {name} family; they were used as they are, since the "
-        "estimating equations need only group means in range."
+        "estimating equations only require group means within the range."
     )
     return (Note(OUTSIDE, text, severity="caution", count=count, n=n, name=name),)

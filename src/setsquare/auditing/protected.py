@@ -1,4 +1,4 @@
-"""The protected columns as an evaluation model sees them, wherever their rows are."""
+"""Coded protected columns, in memory or read in blocks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from setsquare.tables import Categorical, Cells, Design
 from setsquare.tables.column import label
 from setsquare.tables.validation import refuse_constant_protected
 
-#: Predictions (n,) or (n, k), or what is known of those that the rows of the protected columns bring along.
+#: Predictions (n,) or (n, k), or their summary if they are read together with the protected columns.
 Predictions = Array | OutcomeSummary
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Ranges, sums, weights and moments of columns, of some rows; of all rows, once merged.
+    """Ranges, sums, weights and moments of columns over some rows; mergeable.
 
     Attributes
     ----------
@@ -48,8 +48,8 @@ class Ranges:
 
     @classmethod
     def of(cls, block: Block) -> Ranges:
-        """Look at a block whose features are the columns."""
-        columns, w = np.ascontiguousarray(np.asarray(block.Z).T), block.weight  # what is asked runs along memory
+        """Summarise a block whose features are the columns."""
+        columns, w = np.ascontiguousarray(np.asarray(block.Z).T), block.weight  # contiguous along the reductions
         return cls(
             columns.min(axis=1),
             columns.max(axis=1),
@@ -61,7 +61,7 @@ class Ranges:
         )
 
     def merge(self, other: Ranges) -> Ranges:
-        """What the rows of both say."""
+        """Merge the summaries of two sets of rows."""
         return Ranges(
             np.minimum(self.low, other.low),
             np.maximum(self.high, other.high),
@@ -73,14 +73,14 @@ class Ranges:
         )
 
 
-@dataclass(frozen=True)  # without slots: what is worked out of the columns is kept
+@dataclass(frozen=True)  # without slots, for cached properties
 class Protected:
     """Coded protected columns.
 
     Attributes
     ----------
     array : ndarray of shape (n, p) or None
-        None where the rows are read in parts.
+        None if the rows are read in blocks.
     names : tuple of str
         ``race[Black]``.
     sources : tuple of str
@@ -90,10 +90,10 @@ class Protected:
     cluster : integer ndarray of shape (n,) or None
         Rows with the same code 0, 1, ... are not independent.
     taken : integer ndarray or None
-        Which rows of the audit these are; None: all of them.
+        Indices of these rows among the audited rows; None for all rows.
     notes : tuple of Note
     elsewhere : Rows or None
-        Rows that are read in parts: the columns as features behind ones, and the predictions as the outcome.
+        Rows that are read in blocks: a column of ones and the columns as features, the predictions as the outcome.
     """
 
     array: Array | None
@@ -137,12 +137,12 @@ class Protected:
         return ArrayRows(self.values, y.reshape(len(y), -1), np.zeros((len(y), 0)), self.shares)
 
     def summary(self, y: Predictions) -> OutcomeSummary:
-        """What is known of the predictions."""
+        """Summary of the predictions."""
         return y if isinstance(y, OutcomeSummary) else OutcomeSummary.of(y, self.shares)
 
     @cached_property
     def found(self) -> Ranges:
-        """Ranges and moments of the columns: one reading of the rows."""
+        """Ranges and moments of the columns, in one pass over the rows."""
         return self.rows.reduce(Ranges.of, Ranges.merge)
 
     @property
@@ -176,7 +176,7 @@ class Protected:
 
     @cached_property
     def max_leverage(self) -> float:
-        """Largest leverage of a row in a linear model with an intercept, or a bound on it below 0.05."""
+        """Largest leverage of a row in a linear model with an intercept, or an upper bound if below 0.05."""
         if not self.varies.any():
             return 0.0
         bound = self.found.heaviest * (1.0 + self.reach**2)
@@ -189,7 +189,7 @@ class Protected:
 
     @cached_property
     def group_sizes(self) -> tuple[int | None, ...]:
-        """Rows in the group that a column indicates (0 and 1, or 1 and 2); None for a column that is no indicator."""
+        """Rows in the group that a column indicates (0 and 1, or 1 and 2); None if it is not an indicator."""
         found = self.found
         sizes = zip(
             found.total - self.n_rows * found.low, found.is_whole & (found.high - found.low == 1.0), strict=True
@@ -202,13 +202,13 @@ class Protected:
         return tuple(size is not None for size in self.group_sizes)
 
     def part(self, values: Array) -> Array:
-        """Return of the audit's values those that belong to these rows."""
+        """Select the values of these rows from those of all audited rows."""
         return values if self.taken is None else values[self.taken]
 
     def without_lone_rows(self) -> Protected:
-        """Leave out rows that decide an effect alone, such as the only row of a level: they cannot be tested.
+        """Drop rows that determine an effect alone, such as the only row of a level: they cannot be tested.
 
-        Nothing may vary in what is left.
+        The remaining columns may be constant.
         """
         left, names = self, dict[str, None]()
         while left.varies.any() and left.max_leverage > ALONE:
@@ -219,8 +219,8 @@ class Protected:
             return self
         about = f" ({', '.join(names)})" if names else ""
         text = (
-            "{count} row(s) are the only ones to decide an effect{about}, such as a level with a single row: they "
-            "cannot be tested and were left out (with a reference level, the effects that are against it)."
+            "{count} row(s) determine an effect alone{about}, such as the single row of a level: they "
+            "cannot be tested and were left out (for a reference level, together with the effects relative to it)."
         )
         note = Note("lone-rows", text, severity="caution", count=self.n_rows - left.n_rows, about=about)
         return replace(left, notes=(*self.notes, note))
@@ -230,7 +230,7 @@ class Protected:
         blocks = self.rows.in_memory()
         if blocks is None:
             raise InputError(
-                "A row decides an effect alone, such as the only one of a level: leave that level out, or audit the "
+                "A row determines an effect alone, such as the only one of a level: leave that level out, or audit the "
                 "columns in memory."
             )
         return np.concatenate([_leverage(self.basis, block) for block in blocks])
@@ -263,13 +263,13 @@ def _largest_leverage(basis: Basis, block: Block) -> float:
 
 
 def note_left_out(count: int, n: int) -> tuple[Note, ...]:
-    """Count the rows that are not audited."""
+    """Note on the number of rows that are not audited."""
     text = "{count} of {n} rows are incomplete or have no weight, and were left out."
     return (Note("rows-left-out", text, count=count, n=n),) if count else ()
 
 
 def reference_groups(learned: Design) -> tuple[tuple[str, str], ...]:
-    """Source columns of groups, each with the group that the others are compared with."""
+    """Categorical source columns, each with its reference group."""
     found = []
     for coder in learned.coders:
         if isinstance(coder, Categorical) and len(coder.levels) > 1:
@@ -281,9 +281,9 @@ def reference_groups(learned: Design) -> tuple[tuple[str, str], ...]:
 
 
 def note_constant(learned: Design, varies: bool = True) -> tuple[Note, ...]:
-    """Refuse protected columns of which none ``varies``, and note those that do not."""
+    """Refuse protected columns that are all constant, and note those that are."""
     if not learned.names or not varies:
         refuse_constant_protected(learned.columns, "audit")
     listed = ", ".join(learned.constant)
-    text = "Constant in these rows, so that it cannot be audited: {columns}."
+    text = "Constant in these rows, so not audited: {columns}."
     return (Note("constant-columns", text, severity="caution", columns=listed),) if listed else ()

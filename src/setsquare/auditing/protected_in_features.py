@@ -1,7 +1,7 @@
 """Whether features determine protected columns: by value, whatever their names.
 
-A model can be corrected for a protected column only where it sees it, and columns that the audit gets as a table of
-their own may still be among the features: renamed, recoded, or as a combination of others.
+A model can be fitted to a protected column that the audit receives as a separate table: the column may still be among
+the features, renamed, recoded, or as a linear combination of others.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sklearn.utils import _safe_indexing
 
 from setsquare._typing import Array, IntArray
 
-#: Rows that are compared; more of them where there are many features.
+#: Number of rows compared; more of them for many features.
 COMPARED = 2000
-#: With more features than this, only single columns are compared, and only up to their units.
+#: With more features than this, only single columns are compared, and only up to scale.
 WIDE = 1000
-#: Share of a column's variance that rounding may leave.
+#: Share of a column's variance that is attributed to rounding.
 ROUNDING = 1e-8
 
 
@@ -68,7 +68,7 @@ def _width(Z: Any) -> int:
 
 
 def _matrix(part: Any) -> Array:
-    """Wide features as numbers; what cannot be read as such is compared with nothing."""
+    """Wide features as numbers; columns that are not numeric are skipped."""
     try:
         values = np.asarray(part, dtype=np.float64).reshape(len(part), -1)
     except (TypeError, ValueError):
@@ -90,7 +90,7 @@ def _resembles(F: Any, X: Array) -> bool:
 
 
 def _columns(part: Any, m: int) -> Iterator[tuple[IntArray | None, Array | None]]:
-    """Codes of the levels of each feature, where it has few; and its numbers, where they are some."""
+    """Level codes of each feature with few levels, and the values of each numeric feature."""
     frame = nw.from_native(part, eager_only=True, allow_series=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
         columns = [frame[:, j].to_numpy() for j in range(frame.shape[1])]
@@ -120,7 +120,7 @@ def _combines(F: Array, X: Array) -> bool:
     F = F[:, size > 0.0] / size[size > 0.0]
     if not F.shape[1]:
         return False
-    if 2 * F.shape[1] > len(X):  # so many features combine to anything
+    if 2 * F.shape[1] > len(X):  # this many features can fit any column
         return bool((1.0 - (F.T @ X) ** 2).min() < ROUNDING)
     left = X - F @ np.linalg.lstsq(F, X, rcond=1e-12)[0]
     return bool((left**2).sum(axis=0).min() < ROUNDING)

@@ -1,4 +1,4 @@
-"""What an audit returns."""
+"""Result of an audit."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ from setsquare.tables.frame import to_frame
 
 @dataclass(frozen=True, slots=True)
 class AuditResult(Documented):
-    """A verdict, and everything that it rests on.
+    """Result of an audit: the verdict, and the evidence for it.
 
     Attributes
     ----------
     verdict : Verdict
         "leak", "trace", "no leak found" or "inconclusive: n too small"; a string.
     reason : str
-        Why, with the numbers.
+        Reason for the verdict, with the numbers.
     evaluations : tuple of Evaluation
-        The evaluation models, in the order in which they were asked for.
+        The evaluation models, in the order requested.
     certificate : Certificate
-        Upper confidence bounds on what can be left.
+        Upper confidence bounds on the remaining dependence.
     setting : str
-        Where the predictions come from: "as given", "in-sample" or "held out (5 folds)".
+        Origin of the predictions: "as given", "in-sample" or "held out (5 folds)".
     glm : Family
-        Of the predictions; ``family`` is its name.
+        Family of the predictions; ``family`` is its name.
     n, n_protected : int
         Rows that were audited, and protected columns.
     confidence : float
-        Confidence; a family of tests at 1 - confidence decides.
+        Confidence level; the tests control the probability of any false alarm at 1 - confidence.
     found : tuple of str
         Kinds of dependence that were found: "effects", "curvature", "combinations", "spread", or another model's name.
     limits : Limits
-        Up to what a dependence is a trace.
+        Limits up to which a dependence is a trace.
     members : tuple of Member
         The tests that decide, with p-values adjusted for all of them.
     notes : tuple of Note
-        What a reader must know: sentences with a code, fields and a severity.
+        Notes for the reader: sentences with a code, fields and a severity.
     effect_map : EffectMap or None
-        Effects unit by unit, of a tensor.
+        Effects on each unit of a tensor.
     backend : str
         Dataframe library of the tables.
     positive : str
-        The class, of two, whose probability was audited; empty where nothing names it.
+        The class, of two, whose probability was audited; empty if it has no name.
     is_clustered, is_weighted : bool
         Whether the rows had clusters, and weights.
     references : tuple of (str, str)
-        Protected columns of groups, each with its reference group.
+        Categorical protected columns, each with its reference group.
 
     Examples
     --------
@@ -97,12 +97,12 @@ class AuditResult(Documented):
 
     @property
     def family(self) -> str:
-        """The family of the predictions in words."""
+        """Name of the family of the predictions."""
         return str(self.glm)
 
     @property
     def p_value(self) -> float:
-        """Joint p-value of the first evaluation model: no protected column has an effect."""
+        """Joint p-value of the first evaluation model, for the hypothesis of no effect."""
         return self.evaluations[0].joint.p_value if self.evaluations else float("nan")
 
     @property
@@ -129,7 +129,7 @@ class AuditResult(Documented):
         raise InputError(f"This audit has no evaluation model {name!r}: it has {have}.")
 
     def table(self, evaluation: str | None = None, *, adjusted: bool = False) -> Table:
-        """Effects of the protected columns as a dataframe of the library that the input came in.
+        """Effects of the protected columns, in the dataframe library of the input.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""From numbers to a verdict: leak, trace, no leak found, or too few rows to tell."""
+"""Verdict of an audit: leak, trace, no leak found, or too few rows."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from setsquare.auditing.certificate import Certificate, ColumnBound
 from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.shape import COMBINATIONS, CURVATURE, SPREAD
 
-#: A correlation below this is small by the usual convention; an audit that cannot rule out a larger one has not looked.
+#: A correlation below this is small by convention; an audit that cannot rule out a larger one is inconclusive.
 SMALL = 0.1
 #: The same for the distance of a group from all other rows, in standard deviations of the predictions.
 SMALL_DIFFERENCE = 0.2
-#: Joint statistics below this hardly happen by chance (for one column in 1 of 4000 audits): these rows were corrected.
+#: Joint statistics below this are rare by chance (for one column 1 in 4000 audits): these rows were corrected.
 TAUTOLOGY = 1e-7
-#: Evaluation models whose effects a correlation measures.
+#: Evaluation models whose effects are measured by a correlation.
 LINEAR = ("glm", "linear", "tensor")
-#: The setting of predictions by a model that was fitted on the same rows.
+#: Setting of predictions by a model that was fitted to the same rows.
 IN_SAMPLE = "in-sample"
 
 
@@ -60,7 +60,7 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A verdict with its reason, and the tests that it rests on.
+    """A verdict with its reason and its tests.
 
     Attributes
     ----------
@@ -88,13 +88,13 @@ def judge(
     limits: Limits,
     what: str = "The predictions",
 ) -> Decision:
-    """Verdict and its reason, on ``what`` was audited.
+    """Verdict and reason; ``what`` names the audited predictions in sentences.
 
     A leak is a dependence that one of the tests detects (with adjusted p-values), unless its upper bounds show it to be
     small: then it is a trace. If none is detected, the certificate must rule out a correlation of more than 0.1 (or the
     limit of a trace), otherwise n was too small.
     """
-    alpha = (1.0 - confidence) * (1.0 + 1e-9)  # p = 0.05 counts at 95 %, whatever 1 - 0.95 is in binary
+    alpha = (1.0 - confidence) * (1.0 + 1e-9)  # p = 0.05 is significant at 95 %, despite the rounding of 1 - 0.95
     members = adjust(evaluations)
     rejected = [member for member in members if member.adjusted <= alpha]
     found = tuple(dict.fromkeys(kind_of(member) for member in rejected))
@@ -106,12 +106,12 @@ def judge(
     smallest = _p(min(member.adjusted for member in members))
     verdict, reason = _nothing_found(smallest, certificate, max(SMALL, limits.correlation))
     if is_tautology(certificate):
-        reason += " These rows were corrected themselves; new rows can differ."
+        reason += " The correction was made on these same rows; new rows can differ."
     return Decision(verdict, reason, found, members)
 
 
 def is_tautology(certificate: Certificate) -> bool:
-    """Whether the predictions are closer to orthogonal than chance can make them."""
+    """Whether the predictions are closer to orthogonal than chance would allow."""
     left = certificate.correlation_sample
     return not math.isnan(certificate.correlation) and left**2 * certificate.n < TAUTOLOGY
 
@@ -124,11 +124,11 @@ def kind_of(member: Member) -> str:
 
 
 def _finding(what: str, rejected: Sequence[Member]) -> str:
-    """Say what was found, kind by kind."""
+    """Sentences on the findings, one per kind."""
     kinds: dict[str, list[Member]] = {}
     for member in rejected:
         kinds.setdefault(kind_of(member), []).append(member)
-    opening = "" if "effects" in kinds else "The means show no linear effect, but there is another dependence. "
+    opening = "" if "effects" in kinds else "Mean predictions show no linear effect, but there is another dependence. "
     return opening + " ".join(_sentence(what, kind, members) for kind, members in kinds.items())
 
 
@@ -150,10 +150,10 @@ def _sentence(what: str, kind: str, members: Sequence[Member]) -> str:
 
 
 def _size(rejected: Sequence[Member], certificate: Certificate, limits: Limits, alpha: float) -> tuple[Verdict, str]:
-    """Whether what was found is certainly small, with the numbers.
+    """Whether the dependence found is small with confidence, and a sentence with the numbers.
 
-    What was found must be below its limits. Where only curves, combinations or spread were found, the means are judged
-    as they are where nothing is found.
+    The upper bounds must be below the limits. If only curvature, combinations or spread were found, the means are
+    judged as if nothing was found.
     """
     upper, confidence = certificate.correlation_upper, f"with {_percent(certificate.confidence)} confidence"
     shapes = [m.test for m in rejected if m.evaluation.name == "shape"]
@@ -175,11 +175,11 @@ def _size(rejected: Sequence[Member], certificate: Certificate, limits: Limits, 
         return Verdict.LEAK, f"{' '.join(numbers)} Test: {titles}."
     unknown = [] if effects else [c for c in groups if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
     within = f" No group differs by more than {limits.difference:g} standard deviations." if effects else ""
-    return Verdict.TRACE, f"It is certainly small. {' '.join(numbers)}{within}{_too_few(unknown)}"
+    return Verdict.TRACE, f"The dependence is small. {' '.join(numbers)}{within}{_too_few(unknown)}"
 
 
 def _largest(groups: Sequence[ColumnBound], limits: Limits) -> str:
-    """Say which group may differ most, beyond the limit."""
+    """Sentence on the group that differs most, beyond the limit."""
     group = max(groups, key=lambda c: c.difference or 0.0)
     return (
         f"The mean of {group.term} is {group.difference or 0.0:.2f} standard deviations from that of the other rows "
@@ -212,7 +212,7 @@ def _nothing_found(smallest: str, certificate: Certificate, limit: float) -> tup
 
 
 def _too_few(groups: Sequence[ColumnBound]) -> str:
-    """Name groups that are too small to be sure of."""
+    """Sentence on groups that are too small to rule out a difference."""
     if not groups:
         return ""
     ordered = sorted(groups, key=lambda c: -(c.difference_upper or 0.0))

@@ -1,7 +1,7 @@
 """One document for every result, and its renderers: text, Markdown, LaTeX, JSON, html for notebooks, and a page.
 
 Results build documents (:mod:`setsquare.auditing.documents`); the command line prints them with rich
-(:mod:`setsquare.cli.terminal`). Labels, colours of verdicts and formats of numbers stand here once.
+(:mod:`setsquare.cli.terminal`). Labels, colours of verdicts and number formats are defined here once.
 """
 
 from __future__ import annotations

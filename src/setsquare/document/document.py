@@ -1,9 +1,9 @@
-"""A result as plain values: verdicts, and sections of paragraphs, notes, tables and figures, for every renderer.
+"""Document of a result as plain values: verdicts, and sections of paragraphs, notes, tables and figures.
 
 A section is a dictionary with ``id``, ``title``, ``text`` (paragraphs), ``notes`` (a list), ``tables`` and ``figures``.
 A table has a ``caption``, ``columns`` with a name and a kind, and ``rows`` of raw values; a figure has a ``kind``, a
-``title``, a ``summary`` in words and the numbers that it is drawn from. Sections, tables and columns with ``detail``
-are for whoever reads the whole: :meth:`Document.brief` leaves them out.
+``title``, a ``summary`` in words and the numbers that it is drawn from. Sections, tables and columns marked ``detail``
+appear in the full document only: :meth:`Document.brief` omits them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from setsquare.document import latex, markdown, notebook_html, text
 from setsquare.errors import InputError
 
 Section: TypeAlias = dict[str, Any]
-#: How a value is written: words, a number, one with its sign, a p-value, a number of rows, without zeros, or an
-#: estimate with the ends of its interval.
+#: Formats of a value: words, a number, a signed number, a p-value, a count, a number without trailing zeros, or an
+#: estimate with its interval.
 Kind: TypeAlias = Literal["text", "number", "signed", "p", "count", "plain", "interval"]
 
 
@@ -33,7 +33,7 @@ class Headline:
     Attributes
     ----------
     model : str
-        Its name; empty where there is a single one.
+        Name of the model; empty if there is only one.
     verdict : str
         "leak", "trace", "no leak found" or "inconclusive: n too small".
     sentence : str
@@ -47,7 +47,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Verdicts, and everything that a reader needs to judge them, in plain values.
+    """Verdicts, and the sections that explain them, in plain values.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Document:
     verdicts : tuple of Headline
         The answer for each model, by name.
     sections : tuple of dict
-        What there are data for; see this module's docstring.
+        Sections with data; see the module docstring.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class Document:
         raise InputError(f"This report has no section {name!r}: it has {', '.join(s['id'] for s in self.sections)}.")
 
     def brief(self) -> Document:
-        """What a terminal and a notebook show: without the title, and without details."""
+        """Short version for terminals and notebooks, without title and details."""
         sections = (_without_details(one) for one in self.sections if not one["detail"])
         return replace(self, title="", sections=tuple(filter(has_content, sections)))
 
@@ -109,16 +109,16 @@ class Document:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Document:
-        """Read what :meth:`to_dict` wrote."""
+        """Read the output of :meth:`to_dict`."""
         verdicts = tuple(Headline(**each) for each in values["verdicts"])
         return cls(values["title"], verdicts, tuple(values["sections"]))
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """JSON; also written to `path` where one is given, as in all methods below."""
+        """JSON; also written to `path` if given, as in all methods below."""
         return _written(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n", path)
 
     def to_text(self, path: str | Path | None = None) -> str:
-        """Plain text, 100 characters wide but for wider tables."""
+        """Plain text, 100 characters wide except for wide tables."""
         return _written(text.render(self.to_dict()), path)
 
     def to_markdown(self, path: str | Path | None = None) -> str:
@@ -126,12 +126,12 @@ class Document:
         return _written(markdown.render(self.to_dict()), path)
 
     def to_latex(self, path: str | Path | None = None, *, sections: Sequence[str] | None = None) -> str:
-        """Tables for a paper, in the style of the package booktabs; of all sections, or of those named."""
+        """LaTeX tables in booktabs style, of all sections or the named ones."""
         chosen = self.sections if sections is None else tuple(map(self.section, sections))
         return _written(latex.render(chosen), path)
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """One page with figures that needs no network."""
+        """Self-contained html page with figures."""
         require("A report page needs", "jinja2")
         from setsquare.document import html_page  # jinja2 is optional
 
@@ -145,16 +145,16 @@ class Document:
 
 
 class Documented:
-    """A result that has a document, and so a text, a piece of html for notebooks and a page of its own."""
+    """Base of results with a document: text, html for notebooks, and an html page."""
 
     __slots__ = ()
 
     def document(self) -> Document:
-        """Everything that there is to show, as plain values."""
+        """The document of this result, as plain values."""
         raise NotImplementedError
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """A page of its own, which needs no network; also written to `path` where one is given."""
+        """Self-contained html page; also written to `path` if given."""
         return self.document().to_html(path)
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ def _written(content: str, path: str | Path | None) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: NaN is None, infinity the word that JavaScript and Python read as a number."""
+    """A value for JSON: NaN becomes None, infinity the string that JavaScript and Python parse as a number."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):
@@ -188,7 +188,7 @@ def table(
     *,
     detail: bool | Collection[str] = False,
 ) -> dict[str, Any]:
-    """A table of plain values; columns in which no row has a value are left out.
+    """A table of plain values; empty columns are omitted.
 
     ``columns`` are kinds, each followed by the names of its columns; ``detail`` marks the whole table, or the columns
     of these names.
@@ -206,7 +206,7 @@ def table(
 
 
 def typed(value: Any, kind: Kind) -> dict[str, Any]:
-    """A cell of another kind than its column."""
+    """A cell with a kind of its own."""
     return {"value": value, "kind": kind}
 
 
@@ -233,7 +233,7 @@ def section(
 
 
 def has_content(part: Section) -> bool:
-    """Whether a section says anything."""
+    """Whether a section has any content."""
     return any(part[key] for key in ("text", "notes", "tables", "figures"))
 
 
@@ -243,7 +243,7 @@ def _without_details(part: Section) -> Section:
 
 
 def _without_columns(full: dict[str, Any]) -> dict[str, Any]:
-    """A table without its detailed columns, and without rows in which only words are left."""
+    """A table without its detail columns, and without rows that then hold only words."""
     kept = [j for j, column in enumerate(full["columns"]) if not column["detail"]]
     if len(kept) == len(full["columns"]):
         return full

@@ -12,17 +12,17 @@ from setsquare.document.svg import Scale, bottom_axis, drawing, left_axis, make_
 
 Figure: TypeAlias = Mapping[str, Any]
 WIDE, NARROW = 760.0, 330.0
-#: Colours that the page's style knows.
+#: Number of colours in the page's style.
 N_COLOURS = 6
 
 
 def draw(figure: Figure, name: str, width: float) -> str:
-    """Draw a figure; `name` begins the ids inside it."""
+    """Draw a figure; `name` is the prefix of its ids."""
     return _DRAWERS[figure["kind"]](figure, name, width)
 
 
 def colour(figure: Figure, side: str) -> str:
-    """Class of a model's marks; one alone has the colour of the last of two."""
+    """CSS class of a model's marks; a single model has the second colour."""
     return f"c{figure['sides'].index(side) % N_COLOURS if len(figure['sides']) > 1 else 1}"
 
 
@@ -40,7 +40,7 @@ def _finite(value: Any, otherwise: float) -> float:
 
 
 def _intervals(figure: Figure, name: str, width: float) -> str:
-    """Forest plot: a row a column, a line a model."""
+    """Forest plot: one row per column, one line per model."""
     bounds = figure["kind"] == "bounds"
     wide = width > NARROW
     left = 200.0 if wide else 12.0
@@ -86,7 +86,7 @@ def _interval(figure: Figure, term: str, one: Mapping[str, Any], scale: Scale, y
 
 
 def _ridges(figure: Figure, name: str, width: float) -> str:
-    """Histograms of each level above each other."""
+    """Stacked histograms, one per level."""
     wide = width > NARROW
     left, right, tall = (170.0, width - 12.0, 52.0) if wide else (4.0, width - 8.0, 44.0)
     low, high = figure["range"]
@@ -148,7 +148,7 @@ def _means(figure: Figure, name: str, width: float) -> str:
     middle = y_scale(figure["overall"][figure["sides"][-1]])
     parts = [tag("line", x1=left, x2=right, y1=middle, y2=middle, class_="all")]
     for k, side in enumerate(figure["sides"]):
-        aside = 5.0 * (k - (len(figure["sides"]) - 1) / 2.0)  # intervals would cover each other
+        aside = 5.0 * (k - (len(figure["sides"]) - 1) / 2.0)  # so that intervals do not overlap
         own = [(row, m) for row in rows for m in row["marks"] if m["side"] == side]
         line = " ".join(f"{x_scale(row['x']) + aside:.1f},{y_scale(m['mean']):.1f}" for row, m in own)
         parts.append(tag("polyline", points=line, class_=f"line {colour(figure, side)}"))
@@ -166,7 +166,7 @@ def _means(figure: Figure, name: str, width: float) -> str:
 
 
 def _calibration(figure: Figure, name: str, width: float) -> str:
-    """A small panel for each level: outcome against prediction."""
+    """One small panel per level: outcome against prediction."""
     most = 2 if width <= NARROW else 4 if len(figure["panels"]) in (4, 7, 8) else 3
     n_across, size = min(most, len(figure["panels"])), (width + 8.0) / most
     points = [p for panel in figure["panels"] for c in panel["curves"] for p in c["points"]]
@@ -184,7 +184,7 @@ def _calibration(figure: Figure, name: str, width: float) -> str:
         for curve in panel["curves"]:
             parts.append(_curve(figure, panel["label"], curve, x_scale, y_scale))
     height = (size + 8.0) * math.ceil(len(figure["panels"]) / n_across) + 14.0
-    foot = tag("text", words("across: prediction; up: outcome"), x=38.0, y=height - 6.0, class_="tick")
+    foot = tag("text", words("x-axis: prediction; y-axis: outcome"), x=38.0, y=height - 6.0, class_="tick")
     return drawing(name, figure["title"], figure["summary"], width, height, *parts, foot)
 
 

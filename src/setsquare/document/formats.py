@@ -1,4 +1,4 @@
-"""Numbers, p-values and cells of tables in words, once for every renderer."""
+"""Formats of numbers, p-values and table cells, shared by all renderers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-#: Control characters, those that turn the direction of what follows them, and halves of a character.
+#: Control characters, bidirectional controls and lone surrogates.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def number(value: float) -> str:
-    """A number as a statistician prints it: four digits, short."""
+    """A number with about four significant digits."""
     if math.isnan(value):
         return "-"
     if math.isinf(value):
@@ -69,12 +69,12 @@ def joined(names: Sequence[str], most: int = 4) -> str:
 
 
 def capital(words: str) -> str:
-    """The same words as the beginning of a sentence."""
+    """The text with a capital first letter."""
     return words[:1].upper() + words[1:]
 
 
 def visible(words: object) -> str:
-    r"""Text on one line, with spaces in place of line breaks and a sign in place of other control characters.
+    r"""Text on one line, with spaces for line breaks and a replacement sign for other control characters.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def visible(words: object) -> str:
 
 
 def cell(value: Any, kind: str, show: Callable[[object], str] = visible) -> str:
-    """A value of a table in words; ``show`` is how words are written.
+    """Format a table cell; ``show`` formats text.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def cell(value: Any, kind: str, show: Callable[[object], str] = visible) -> str:
 
 
 def grid_of(table: Mapping[str, Any], show: Callable[[object], str] = visible) -> list[list[str]]:
-    """Head and rows of a table in words; a cell may have a kind of its own, ``{"value": …, "kind": …}``."""
+    """Header and rows of a table as text; a cell may have its own kind, ``{"value": …, "kind": …}``."""
     kinds = [column["kind"] for column in table["columns"]]
     head = [show(column["name"]) for column in table["columns"]]
     rows = ([cell(*typed(v, kind), show) for v, kind in zip(row, kinds, strict=True)] for row in table["rows"])

@@ -1,4 +1,4 @@
-"""A document as one html page: style, script and figures inside, and a policy that forbids any request."""
+"""A document as a self-contained html page, with a content security policy that blocks all requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from setsquare.document import figures
 from setsquare.document.formats import cell, typed, visible
 from setsquare.document.tones import page_style, tone_name
 
-#: Tables that are long and whose figure says the same; the page shows them on demand.
+#: Long tables that duplicate a figure; the page shows them on demand.
 FOLDED = ("levels", "calibration")
 
 
@@ -46,7 +46,7 @@ def _draw(figure: Mapping[str, Any], name: str, *, wide: bool) -> Markup:
 
 
 def _shown(value: Any) -> Any:
-    """Text without control characters; what is html already stays."""
+    """Text without control characters; existing markup is kept."""
     return visible(value) if type(value) is str else value
 
 

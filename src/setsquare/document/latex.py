@@ -1,4 +1,4 @@
-r"""Tables of a document as LaTeX, in the style of the package booktabs."""
+r"""Tables of a document as LaTeX, in booktabs style."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIGNS = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    "[": "{[}",  # after the end of a row it would be an argument
+    "[": "{[}",  # would be read as an argument after the end of a row
     "²": r"\textsuperscript{2}",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }
@@ -34,7 +34,7 @@ def _table(table: Mapping[str, Any]) -> str:
 
 
 def escape(words: object) -> str:
-    r"""Text that LaTeX sets as it is.
+    r"""Escape text for LaTeX.
 
     Examples
     --------

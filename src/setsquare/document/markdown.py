@@ -1,4 +1,4 @@
-"""A document as Markdown; names from the user's data come out as text."""
+"""A document as Markdown; names from the user's data are escaped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def escape(words: object) -> str:
-    r"""Text that Markdown shows as it is: no tag, no emphasis, no link, no cell.
+    r"""Escape text for Markdown: no tags, emphasis, links or table cells.
 
     Examples
     --------

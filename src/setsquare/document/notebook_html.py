@@ -1,4 +1,4 @@
-"""A document as a piece of html, as notebooks show it; :mod:`setsquare.document.html_page` makes pages."""
+"""A document as an html fragment for notebooks; :mod:`setsquare.document.html_page` makes pages."""
 
 from __future__ import annotations
 

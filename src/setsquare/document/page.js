@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  // Sorting: a click on a head, or Enter on it, sorts by it; again, the other way round. Unknown values go last.
+  // Sorting: click a column header, or press Enter on it, to sort; again to reverse. Missing values go last.
   const key = (row, j) => {
     const cell = row.cells[j];
     if (!("value" in cell.dataset)) return cell.textContent.trim();
@@ -22,7 +22,7 @@
     button.addEventListener("click", () => sort(button.parentElement));
   }
 
-  // CSV: raw numbers; text that a spreadsheet would take for a formula gets an apostrophe.
+  // CSV: raw numbers; text that a spreadsheet would read as a formula gets an apostrophe.
   const field = (words) => {
     const safe = /^[\s]*[=+\-@\t\r]/.test(words) ? "'" + words : words;
     return /[",\n\r;]/.test(safe) ? '"' + safe.replaceAll('"', '""') + '"' : safe;
@@ -45,7 +45,7 @@
     });
   }
 
-  // Tooltips: a figure is one stop of the Tab key; arrows go from mark to mark. Titles of SVG would show a second tip.
+  // Tooltips: each figure is one tab stop; arrow keys move between marks. SVG titles would show a second tooltip.
   const tip = document.getElementById("tip");
   let shown = null;
   const show = (mark) => {
@@ -89,10 +89,10 @@
       });
     });
   }
-  // A mark that gets the focus may scroll into view: its tip goes with it.
+  // A focused mark may scroll into view: its tooltip moves with it.
   addEventListener("scroll", () => shown && show(shown), { passive: true });
 
-  // Paper has no click: what is folded is printed open.
+  // Open collapsed parts for printing.
   const folded = document.querySelectorAll("details");
   let open = [];
   addEventListener("beforeprint", () => {

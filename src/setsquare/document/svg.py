@@ -1,4 +1,4 @@
-"""Small pieces of SVG: elements with everything escaped, axes with round ticks, marks that carry their words."""
+"""SVG elements: escaped tags, axes with round ticks, and marks with tooltips."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 
 from setsquare.document.formats import visible
 
-#: About the width of a letter, in pixels, at the size of the figures' text.
+#: Approximate width of a letter in figures, in pixels.
 LETTER = 6.6
 
 
@@ -35,7 +35,7 @@ def _value(value: object) -> str:
 
 
 def shorten(text: str, width: float) -> str:
-    """Text that fits into `width` pixels; the whole of it is in the tooltip and in the table."""
+    """Text truncated to `width` pixels; the tooltip and the table have the full text."""
     most = max(int(width / LETTER), 4)
     text = visible(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"
@@ -43,7 +43,7 @@ def shorten(text: str, width: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From numbers in [`low`, `high`] to pixels from `start` to `end`."""
+    """Linear scale from [`low`, `high`] to pixels from `start` to `end`."""
 
     low: float
     high: float
@@ -51,19 +51,19 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Place of a number, on the edge for one beyond it."""
+        """Position of a number, clipped to the scale."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Round numbers on the scale.
+        """Round tick values.
 
         Examples
         --------
         >>> Scale(-0.13, 0.32, 0.0, 400.0).ticks()
         [-0.1, 0.0, 0.1, 0.2, 0.3]
         """
-        most = max((self.end - self.start) / 75.0, (self.start - self.end) / 40.0, 2.0)  # upwards, labels are closer
+        most = max((self.end - self.start) / 75.0, (self.start - self.end) / 40.0, 2.0)  # labels are closer vertically
         rough = (self.high - self.low) / most
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * k for k in (1.0, 2.0, 5.0, 10.0) if power * k >= rough * 0.999)
@@ -72,7 +72,7 @@ class Scale:
 
 
 def make_scale(values: Sequence[float | None], start: float, end: float, *, zero: bool = False) -> Scale:
-    """Scale that holds all finite values, and zero where it must be seen, with a margin."""
+    """Scale that includes all finite values, and zero if required, with a margin."""
     known = [v for v in values if isinstance(v, float | int) and math.isfinite(v)] + ([0.0] if zero else [])
     low, high = min(known, default=0.0), max(known, default=1.0)
     margin = 0.04 * (high - low) or 0.5 * abs(high) or 0.5
@@ -82,7 +82,7 @@ def make_scale(values: Sequence[float | None], start: float, end: float, *, zero
 
 
 def label(value: float) -> str:
-    """A tick in words."""
+    """Label of a tick."""
     return f"{value:g}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -108,7 +108,7 @@ def left_axis(scale: Scale, left: float, right: float) -> str:
 
 
 def mark(about: str, *shapes: str, class_: str = "") -> str:
-    """Shapes with a tooltip that the keyboard and screen readers reach."""
+    """Shapes with a tooltip, accessible by keyboard and screen reader."""
     return tag("g", tag("title", words(about)), *shapes, class_=f"mark {class_}".strip(), role="img", tabindex="-1")
 
 

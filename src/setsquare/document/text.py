@@ -33,7 +33,7 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def headline(each: Mapping[str, Any]) -> str:
-    """The name of a model, its verdict and the answer."""
+    """Name of a model, its verdict and the reason."""
     verdict = f"{each['verdict'].upper()}. " if each["verdict"] else ""
     return f"{lead(each)}{verdict}{each['sentence']}"
 
@@ -44,7 +44,7 @@ def lead(each: Mapping[str, Any]) -> str:
 
 
 def grid(rows: Sequence[Sequence[str]]) -> str:
-    """Rows in columns, the first to the left and the others to the right."""
+    """Rows in aligned columns, the first to the left and the others to the right."""
     widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -34,7 +34,7 @@ def tone_name(verdict: str) -> str:
 
 
 def page_style() -> str:
-    """Rules of a page: light, dark and printed."""
+    """CSS rules of a page: light, dark and print."""
     light, dark, printed = (
         " ".join(f".{name} {{ color: {tone[k]}; }}" for name, tone in TONES.items()) for k in range(3)
     )
@@ -42,5 +42,5 @@ def page_style() -> str:
 
 
 def fragment_style() -> str:
-    """Rules of a piece of html in a notebook."""
+    """CSS rules of an html fragment in a notebook."""
     return "".join(f".sq .{name}{{border-color:{t.light};background:{t.tint}}}" for name, t in TONES.items())

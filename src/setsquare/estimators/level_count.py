@@ -16,7 +16,7 @@ BLOCK = 2**25
 
 
 def refuse_levels(weight: Array | None, Z: Matrix, protected: Design, source: Table, keep: BoolArray | None) -> None:
-    """Refuse features (n, q) that leave no freedom under this many protected columns, without coding all rows at once.
+    """Refuse more protected columns than features (n, q) can be orthogonal to, without coding all rows at once.
 
     ``keep`` selects the rows of the weights.
     """

@@ -220,7 +220,7 @@ CONSTANT = {
 @pytest.mark.parametrize("evaluation", ["glm", "forest"])
 def test_constant_predictions_have_nothing_to_leak(kind: str, evaluation: str) -> None:
     found = sq.audit(CONSTANT[kind], GROUP, evaluation=evaluation)
-    assert found.verdict == "no leak found" and "Nothing to leak" in found.reason
+    assert found.verdict == "no leak found" and "nothing can leak" in found.reason
     assert math.isnan(found.p_value) and len(found.table()) == 0 and not found.is_leak
     assert found.certificate.correlation_upper == 0.0
 
@@ -265,7 +265,7 @@ BAD = {
     "nothing": ([], "no predictions"),
     "text that is no label": ([f"{p}" for p in P], "different values"),
     "table of text": (np.array([["a", "b"]] * N), "text"),
-    "rows of unequal length": ([[1, 2], [3]] * (N // 2), "no array"),
+    "rows of unequal length": ([[1, 2], [3]] * (N // 2), "as an array"),
     "one row": (P[None], "The predictions have 1 rows"),
     "too short": (P[:-1], f"predictions have {N - 1} rows but the protected columns have {N}"),
     "missing": (np.where(FIRST, np.nan, P), "6 row"),

@@ -164,8 +164,8 @@ def test_text_has_the_verdict_the_numbers_and_the_notes(results: dict[str, sq.Au
 
 def test_a_note_is_printed_once(results: dict[str, sq.AuditResult]) -> None:
     found = sq.audit(P, np.where(np.arange(N) == 0, "lone", GROUP), evaluation=["glm", "linear"])
-    assert str(found).count("only ones to decide") == 1
-    assert str(results["means"]).count("taken for probabilities") == 1
+    assert str(found).count("determine an effect alone") == 1
+    assert str(results["means"]).count("read as probabilities") == 1
 
 
 class Tags(HTMLParser):

@@ -1,4 +1,4 @@
-"""Several predictions of one outcome side by side: leakage, performance and calibration."""
+"""Comparison of several predictions of one outcome: leakage, performance and calibration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions within protected groups: means, quantiles, histograms, calibration. Aggregates only, linear in rows."""
+"""Predictions within protected groups: means, quantiles, histograms, calibration. Aggregates only, in linear time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from setsquare.families import Family
 from setsquare.rows.blocks import mean_weight
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-#: Groups below this have few bins of calibration.
+#: Smaller groups get fewer calibration bins.
 SMALL = 500
 
 
@@ -31,7 +31,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Calibration of one group: rows, mean outcome and prediction, the first minus the second, and bins."""
+    """Calibration of one group: rows, mean outcome, mean prediction, their difference, and bins."""
 
     n: int
     outcome: float
@@ -42,7 +42,7 @@ class Reliability:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the rows have beside a prediction: weights and clusters (or None), and the confidence of intervals."""
+    """Weights and clusters of the rows (or None), and the confidence level of intervals."""
 
     weight: Array | None = None
     cluster: IntArray | None = None
@@ -57,9 +57,9 @@ class Sample:
 def spreads(
     values: Array, groups: Groups, edges: Array, sample: Sample, order: IntArray | None = None
 ) -> tuple[Spread, ...]:
-    """Summarise the predictions of each group; `edges` are the histogram's, and its ends take what is beyond them.
+    """Summarise the predictions of each group; values beyond the histogram's `edges` are in its end bins.
 
-    ``order`` are the rows by increasing prediction, where they are known.
+    ``order`` holds the rows by increasing prediction, if already known.
 
     Examples
     --------
@@ -81,9 +81,10 @@ def spreads(
 def reliabilities(
     y: Array, values: Array, groups: Groups, family: Family, sample: Sample, order: IntArray | None = None
 ) -> tuple[Reliability, ...]:
-    """Calibration of each group, in ten bins of about equal weight by increasing prediction; equal ones share a bin.
+    """Calibration of each group, in ten bins of about equal weight by increasing prediction; ties share a bin.
 
-    The slope that :func:`setsquare.auditing.comparison.calibration.calibration` adds would be a fit for each group.
+    Without the slope of :func:`setsquare.auditing.comparison.calibration.calibration`, which would need a fit per
+    group.
 
     Examples
     --------
@@ -126,7 +127,7 @@ def histogram_edges(values: tuple[Array, ...], n_bins: int = 40) -> tuple[Array,
 
 
 def _quantiles(values: Array, share: Array) -> tuple[float, ...]:
-    """Smallest of some increasing values that at least a share of the weight does not exceed."""
+    """Weighted quantile of increasing values: the smallest that at least a share of the weight does not exceed."""
     reached = np.cumsum(share)
     places = np.searchsorted(reached, np.asarray(QUANTILES) * reached[-1] * (1.0 - 1e-12))
     return tuple(values[places].tolist())

@@ -27,7 +27,7 @@ from setsquare.tables.validation import read_cluster
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Rows with similar predictions: their mean prediction, their mean outcome, and how many they are."""
+    """Rows with similar predictions: mean prediction, mean outcome, and number of rows."""
 
     prediction: float
     outcome: Interval
@@ -39,8 +39,9 @@ class Calibration:
     """Calibration of predicted means.
 
     ``in_the_large``, the mean outcome minus the mean prediction, should be 0; ``slope``, of the outcome on the link of
-    the prediction, 1: less is too extreme, NaN is not determined (the predictions are constant, or separate the
-    outcomes). ``bins`` are of about equal weight, by increasing prediction; equal predictions share one.
+    the prediction, should be 1: predictions are too extreme if it is smaller; it is NaN if it cannot be estimated (the
+    predictions are constant, or separate the outcomes). ``bins`` have about equal weight, by increasing prediction;
+    ties share a bin.
     """
 
     in_the_large: Metric
@@ -60,10 +61,9 @@ def calibration(
 ) -> Calibration:
     """Calibration in the large, calibration slope and reliability bins; arguments as for :func:`performance`.
 
-    The slope is that of a GLM of the outcome on ``[1, link(prediction)]``, with the identity for the gaussian family,
-    the logit for the binomial, the log for others. Of several classes the predicted one is judged: its probability
-    against whether it was right. ``confidence`` and ``cluster`` are for the bins; for metrics see
-    :func:`interval`.
+    The slope is from a GLM of the outcome on ``[1, link(prediction)]``, with the identity for the gaussian family,
+    the logit for the binomial, the log for others. With several classes, the predicted class is judged: its probability
+    against whether it was right. ``confidence`` and ``cluster`` apply to the bins; for metrics see :func:`interval`.
 
     Examples
     --------
@@ -89,14 +89,14 @@ def calibration(
 
 
 def _slope(y: Array, mu: Array, w: Array, glm: Family, link: Scale) -> Metric:
-    """Slope of the recalibrated model; its influence is ``-H^-1`` times the score of each row."""
+    """Calibration slope; its influence function is ``-H^-1`` times the score of each row."""
     with np.errstate(all="ignore"):
         x = SCALES[link][0](mu)
     used = np.isfinite(x)
     value, influence = np.nan, np.where(used, np.nan, 0.0)
     y, x, w = y[used], x[used], w[used]
     if w.any() and min(np.ptp(x[w > 0.0]), np.ptp(y[w > 0.0])) > 0.0:
-        glm = look_up(glm.name, None, glm.parameter)  # gamma and its like with their log link
+        glm = look_up(glm.name, None, glm.parameter)  # gamma and similar families with their log link
         fit = solve(Problem(x[:, None], y, family=glm, weight=w), tol=1e-12)
         if fit.status is Status.CONVERGED and not fit.certificate.aliased_features:
             D = np.column_stack([np.ones(len(x)), x])

@@ -1,4 +1,4 @@
-"""One set of classes for an outcome and several predictions: labels, and columns of probabilities, in one order."""
+"""Classes shared by an outcome and several predictions, as labels or columns of probabilities, in one order."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from setsquare.tables.outcome import MANY_CLASSES, bears, class_name, positive_c
 
 
 def is_text(raw: Raw) -> bool:
-    """Whether these are labels rather than numbers."""
+    """Whether the values are labels rather than numbers."""
     return raw.array.dtype.kind in "OUSb"
 
 
 def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family, positive: object = None) -> tuple[str, ...]:
-    """Names of the classes; of two, the positive one last. None for a number.
+    """Names of the classes, with the positive one of two last; None for a numeric outcome.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family, positive: o
 
 
 def _ordered_classes(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[str, ...]:
-    """Names of the classes in the order that columns of probabilities without names have; none for a number."""
+    """Names of the classes in the order of unnamed columns of probabilities; empty for a numeric outcome."""
     if glm.name not in ("binomial", "multinomial"):
         if is_text(outcome):
             refuse_text(glm)
@@ -57,7 +57,7 @@ def _ordered_classes(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tup
     widths = {raw.array.shape[1] for raw in given.values() if raw.array.ndim == 2}
     if len(widths) > 1:
         raise InputError(
-            f"The predictions have {sorted(widths)} columns: give probabilities of the same classes in all."
+            f"The predictions have {sorted(widths)} columns: pass probabilities of the same classes in each set."
         )
     width = widths.pop() if widths else None
     columns = [_named_after(raw.names, seen) for raw in given.values() if raw.names and raw.array.ndim == 2]
@@ -72,7 +72,7 @@ def _ordered_classes(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tup
     labels = [_levels(raw) for raw in given.values() if raw.array.ndim == 1 and is_text(raw)]
     union = tuple(sorted(set(seen).union(*labels)))
     if not is_text(outcome) and set(union) == set(seen):
-        union = seen  # columns of probabilities follow the numbers: 9 before 10
+        union = seen  # columns of probabilities are in numerical order: 9 before 10
     if width is not None and width != len(seen):
         raise InputError(
             f"The outcome has {len(seen)} classes and the predictions {width} columns: name the columns like the "
@@ -87,7 +87,7 @@ def _ordered_classes(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tup
 
 
 def _named_after(columns: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Columns by the class that each is named after, or by their own names."""
+    """Map each column to the class that it is named after, or to its own name."""
     found = []
     for column in columns:
         after = [name for name in classes if bears(column, name)]
@@ -133,7 +133,7 @@ def _codes(raw: Raw, classes: tuple[str, ...]) -> Array:
 
 
 def _are_classes(raw: Raw, classes: tuple[str, ...]) -> bool:
-    """Whether numbers are the numbers of classes, rather than probabilities."""
+    """Whether numbers are class numbers rather than probabilities."""
     try:
         return bool(np.isin(raw.array, [float(name) for name in classes]).all())
     except ValueError:
@@ -141,7 +141,7 @@ def _are_classes(raw: Raw, classes: tuple[str, ...]) -> bool:
 
 
 def code_outcome(outcome: Raw, classes: tuple[str, ...]) -> Array:
-    """The outcome as a number, or as the number of its class."""
+    """The outcome as numbers, or as class numbers."""
     return _codes(outcome, classes) if classes else outcome.array.astype(np.float64)
 
 
@@ -162,8 +162,8 @@ def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple
         return (np.eye(len(classes))[codes.astype(int)] if glm.is_vector else codes), (note,)
     subject = read_predictions(raw, glm)
     if subject.shape:
-        raise InputError("Several columns that are no probabilities cannot be compared with an outcome: use audit.")
+        raise InputError("Columns that are not class probabilities cannot be compared with an outcome: use audit.")
     if glm.is_vector and subject.values.shape[1] < raw.array.shape[1]:
-        # A class that is never predicted is still one of the outcome.
+        # A class that is never predicted can still occur in the outcome.
         return raw.array.astype(np.float64), subject.notes
     return subject.values, subject.notes

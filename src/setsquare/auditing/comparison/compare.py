@@ -1,4 +1,4 @@
-"""Several predictions of the same outcome side by side: what they leak, and how good they are."""
+"""Comparison of several predictions of the same outcome: leakage and performance."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from setsquare.tables.validation import (
 class Side:
     """One set of predictions: its audit, its scores and its calibration.
 
-    ``in_the_large`` (0 is right) and ``slope`` (1 is right) sum the calibration up.
+    ``in_the_large`` (ideally 0) and ``slope`` (ideally 1) summarise the calibration.
     """
 
     name: str
@@ -55,21 +55,21 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Documented):
-    """Predictions side by side; differences are to the first of them.
+    """Result of a comparison; differences are to the first set of predictions.
 
     Attributes
     ----------
     sides : tuple of Side
     glm : Family
-        Of outcome and predictions; ``family`` is its name.
+        Family of outcome and predictions; ``family`` is its name.
     n : int
     confidence : float
     backend : str
         Dataframe library of the tables.
     positive : str
-        The class, of two, whose probability is predicted; empty for other outcomes.
+        The positive class of a binary outcome; empty for other outcomes.
     notes : tuple of Note
-        What a reader must know of the outcome.
+        Notes on the outcome.
     groups : tuple of Section
         Predictions and calibration by protected group, as sections of the document.
 
@@ -100,7 +100,7 @@ class Comparison(Documented):
 
     @property
     def family(self) -> str:
-        """The family of outcome and predictions in words."""
+        """Name of the family of outcome and predictions."""
         return str(self.glm)
 
     def __getitem__(self, name: str) -> Side:
@@ -110,7 +110,7 @@ class Comparison(Documented):
         raise KeyError(f"There is no {name!r} in this comparison: it has {', '.join(s.name for s in self.sides)}.")
 
     def table(self) -> Table:
-        """One row a set of predictions: verdict, leakage, scores."""
+        """One row per set of predictions: verdict, leakage, scores."""
         columns: dict[str, list[Any]] = {
             "model": [s.name for s in self.sides],
             "verdict": [str(s.audit.verdict) for s in self.sides],
@@ -125,7 +125,7 @@ class Comparison(Documented):
         return to_frame(columns, self.backend)
 
     def scores(self) -> Table:
-        """One row a set of predictions and metric, with intervals and the difference to the first set."""
+        """One row per set of predictions and metric, with intervals and the difference to the first set."""
         rows = [
             {
                 "model": side.name,
@@ -168,7 +168,7 @@ class Comparison(Documented):
         }
 
     def document(self, **more: Any) -> Document:
-        """Everything that there is to show; `more` is what :func:`setsquare.report.build` takes beside the rows."""
+        """The comparison as a document; `more` are further arguments of :func:`setsquare.report.build`."""
         return assemble(
             {side.name: side.audit for side in self.sides},
             scores={side.name: side.scores for side in self.sides},
@@ -191,12 +191,12 @@ def compare(
     positive: object = None,
     **options: Any,
 ) -> Comparison:
-    """Put several predictions of one outcome side by side.
+    """Compare several predictions of one outcome: leakage, performance and calibration.
 
     Parameters
     ----------
     predictions : mapping of name to predictions
-        Each as for :func:`audit`; the first is what the others are compared with.
+        Each as for :func:`audit`; the others are compared with the first.
     y : array or series of n values
         The outcome: numbers, or two or more class labels.
     protected : dataframe, series or array of n rows
@@ -206,7 +206,7 @@ def compare(
     cluster, sample_weight, confidence
         As for :func:`audit`.
     positive : class of the outcome, optional
-        Which of two classes the predictions give the probability of. By default 1, True or "yes", or else the class
+        The class whose probability is predicted, for a binary outcome. By default 1, True or "yes", or else the class
         that a set of predictions is named after; of two columns of probabilities, the second class, as in scikit-learn.
     **options
         Everything else goes to :func:`audit`.
@@ -216,7 +216,7 @@ def compare(
     Comparison
     """
     if not isinstance(predictions, Mapping) or not predictions:
-        raise InputError("Give the predictions as a mapping of names to arrays, such as {'plain': p, 'corrected': q}.")
+        raise InputError("Pass the predictions as a mapping of names to arrays, such as {'plain': p, 'corrected': q}.")
     given = {str(name): open_predictions(values) for name, values in predictions.items()}
     outcome = open_predictions(y)
     _check_rows(outcome, protected, predictions, given, y)
@@ -267,7 +267,7 @@ def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], gi
 
 
 def _family(outcome: Raw, given: Mapping[str, Raw], family: Any) -> tuple[Family, tuple[Note, ...]]:
-    """The family that was asked for, or a guess with a sentence that says why."""
+    """The family requested, or a guess with a note that gives the reason."""
     columns = [raw.array for raw in given.values()]
     numbers = [array for array in columns if array.dtype.kind in "fiu" and array.ndim == 1]
     guess = read_family(

@@ -1,4 +1,4 @@
-"""Rows of a protected column in groups: its levels, or slices of a continuous one."""
+"""Groups of rows by protected column: its levels, or slices of a continuous column."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.tables.column import Levels, label, read
 from setsquare.tables.frame import open_table
 
-#: Levels that are shown one by one; the smallest of more are put together.
+#: Largest number of levels shown separately; the least frequent of more are pooled.
 MOST_LEVELS = 12
 
 
@@ -29,7 +29,7 @@ class Groups:
     centres : tuple of float
         Mean of a continuous column in each slice; empty for levels.
     n_pooled : int
-        Levels that are shown together, as one group.
+        Number of levels pooled into one group.
     """
 
     column: str
@@ -39,7 +39,7 @@ class Groups:
     n_pooled: int = 0
 
     def in_order(self, order: IntArray) -> list[IntArray]:
-        """The rows of each group in the ``order`` (n,) of all rows, in time linear in them."""
+        """The rows of each group in the ``order`` (n,) of all rows, in linear time."""
         codes = np.empty(len(order), dtype=np.intp)
         for k, rows in enumerate(self.rows):
             codes[rows] = k
@@ -53,9 +53,9 @@ def group_rows(table: Table, keep: BoolArray | None = None, *, n_slices: int = 1
     ----------
     table : dataframe or array of n rows
     keep : boolean ndarray of shape (n,), optional
-        Rows that take part; groups count from the first of them.
+        Rows to use; the groups index into these rows.
     n_slices : int
-        Slices of about equal size of a column with more than a dozen numbers.
+        Number of slices of about equal size, for a column with more than a dozen distinct numbers.
 
     Examples
     --------
@@ -95,12 +95,12 @@ def _of_numbers(name: str, x: Array, n_slices: int) -> Groups:
 
 
 def _of_levels(name: str, codes: IntArray, labels: tuple[str, ...]) -> Groups:
-    """Levels in their order, those beyond the most frequent together, then missing values."""
+    """Levels in their order, then the pooled infrequent levels, then missing values."""
     counts = np.bincount(codes + 1, minlength=len(labels) + 1)[1:]
     there = np.flatnonzero(counts)
     few = len(there) <= MOST_LEVELS
     shown = there if few else np.sort(there[np.argsort(-counts[there], kind="stable")[: MOST_LEVELS - 1]])
-    place = np.full(len(labels) + 1, len(shown))  # of the others
+    place = np.full(len(labels) + 1, len(shown))  # the pooled group
     place[shown + 1], place[0] = np.arange(len(shown)), len(shown) + 1
     n_pooled = len(there) - len(shown)
     names = [*(labels[k] for k in shown), f"{n_pooled} other levels", "missing"]
@@ -110,6 +110,6 @@ def _of_levels(name: str, codes: IntArray, labels: tuple[str, ...]) -> Groups:
 
 
 def _split(codes: IntArray, n_groups: int) -> list[IntArray]:
-    """Rows of each group, in time linear in them: numpy sorts such small integers by radix."""
+    """Rows of each group, in linear time: numpy uses a radix sort for such small integers."""
     order = np.argsort(codes.astype(np.int16), kind="stable")
     return np.split(order, np.cumsum(np.bincount(codes, minlength=n_groups))[:-1])

@@ -1,13 +1,14 @@
-"""Performance of predictions: numbers that know what each row adds to their error.
+"""Performance metrics with influence functions, which give standard errors and paired comparisons.
 
 A :class:`Metric` is a value with its influence function, scaled so that to first order
 
     value - truth  =  sum_i influence_i,      rows (or clusters of rows) being independent.
 
 So one formula gives every standard error, ``sqrt(G/(G-1) sum_g (sum_{i in g} influence_i)^2)`` for G rows or clusters,
-and with the difference of two influences that of a paired comparison. For the AUC it is DeLong's, up to a share of 1/n.
-Weights are sampling weights: their scale does not matter. Intervals are symmetric on a scale without edges and stay in
-range; a value on an edge (accuracy 1, RMSE 0) or without meaning (AUC of one class) has NaN for error and interval.
+and the difference of two influences gives that of a paired comparison. For the AUC it is DeLong's, up to a relative
+difference of 1/n. Weights are sampling weights: their scale does not matter. Intervals are symmetric on an unbounded
+scale, so they stay in range; a value on the boundary (accuracy 1, RMSE 0) or undefined (AUC of one class) has NaN for
+its standard error and interval.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from setsquare.rows.blocks import mean_weight
 from setsquare.tables.validation import check_finite, read_cluster, read_weight
 
 Scale: TypeAlias = Literal["identity", "log", "logit", "log rest"]
-#: From a value to the scale of its interval, the slope of that, and back. What rounding leaves beside an edge is on it.
+#: Transformation to the scale of the interval, its derivative, its inverse. Values within rounding of a bound equal it.
 SCALES: dict[Scale, tuple[Callable[[Any], Any], ...]] = {
     "identity": (np.positive, np.ones_like, np.positive),
     "log": (np.log, np.reciprocal, np.exp),
@@ -38,7 +39,7 @@ SCALES: dict[Scale, tuple[Callable[[Any], Any], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A value and what each row adds to its error.
+    """A value with the influence of each row.
 
     Attributes
     ----------
@@ -47,7 +48,7 @@ class Metric:
     influence : ndarray of shape (n,)
     higher_is_better : bool, or None for calibration
     scale : str
-        Where its interval is symmetric; "log rest" is ``log(1 - value)``.
+        Scale on which its interval is symmetric; "log rest" is ``log(1 - value)``.
     n_infinite : int
         Rows that make a deviance infinite, or that a calibration slope leaves out: their link is not finite.
     """
@@ -62,7 +63,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with its error, NaN where that cannot be told; a paired difference has a two-sided p-value too."""
+    """An estimate with its standard error (NaN if unknown); a paired difference also has a two-sided p-value."""
 
     estimate: float
     std_error: float = np.nan
@@ -72,7 +73,7 @@ class Interval:
 
 
 def interval(metric: Metric, confidence: float = 0.95, cluster: ArrayLike | None = None) -> Interval:
-    """Confidence interval, by Student's t with one degree of freedom less than there are rows or clusters.
+    """Confidence interval from Student's t; the degrees of freedom are the number of rows or clusters minus one.
 
     Examples
     --------
@@ -83,7 +84,7 @@ def interval(metric: Metric, confidence: float = 0.95, cluster: ArrayLike | None
     """
     std_error, df = _error(metric.influence, cluster)
     there, slope, back = SCALES[metric.scale]
-    with np.errstate(all="ignore"):  # an edge of the range is infinite on the scale
+    with np.errstate(all="ignore"):  # a bound of the range is infinite on the scale
         value = np.float64(metric.value)
         centre, half = there(value), stdtrit(df, 0.5 + 0.5 * confidence) * std_error * slope(value)
         ends = back(centre + half * np.array([-1.0, 1.0]))
@@ -104,13 +105,13 @@ def difference(a: Metric, b: Metric, confidence: float = 0.95, cluster: ArrayLik
     (-0.67, 0.01)
     """
     if (a.name, a.influence.shape) != (b.name, b.influence.shape):
-        raise InputError(f"{a.name} and {b.name} are not paired: give one metric of two models on the same rows.")
+        raise InputError(f"{a.name} and {b.name} are not paired: pass the same metric of two models on the same rows.")
     estimate = a.value - b.value
     std_error, df = _error(a.influence - b.influence, cluster)
     if not np.isfinite(estimate + std_error) or all(np.isnan(interval(one).std_error) for one in (a, b)):
         return Interval(estimate)
     half = float(stdtrit(df, 0.5 + 0.5 * confidence)) * std_error
-    # Without an error every row says the same, so any difference is certain.
+    # With zero variance any difference is certain.
     p_value = 2.0 * float(stdtr(df, -abs(estimate) / std_error)) if std_error > 0.0 else float(estimate == 0.0)
     return Interval(estimate, std_error, estimate - half, estimate + half, p_value)
 
@@ -124,7 +125,7 @@ def performance(y: Array, prediction: Array, family: str | Family, weight: Array
     Parameters
     ----------
     y : ndarray of shape (n,)
-        Outcome (a share counts as both outcomes in part); of several classes the numbers 0, 1, ... or rows (n, K).
+        Outcome (a share counts partly as each outcome); for several classes the numbers 0, 1, ... or shares (n, K).
     prediction : ndarray of shape (n,), or (n, K) for several classes
     family : str or Family
     weight : ndarray of shape (n,), optional
@@ -142,7 +143,7 @@ def performance(y: Array, prediction: Array, family: str | Family, weight: Array
         brier = () if glm.is_vector else (mean_metric("brier", (y - mu) ** 2, w, False, "log"),)
         return mean_metric("accuracy", right, w, True, "logit"), _auc(y, mu, w), *brier, _deviance(y, mu, w, glm)
     mse, total = mean_metric("mse", (y - mu) ** 2, w), mean_metric("variance", (y - w @ y) ** 2, w)
-    with np.errstate(all="ignore"):  # without errors, or without variation, an influence is 0/0
+    with np.errstate(all="ignore"):  # without residuals or variation, an influence is 0/0
         root, rest = np.sqrt(mse.value), np.divide(mse.value, total.value)
         rmse = Metric("rmse", float(root), mse.influence / (2.0 * root), False, "log")
         if glm.name == "gaussian":
@@ -165,7 +166,7 @@ def read_pair(y: Array, mu: Array, glm: Family, weight: Array | None) -> tuple[A
         check_finite(part.reshape(-1, 1), (name,), "")
     glm.check_outcome(y)
     if glm.is_vector and np.abs(y.sum(axis=1) - 1.0).max() > 1e-6:
-        raise InputError(f"Number the classes 0 to {mu.shape[1] - 1}, like the columns, or give shares that sum to 1.")
+        raise InputError(f"Number the classes 0 to {mu.shape[1] - 1}, like the columns, or pass shares that sum to 1.")
     return y, mu, mean_weight(len(y), read_weight(weight, len(y)))
 
 
@@ -179,13 +180,13 @@ def _error(influence: Array, cluster: ArrayLike | None) -> tuple[float, int]:
 def mean_metric(
     name: str, units: Array, w: Array, higher_is_better: bool | None = None, scale: Scale = "identity"
 ) -> Metric:
-    """Weighted mean of what each row has, as a metric."""
+    """Weighted mean of one value per row, as a metric."""
     value = float(w @ units)
     return Metric(name, value, w * (units - value), higher_is_better, scale)
 
 
 def _auc(Y: Array, scores: Array, w: Array) -> Metric:
-    """Chance that a positive outcome has a higher score than a negative one, ties by half; mean over the columns."""
+    """Probability that a positive outcome scores higher than a negative one, ties counting half; mean over columns."""
     value, influence, k = 0.0, np.zeros(len(w)), Y.size // len(w)
     for y, score in zip(*(part.reshape(-1, k).T for part in (Y, scores)), strict=True):
         with np.errstate(invalid="ignore"):  # one class only: 0/0
@@ -197,7 +198,7 @@ def _auc(Y: Array, scores: Array, w: Array) -> Metric:
 
 
 def midranks(score: Array, *weights: Array) -> tuple[Array, ...]:
-    """Weight of the rows with a smaller score than each row's, and half of those with the same."""
+    """Weight of the rows with a smaller score, plus half the weight of ties, for each row."""
     place = np.unique(score, return_inverse=True)[1]
     sums = (np.bincount(place, weight) for weight in weights)
     return tuple((np.cumsum(each) - 0.5 * each)[place] for each in sums)
@@ -208,7 +209,7 @@ def _deviance(y: Array, mu: Array, w: Array, glm: Family) -> Metric:
     outside = ((mu < low) | (mu > high)).reshape(len(y), -1).any(axis=1)
     with np.errstate(all="ignore"):
         units = glm.unit_deviance(y, mu)
-    exact = (y == mu).reshape(len(y), -1).all(axis=1)  # on the edge of the range the formula is 0 * inf there
+    exact = (y == mu).reshape(len(y), -1).all(axis=1)  # on a bound of the range the formula is 0 * inf
     units = np.where(exact | (w == 0.0), 0.0, np.where(outside | np.isnan(units), np.inf, units))
     if n_infinite := int(np.isinf(units).sum()):
         return Metric("deviance", np.inf, np.full(len(y), np.nan), False, "log", n_infinite)

@@ -1,4 +1,4 @@
-"""Predictions, outcome and protected columns of the same rows, for what is shown by protected group."""
+"""Predictions, outcome and protected columns of the same rows, for summaries by protected group."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from setsquare.tables.validation import check_alignment, check_same_rows, read_c
 
 @dataclass(frozen=True, slots=True)
 class PredictedRows:
-    """Predictions of each model for the same rows, and what is known of these rows.
+    """Predictions of each model for the same rows, with outcome, protected columns and weights.
 
     Attributes
     ----------
     values : dict of name to ndarray of shape (n,) or (n, K)
-        Empty where units of a layer were audited: they are no predictions.
+        Empty for units of a layer, which are not predictions.
     family : Family
     classes : tuple of str
         Names of the K classes.
@@ -33,7 +33,7 @@ class PredictedRows:
     outcome : ndarray of shape (n,) or None
     sample : Sample
     keep : boolean ndarray or None
-        Rows of `protected` that take part.
+        Rows of `protected` that are used.
     n_dropped : int
         Rows without a prediction, an outcome or a weight.
     """
@@ -73,7 +73,7 @@ def read_rows(
     cluster: Any = None,
     positive: object = None,
 ) -> PredictedRows:
-    """Read predictions, and leave out rows in which one, the outcome or the weight is missing, with a count."""
+    """Read predictions; rows with a missing prediction, outcome or weight are dropped and counted."""
     given = {name: open_predictions(values) for name, values in predictions.items()}
     target = None if outcome is None else open_predictions(outcome)
     n = _count_rows(given, target, protected)
@@ -110,7 +110,7 @@ def _count_rows(given: Mapping[str, Raw], target: Raw | None, protected: Any) ->
 def _interpret(
     given: Mapping[str, Raw], target: Raw | None, glm: Family, positive: object
 ) -> tuple[dict[str, Array], tuple[str, ...], Array | None]:
-    """Predictions as means or shares, names of the classes, and the outcome as a number; units are no predictions."""
+    """Predictions as means or shares, names of the classes, and the outcome as numbers; units are not predictions."""
     if target is not None:
         classes = class_names(target, given, glm, positive)
         return {name: _means(raw, glm, classes) for name, raw in given.items()}, classes, _outcome(target, classes)
@@ -121,7 +121,7 @@ def _interpret(
 
 
 def _means(raw: Raw, glm: Family, classes: tuple[str, ...]) -> Array:
-    """Predictions as means or shares; numbers need no look at each as a label."""
+    """Predictions as means or shares; numbers are not checked for labels one by one."""
     is_number = raw.array.ndim == 1 and raw.array.dtype.kind == "f" and not (glm.is_vector or classes)
     return read_predictions(raw, glm).values if is_number else align(raw, glm, classes)[0]
 

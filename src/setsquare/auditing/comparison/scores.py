@@ -1,4 +1,4 @@
-"""Scores of several models on the same rows, with their differences to the first."""
+"""Scores of several models on the same rows, with differences to the first model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from setsquare.auditing.comparison.predicted_rows import PredictedRows
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How good one set of predictions is by one metric.
+    """Score of one set of predictions by one metric.
 
     Attributes
     ----------
     metric : str
     value : Interval
     difference : Interval
-        To the first set of predictions, on the same rows.
+        Difference to the first set of predictions, on the same rows.
     higher_is_better : bool
     """
 

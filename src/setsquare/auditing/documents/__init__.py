@@ -1,1 +1,1 @@
-"""Documents of audits and comparisons: which sections there are, and what stands in them."""
+"""Documents of audits and comparisons: the sections and their content."""

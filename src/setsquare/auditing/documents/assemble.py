@@ -29,10 +29,10 @@ def assemble(
     command: str | None = None,
     data: Mapping[str, str] | None = None,
 ) -> Document:
-    """Put the sections together for which there are data; nothing is computed here.
+    """Assemble the sections for which there are data; nothing is computed here.
 
-    ``sides`` are those of a comparison, with calibration; ``groups`` are sections by protected group; ``notes`` stand
-    beside those of the audits. For the rest see :func:`setsquare.report.build`.
+    ``sides`` are those of a comparison, with calibration; ``groups`` are sections by protected group; ``notes`` are
+    added to those of the audits. For the other arguments see :func:`setsquare.report.build`.
     """
     several = len(audits) > 1
     headlines = tuple(Headline(name * several, str(audit.verdict), audit.reason) for name, audit in audits.items())
@@ -53,7 +53,7 @@ def assemble(
     )
     names = joined(explanations.sources(list(audits.values())[-1])) or "the protected columns"
     return Document(
-        title or f"Do the predictions follow {names}?",
+        title or f"Do the predictions depend on {names}?",
         headlines,
         tuple(part for part in parts if part is not None and has_content(part)),
     )

@@ -1,4 +1,4 @@
-"""From results to a report: one audit, before and after, or a comparison of models."""
+"""Report of one audit, of before and after, or of a comparison of models."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def build(
     command: str | None = None,
     data: Mapping[str, str] | None = None,
 ) -> Document:
-    """Make a report of one audit, of before and after, or of a comparison of models.
+    """Build a report of one audit, of before and after, or of a comparison of models.
 
-    Sections for which there are no data are left out. A report holds aggregates, never rows.
+    Sections without data are omitted. A report contains aggregates only, never rows.
 
     Parameters
     ----------
     audits : AuditResult, mapping of name to AuditResult, or Comparison
-        The first is what the others are compared with. Each has its verdict at the head of the report, by name.
+        The others are compared with the first. The verdict on each is at the head of the report, by name.
     predictions : array of n rows, or mapping of name to arrays, optional
-        What was audited, under the same names; an array belongs to the last audit. Gives distributions by group. A
-        comparison has them already.
+        The audited predictions, under the same names; an array belongs to the last audit. Adds distributions by group.
+        A comparison has them already.
     protected : dataframe or array of n rows, optional
         The protected columns as they were audited.
     outcome : array of n values, optional
-        Gives performance and calibration of `predictions`. A comparison has both already.
+        Adds performance and calibration of `predictions`. A comparison has both already.
     certificate : Certificate of a fit, optional
-        That of the corrected model, ``model.solution_.certificate``.
+        Certificate of the corrected model, ``model.solution_.certificate``.
     sample_weight, cluster : array of n values, optional
         As in the audit.
     positive : class of the outcome, optional
@@ -55,11 +55,11 @@ def build(
     title : str, optional
         By default a question that names the protected columns.
     method : sequence of str
-        Sentences on how the models were made.
+        Sentences on how the models were fitted.
     command : str, optional
-        What makes this report again.
+        Command that reproduces this report.
     data : mapping of str to str, optional
-        Where the rows come from, such as ``{"file": "train.csv", "sha256": "9f86..."}``.
+        Origin of the rows, such as ``{"file": "train.csv", "sha256": "9f86..."}``.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def build(
     >>> before, after = signal + 0.02 * age, signal - np.polyval(np.polyfit(age, signal, 1), age)
     >>> report = build({"before": sq.audit(before, age), "after": sq.audit(after, age)})
     >>> print(report.title, [(each.model, each.verdict) for each in report.verdicts])
-    Do the predictions follow x0? [('before', 'leak'), ('after', 'no leak found')]
+    Do the predictions depend on x0? [('before', 'leak'), ('after', 'no leak found')]
     """
     more: dict[str, Any] = {"title": title, "method": method, "command": command, "data": data}
     if isinstance(audits, Comparison):
@@ -97,15 +97,15 @@ def build(
 
 
 def _named(audits: Any) -> dict[str, AuditResult]:
-    """Audits by name; a single one needs none."""
+    """Audits by name; the name of a single audit is empty."""
     named = {"": audits} if isinstance(audits, AuditResult) else dict(audits) if isinstance(audits, Mapping) else {}
     if not named or not all(isinstance(audit, AuditResult) for audit in named.values()):
-        raise InputError("Give a result of audit or compare, or a mapping of names to results of audit.")
+        raise InputError("Pass a result of audit or compare, or a mapping of names to results of audit.")
     return {str(name): audit for name, audit in named.items()}
 
 
 def _check_same_rows(audits: Iterable[AuditResult], sample_weight: Any, cluster: Any) -> None:
-    """Refuse to show numbers of rows without the clusters or weights that the audit had."""
+    """Refuse summaries by group without the clusters or weights that the audit had."""
     for audit in audits:
         if audit.is_clustered and cluster is None:
             raise InputError("The audit had clusters, which intervals by group need as well: pass cluster=.")

@@ -1,4 +1,4 @@
-"""Sections in words: what a result shows and does not show, how it was made, and how to reproduce it."""
+"""Text sections of a report: interpretation, method, notes and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def sources(audit: AuditResult) -> list[str]:
 
 
 def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
-    """What each verdict means."""
+    """Meaning of each verdict."""
     alarm = f"{100 * (1 - audit.confidence):g} in 100"
     return {
         Verdict.LEAK: (
-            f"The predictions go with {names} more closely than chance explains: among predictions that ignore these "
-            f"columns, at most about {alarm} audits would say so."
+            f"The predictions depend on {names} more than chance explains: for predictions that ignore these "
+            f"columns, at most about {alarm} audits would report a leak."
         ),
         Verdict.TRACE: (
             f"The predictions depend on {names}, but only slightly: with the same confidence the correlation is below "
@@ -42,8 +42,8 @@ def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
             "standard deviations of the predictions."
         ),
         Verdict.NONE: (
-            f"No dependence on {names} was found, and what was overlooked is small: the bounds below say how small. "
-            "This is not proof that there is none."
+            f"No dependence on {names} was found. Any dependence that was missed is small: see the bounds below. "
+            "This does not prove that there is none."
         ),
         Verdict.INCONCLUSIVE: (
             f"No dependence on {names} was found, but there are too few rows to rule out one that matters. Do not read "
@@ -53,7 +53,7 @@ def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
 
 
 def meaning(audits: Audits, certificate: Certificate | None, *, with_calibration: bool) -> Section:
-    """What this does and does not show."""
+    """Interpretation of the verdicts, and its limits."""
     audit = list(audits.values())[-1]
     names = joined(sources(audit)) or "the protected columns"
     said = _said(audit, names)
@@ -61,42 +61,42 @@ def meaning(audits: Audits, certificate: Certificate | None, *, with_calibration
     for name, each in audits.items():
         verdicts.setdefault(each.verdict, []).append(name)
     text = [f"{joined(by)}: {said[each]}" if len(audits) > 1 else said[each] for each, by in verdicts.items()]
-    notes = ["It is about these rows and rows like them. Other people, places or times need an audit of their own."]
+    notes = ["The result holds for these rows and similar ones. Other people, places or times need their own audit."]
     if audit.setting == IN_SAMPLE:
-        notes.append("The model was fitted on the rows that it is audited on. On new rows it can follow the columns.")
+        notes.append("The model was fitted to the audited rows. On new rows it can depend on the columns.")
     if all(evaluation.name in LINEAR for evaluation in audit.evaluations):
         notes.append(
-            "It looks at mean predictions only. A larger spread in one group, or a curve along a numeric column, was "
+            "Only mean predictions were tested. A larger spread in one group, or a curve along a numeric column, was "
             "not tested: audit with shape, forest or independence for those."
         )
     notes += [
-        "A dependence is no proof of a cause, and an explanation can be harmless or not: that is for people to judge.",
+        "A dependence does not prove a cause, and there may be a harmless explanation: that is for people to judge.",
         f"Columns other than {names} were not audited.",
-        "Predictions at a right angle to a column are not the whole of fairness: error rates and calibration can "
-        + ("differ all the same; calibration by group is shown below." if with_calibration else "differ all the same."),
+        "Predictions that do not depend on a column are only one part of fairness: error rates and calibration can "
+        + ("still differ between groups; see the calibration by group below." if with_calibration else "still differ."),
     ]
     if certificate is not None:
-        notes.append("The certificate is exact on the training rows. On other rows the audit, not it, is the evidence.")
+        notes.append("The certificate is exact on the training rows. On other rows, rely on the audit instead.")
     return section("meaning", "What this does and does not show", text=text, notes=notes, detail=True)
 
 
 def method(audits: Audits, sentences: Sequence[str]) -> Section:
-    """How it was done, and what it rests on."""
+    """Method and assumptions."""
     last = list(audits.values())[-1]
     about = [
-        f"The predictions ({last.family}, {last.n:,} rows, {last.setting}) are explained by the {last.n_protected} "
-        "coded protected columns with an evaluation model. The joint test of all its effects decides, together with "
+        f"The predictions ({last.family}, {last.n:,} rows, {last.setting}) are regressed on the {last.n_protected} "
+        "coded protected columns by an evaluation model. The verdict is based on the joint test of all effects, and on "
         "tests of each column and of curvature, combinations of groups and spread; p-values are adjusted for all of "
         "these.",
-        "It is assumed that rows are independent, or rows of different clusters where standard errors are "
-        "cluster-robust, and that the protected columns are recorded without error.",
+        "The method assumes that rows (with cluster-robust standard errors: clusters) are independent, and that the "
+        "protected columns are recorded without error.",
     ]
     titles = dict.fromkeys(f"{capital(e.title)}." for audit in audits.values() for e in audit.evaluations)
     return section("method", "Method and assumptions", text=about, notes=[*sentences, *titles], detail=True)
 
 
 def notes(audits: Audits, further: Sequence[str]) -> Section:
-    """What a reader must know of this result, each note once; those of some models only name them."""
+    """Notes on the result, each once; a note on some of the models names them."""
     said: dict[str, list[str]] = {}
     for name, audit in audits.items():
         for note in audit.all_notes:
@@ -115,7 +115,7 @@ def reproduce(command: str | None, data: Mapping[str, str]) -> Section:
 
 @cache
 def _versions() -> tuple[tuple[str, str], ...]:
-    """Python and the packages that are installed; looked up once."""
+    """Versions of Python and the installed packages; looked up once."""
     found = [("Python", platform.python_version())]
     for package in _PACKAGES:
         try:

@@ -15,14 +15,14 @@ from setsquare.auditing.comparison.predicted_rows import PredictedRows
 from setsquare.document import Section, section, table
 from setsquare.notes import Note
 
-#: Classes that are shown one by one.
+#: Largest number of classes shown separately.
 MOST_CLASSES = 6
 
 
 def describe_groups(rows: PredictedRows, *, named: bool) -> tuple[Section, ...]:
-    """Predictions by each protected column, and their calibration where there is an outcome.
+    """Predictions by protected column, and their calibration if there is an outcome.
 
-    ``named`` tells whether tables name the models: one alone needs no name.
+    ``named`` says whether tables name the models, which a single model does not need.
     """
     if rows.protected is None or not rows.values:
         return ()
@@ -54,7 +54,7 @@ def _levels(rows: PredictedRows, named: bool) -> Section:
     return section(
         "levels",
         "Predictions by protected group",
-        text=["Where a model ignores a protected column, its predictions look alike in every row of these figures."],
+        text=["If a model ignores a protected column, its predictions look the same for every group in these figures."],
         notes=list(dict.fromkeys(notes)),
         figures=figures,
         tables=tables,
@@ -63,7 +63,7 @@ def _levels(rows: PredictedRows, named: bool) -> Section:
 
 
 def _calibration(rows: PredictedRows, outcome: Array, named: bool) -> Section:
-    """Whether outcomes are as frequent, or as large, as predicted, in each group; of quarters of continuous columns."""
+    """Calibration in each group, or in each quarter of a continuous column."""
     figures, tables = [], []
     pairs = {side: _judged(outcome, values) for side, values in rows.values.items()}
     orders = {side: np.argsort(values, kind="stable") for side, (_, values) in pairs.items()}
@@ -75,9 +75,9 @@ def _calibration(rows: PredictedRows, outcome: Array, named: bool) -> Section:
         figures.append(_curves(groups, found))
         tables.append(_calibration_table(groups, found, named))
     about = (
-        "In a calibrated group outcome minus prediction is 0, and the points lie on the diagonal. A model that may not "
-        "follow a protected column predicts alike for groups whose outcomes differ: it is then too low for one and too "
-        "high for another. That is the price of ignoring the column, not an error of the fit."
+        "In a calibrated group, outcome minus prediction is 0 and the points lie on the diagonal. A model that may not "
+        "depend on a protected column predicts the same for groups with different outcomes: too low for one and too "
+        "high for another. This is the cost of ignoring the column, not an error of the fit."
     )
     if rows.family.is_vector:
         about += " With several classes, the predicted class is judged."
@@ -86,7 +86,7 @@ def _calibration(rows: PredictedRows, outcome: Array, named: bool) -> Section:
 
 
 def _responses(rows: PredictedRows, notes: list[Note]) -> list[tuple[str, dict[str, Array]]]:
-    """One set of predictions, or one for each class."""
+    """One set of predictions, or one per class."""
     if not rows.family.is_vector:
         return [("", rows.values)]
     first = next(iter(rows.values.values()))
@@ -99,7 +99,7 @@ def _responses(rows: PredictedRows, notes: list[Note]) -> list[tuple[str, dict[s
 
 
 def _judged(y: Array, values: Array) -> tuple[Array, Array]:
-    """Outcome and prediction; of several classes, whether the predicted one was right, and its probability."""
+    """Outcome and prediction; for several classes, whether the predicted class was right, and its probability."""
     if values.ndim == 1:
         return y, values
     top = values.argmax(axis=1)
@@ -136,7 +136,7 @@ def _figure(
         )
         return {"kind": "means", "summary": about, "rows": rows, **shared}
     about = (
-        "Histograms by group; heights are square roots of shares, so that small bars can be seen. The dot below is "
+        "Histograms by group; heights are square roots of shares, so that small bars are visible. The dot below is "
         "the mean, the dashed line the mean of all rows."
     )
     return {"kind": "ridges", "summary": about, "rows": rows, "range": [float(edges[0]), float(edges[-1])], **shared}

@@ -1,4 +1,4 @@
-"""Sections that come from audits, scores and certificates alone: summary, effects, bounds, performance, certificate."""
+"""Sections made from audits, scores and certificates: summary, effects, bounds, performance, certificate."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 Audits: TypeAlias = "Mapping[str, AuditResult]"
 Scores: TypeAlias = "Mapping[str, Sequence[Score]]"
-#: Marks beyond this do not fit into a figure that can be read.
+#: Largest number of marks in a readable figure.
 MOST_MARKS = 40
-#: Evaluation models whose effects are on the scale of the family's link; those of the others are differences.
+#: Names of effects on the scale of the family's link; the others are differences.
 _SCALES = {"odds ratio": "log odds ratio", "rate ratio": "log rate ratio"}
 _METRICS = {"auc": "AUC", "rmse": "RMSE", "r2": "R²", "brier": "Brier score"}
 
 
 def summary(audits: Audits, scores: Scores, sides: Sequence[Side] = ()) -> Section:
-    """The main numbers, a column for each model."""
+    """The main numbers, one column per model."""
     bounds = [audit.certificate for audit in audits.values()]
     rows: list[list[Any]] = [
         ["Verdict", *(str(audit.verdict) for audit in audits.values())],
@@ -93,7 +93,7 @@ def _how_to_read(kind: str, audits: Audits) -> str:
     listed = ", ".join(f"{source}: {level}" for source, level in references.items())
     groups = f"Each group is compared with the reference group ({listed}). " if references else ""
     return (
-        f"Each effect is a {kind} in the prediction that goes with one protected column, the others held fixed. "
+        f"Each effect is the {kind} in the predictions for one protected column, holding the others fixed. "
         f"{groups}Zero means no effect."
     )
 
@@ -118,7 +118,7 @@ def _effect_table(title: str, kind: str, models: Mapping[str, Evaluation]) -> di
 
 
 def shown_tests(evaluation: Evaluation) -> tuple[Test, ...]:
-    """Tests in the order in which they are shown; the joint test of shapes is nothing but its parts."""
+    """Tests in display order; the joint test of shape only summarises its parts, so it is omitted."""
     return evaluation.further or evaluation.tests if evaluation.name == "shape" else evaluation.tests
 
 
@@ -129,13 +129,13 @@ def _test_table(title: str, models: Mapping[str, Evaluation], audits: Audits) ->
         for test in shown_tests(evaluation):
             p = adjusted.get(test.name, math.nan)
             rows.append([test.name, side, test.statistic, test.df, test.p_value, p, test.method])
-    columns = [("text", "no effect of", "model"), ("number", "statistic"), ("plain", "df"), ("p", "p", "p (adjusted)")]
+    columns = [("text", "tested", "model"), ("number", "statistic"), ("plain", "df"), ("p", "p", "p (adjusted)")]
     columns.append(("text", "method"))
     return table(f"Tests. {capital(title)}", columns, _by_first(rows), detail=("method",))
 
 
 def _by_first(rows: list[list[Any]]) -> list[list[Any]]:
-    """Rows of one column of all models together; the sort is stable, so that models stay in their order."""
+    """Sort the rows by column; the sort is stable, so the models keep their order."""
     order = {term: j for j, term in enumerate(dict.fromkeys(row[0] for row in rows))}
     return sorted(rows, key=lambda row: order[row[0]])
 
@@ -164,7 +164,7 @@ def _forest(title: str, kind: str, models: Mapping[str, Evaluation]) -> list[dic
     ]
     left = len(found) - len(rows)
     more = f" The {left} smallest effects are in the table only." if left else ""
-    about = f"Estimates with their confidence intervals, {title}; the vertical line is no effect.{more}"
+    about = f"Estimates with their confidence intervals, {title}; the vertical line marks no effect.{more}"
     return [
         {
             "kind": "forest",
@@ -204,8 +204,8 @@ def bounds(certificates: Mapping[str, Certificate]) -> Section | None:
         "rows": [{"label": term, "marks": own} for term, own in list(marks.items())[:MOST_MARKS]],
     }
     about = (
-        "What an audit did not find can still be there. These bounds say how large it can be, each with "
-        f"{confidence} confidence. A ratio of 1 or a difference of 0 is no effect."
+        "An audit can miss a dependence. These bounds say how large it can be, each with "
+        f"{confidence} confidence. A ratio of 1 or a difference of 0 means no effect."
     )
     return section(
         "leakage",
@@ -235,7 +235,7 @@ def performance(audits: Audits, scores: Scores) -> Section | None:
         about.append("Differences are paired: both models predict the same rows.")
     return section(
         "performance",
-        "What it costs" if others else "Performance",
+        "Effect on performance" if others else "Performance",
         text=about,
         figures=_trade_off(audits, scores),
         tables=[table(caption, columns, _by_first(rows), detail=("value", "low", "high"))],
@@ -244,7 +244,7 @@ def performance(audits: Audits, scores: Scores) -> Section | None:
 
 
 def _which_is_better(scores: Sequence[Score]) -> str:
-    """Say in which direction each metric is better."""
+    """Sentence on the direction in which each metric is better."""
     up, down = (joined([metric_name(s.metric) for s in scores if s.higher_is_better is way]) for way in (True, False))
     if up and down:
         return f"Higher is better for {up}, lower for {down}."
@@ -284,7 +284,7 @@ def _trade_off(audits: Audits, scores: Scores) -> list[dict[str, Any]]:
 
 
 def metric_name(metric: str) -> str:
-    """A metric as a reader knows it."""
+    """Display name of a metric."""
     return _METRICS.get(metric, metric)
 
 
@@ -293,11 +293,11 @@ def _ends(value: Interval) -> tuple[float, float, float]:
 
 
 def certificate(found: FitCertificate | None) -> Section | None:
-    """What the solver measured on the training rows."""
+    """Certificate of the solver on the training rows."""
     if found is None:
         return None
     about = (
-        "Measured after the fit on the training rows, not promised by the solver. The predictions of this model are "
-        "orthogonal to the protected columns there; on new rows they are so up to chance, which the audit shows."
+        "Measured on the training rows after the fit, not taken from the solver. The predictions of this model are "
+        "orthogonal to the protected columns there, and on new rows only up to chance: see the audit."
     )
     return section("certificate", "Certificate of the corrected model", text=[about], tables=[found.table()])

@@ -1,6 +1,6 @@
 """Covariance of the coefficients of a generalised linear model: model-based, HC0 to HC3, cluster-robust.
 
-All of it is in the whitened coordinates of :mod:`setsquare.glm.objective`, in one or two passes over the rows. The
+All computations use the whitened coordinates of :mod:`setsquare.glm.objective`, in one or two passes over the rows. The
 bread of the sandwich is the observed information, the exact Hessian of the loss; ``model`` takes the expected one where
 R takes it.
 """
@@ -21,7 +21,7 @@ from setsquare.rows.blocks import Block, BlockRows, Sums
 from setsquare.rows.products import weighted_gram
 
 KINDS = ("HC0", "HC1", "HC2", "HC3", "model", "cluster")
-#: A row with more leverage than this decides an effect alone, which leaves no residual to judge it by.
+#: A row with more leverage than this determines an effect alone, which leaves it no residual.
 ALONE = 1.0 - 1e-9
 #: Families whose dispersion is 1 by definition; R estimates that of the others.
 FIXED_DISPERSION = ("binomial", "multinomial", "poisson", "negative_binomial")
@@ -50,7 +50,7 @@ def covariance(
     theta : ndarray of shape (k * m,)
     kind : {"HC0", "HC1", "HC2", "HC3", "model", "cluster"}
     total_weight : float
-        Sum of the weights as they were given; the model-based errors take them for counts of rows.
+        Sum of the weights as given; model-based standard errors treat them as frequencies.
     cluster : integer ndarray of shape (n,), optional
         Codes 0, 1, ...; for ``kind="cluster"``.
     """
@@ -67,7 +67,7 @@ def covariance(
         assert cluster is not None
         n_clusters = int(cluster.max()) + 1
         if n_clusters < 2:
-            raise InputError("Cluster-robust errors need at least two clusters: check the column of clusters.")
+            raise InputError("Cluster-robust standard errors need at least two clusters: check the cluster column.")
         meat = _cluster_meat(objective, theta, cluster)
         factor = n_clusters / (n_clusters - 1) * (n - 1) / max(n - m // k, 1)
         return Covariance(factor * (inverse @ meat @ inverse), float(n_clusters - 1))
@@ -79,7 +79,7 @@ def covariance(
 
 def _inverse(A: Array) -> Array:
     values, vectors = np.linalg.eigh(A)
-    # A direction without curvature (separation) has no finite variance; the caller knows it by then.
+    # A direction without curvature (separation) has no finite variance; the caller handles it.
     values = np.where(np.abs(values) > 1e-14 * np.abs(values).max(), values, np.inf)
     return np.asarray((vectors / values) @ vectors.T)
 
@@ -98,7 +98,7 @@ def _expected_information(objective: Objective, theta: Array) -> Array:
 
 
 def _expected_curvature(objective: Objective, block: Block, eta: Array) -> Array:
-    """Expected information of each row, (b, k, k): the observed one is linear in y, so it is that of ``y = mu``."""
+    """Expected information of each row, (b, k, k): the observed one is linear in y, so set ``y = mu``."""
     mean = objective.family.terms(block.y, eta, np.zeros_like(eta)).mean
     return objective.family.terms(mean, eta, np.zeros_like(eta)).curvature
 
@@ -165,7 +165,7 @@ def _leverage(objective: Objective, block: Block, curvature: Array, inverse: Arr
 def _cluster_meat(objective: Objective, theta: Array, cluster: IntArray) -> Array:
     """Sum over clusters of the squared sums of their scores."""
     raw, T = objective.raw(theta), objective.to_raw
-    assert isinstance(objective.rows, BlockRows)  # clusters are spread over the blocks, so the rows are in memory
+    assert isinstance(objective.rows, BlockRows)  # clusters extend over several blocks, so the rows must be in memory
     blocks = objective.rows.blocks
     scores = np.concatenate([_scores(objective, block, raw, T) for block in blocks], axis=1)
     sums = cluster_sums(scores, cluster)

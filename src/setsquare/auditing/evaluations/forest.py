@@ -1,13 +1,13 @@
-"""Forests that predict the predictions from the protected columns.
+"""Random forest evaluation model: predict the predictions from the protected columns.
 
-:func:`forest_importances` says which protected columns a random forest uses, with the p-values of Altmann et al.
-(2010): the forest is fitted again to permuted predictions. The importance is Breiman's, out of bag: by how much of the
-predictions' variance the squared error grows when a column is shuffled. Unlike the decrease of impurity it does not
-favour columns with many values, and one strong column does not push the importance of the others below its null.
+:func:`forest_importances` tests which protected columns a random forest uses, with the p-values of Altmann et al.
+(2010): the forest is refitted to permuted predictions. The importance is Breiman's out-of-bag permutation importance:
+the increase of the squared error when a column is shuffled, as a share of the predictions' variance. Unlike the
+decrease of impurity it does not favour columns with many values, and one strong column does not push the importance of
+the others below its null.
 
-:func:`forest_r2` asks only whether the columns together predict anything. Its trees are totally random, grown without a
-look at the predictions (Geurts et al., 2006): what they predict is linear in ``y``, and one forest serves all
-permutations.
+:func:`forest_r2` tests only whether the columns together predict anything. Its trees are totally random, grown without
+using the predictions (Geurts et al., 2006): their output is linear in ``y``, so one forest serves all permutations.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from setsquare.auditing.evaluations.permutation import (
 )
 from setsquare.errors import InputError
 
-#: Rows that a leaf needs: smaller leaves see finer structure, larger ones weaker effects.
+#: Smallest number of rows in a leaf: smaller leaves detect finer structure, larger ones weaker effects.
 LEAF_ROWS = 10
-#: Values that the leaves of a forest hold at a time, for as many permutations as that allows.
+#: Largest number of leaf values in memory, which sets the number of permutations per batch.
 LEAF_VALUES = 2**22
 
 
@@ -42,8 +42,8 @@ class ForestImportances:
     Attributes
     ----------
     by_column, by_source : mapping of str to PermutationTest
-        The statistic is the importance as a share of the variance of the predictions; chance makes it negative as
-        easily as positive. The p-values are not adjusted for their number.
+        The statistic is the importance as a share of the variance of the predictions; under the null it is negative as
+        often as positive. The p-values are not adjusted for multiple testing.
     """
 
     by_column: Mapping[str, PermutationTest]
@@ -63,7 +63,7 @@ def forest_importances(
 ) -> ForestImportances:
     """Test which protected columns a random forest needs to predict the predictions.
 
-    The null hypothesis is that *no* column helps. Of correlated columns, one may stand in for the other.
+    The null hypothesis is that *no* column helps. Of two correlated columns, one may stand in for the other.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def forest_importances(
         Name of each column, and the source that it belongs to.
     rng : numpy.random.Generator
     n_permutations : int
-        Each costs a forest.
+        Number of permutations, each of which fits a forest.
     n_trees : int
     max_rows : int
         Rows that are used, drawn at random.
@@ -114,7 +114,7 @@ def _importances(
     rng: np.random.Generator,
     n_trees: int,
 ) -> Array:
-    """Growth of the out-of-bag error, as a share of the variance, when the columns of each group are shuffled."""
+    """Increase of the out-of-bag error, as a share of the variance, when the columns of each group are shuffled."""
     n, k = Y.shape
     variance = np.mean(Y**2, axis=0).sum()
     forest = RandomForestRegressor(
@@ -145,9 +145,9 @@ def forest_r2(
 ) -> PermutationTest:
     """Test whether a forest predicts the predictions from the protected columns, out of bag.
 
-    The statistic is the out-of-bag R², for several columns of `y` that of their sums of squares. Each tree is filled
-    with a random half of the rows and predicts the others. R² is near or below 0 where there is nothing to predict,
-    and usually lower than that of a forest which chooses its splits.
+    The statistic is the out-of-bag R², from sums of squares over all columns of `y`. Each tree is fitted to a random
+    half of the rows and predicts the others. R² is near or below 0 if there is nothing to predict, and usually lower
+    than that of a forest that optimises its splits.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def forest_r2(
 
 
 def _r2(Y: Array, orders: IntArray, fill: Matrix, read: Matrix) -> Array:
-    """Out-of-bag R² of the centred predictions (n, k) in each of some orders (m, n); 0 if they are constant."""
+    """Out-of-bag R² of the centred predictions (n, k) for each of m permutations (m, n); 0 if they are constant."""
     m, n = orders.shape
     permuted = Y[orders.T].reshape(n, -1)
     error = ((permuted - read @ (fill @ permuted)) ** 2).sum(axis=0).reshape(m, -1).sum(axis=1)

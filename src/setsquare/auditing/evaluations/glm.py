@@ -1,7 +1,7 @@
-"""The generalised linear evaluation model: regress the predictions on the protected columns.
+"""Generalised linear evaluation model: regression of the predictions on the protected columns.
 
 With an intercept, all effects are zero exactly when every protected column is uncorrelated with the predictions, in any
-family and with any link. Predictions are fractions, not outcomes, so the errors of choice are those of a sandwich.
+family and with any link. Predictions are fractions, not outcomes, so sandwich standard errors are the default.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from setsquare.auditing.evaluations.covariance import Covariance, covariance
 from setsquare.auditing.evaluations.records import ALL, Effect, Evaluation, Test, wald, z_effect
 from setsquare.auditing.evaluations.score import answer, larger, largest_score, questions_of, sample_of, signed
 from setsquare.auditing.protected import Predictions, Protected
+from setsquare.document.formats import joined
 from setsquare.families import Family, contrasts
 from setsquare.glm.certificate import certify
 from setsquare.glm.outcome_summary import OutcomeSummary
@@ -27,13 +28,23 @@ from setsquare.glm.sqp import Settings, solve_sqp
 from setsquare.notes import Note
 from setsquare.rows.blocks import single_threaded_blas
 
-#: Linear predictors this far out are where a probability or a count no longer differs from its limit.
+#: Ordinary names of the regression of each family, with the canonical link and with another one.
+REGRESSIONS = {
+    "gaussian": ("linear regression", "Gaussian regression"),
+    "binomial": ("logistic regression", "binomial regression"),
+    "multinomial": ("multinomial logistic regression", "multinomial regression"),
+    "poisson": ("Poisson regression", "Poisson regression"),
+    "gamma": ("gamma regression", "gamma regression"),
+    "tweedie": ("Tweedie regression", "Tweedie regression"),
+    "negative_binomial": ("negative binomial regression", "negative binomial regression"),
+}
+#: Linear predictors beyond this give a probability or a count that equals its limit in floating point.
 FAR = 12.0
-#: Leverage from which a row is one of too few to decide an effect: groups of less than 20 rows.
+#: Leverage above which an effect rests on too few rows: groups of fewer than 20 rows.
 FEW = 0.05
-#: Share of one row in the error of a test from which it decides the test.
+#: Share of one row in the variance of a test above which it dominates the test.
 DOMINANT = 0.25
-#: Effects that are smaller than this share of the largest one are zero.
+#: Effects below this share of the largest one count as zero.
 ROUNDING = 1e-12
 
 
@@ -44,8 +55,8 @@ class Fit:
     Attributes
     ----------
     coef : ndarray of shape (k, p)
-        Effects; k is 1, or the classes less the first, which the others are compared with. NaN where the data do not
-        determine one, infinite where a group's predictions lie on the edge of their range.
+        Effects; k is 1, or the number of classes minus one, as the first is the reference class. NaN where the data do
+        not determine an effect, infinite where a group's predictions lie on the boundary of their range.
     cov : ndarray of shape (k * p, k * p)
         Their covariance, class by class.
     all, by_source : tests that effects are zero
@@ -53,7 +64,7 @@ class Fit:
         Degrees of freedom of t statistics; infinite for normal ones.
     dispersion : float
     separated, undetermined : tuple of str
-        Columns with an infinite effect, and columns that the others or the intercept already determine.
+        Columns with an infinite effect, and columns determined by the others or the intercept.
     converged : bool
     """
 
@@ -111,18 +122,18 @@ def _fit_prepared(prepared: Prepared, protected: Protected, vcov: str, total_wei
     fit = _summarise(prepared, theta, V, protected, separated)
     if solution.status in (Status.CONVERGED, Status.FLAT) or separated:
         return fit
-    return replace(fit, converged=False, coef=np.full_like(fit.coef, np.nan))  # where a solver gave up is no estimate
+    return replace(fit, converged=False, coef=np.full_like(fit.coef, np.nan))  # a failed solver has no estimate
 
 
 def _polish(prepared: Prepared, theta: Array) -> Array:
-    """One more Newton step: the digits that a stopping rule leaves."""
+    """One more Newton step, for the last digits after the stopping rule."""
     model = prepared.objective.model(theta, np.zeros(0))
     polished = theta - np.linalg.solve(model.H, model.g)
     return polished if np.isfinite(polished).all() else theta
 
 
 def _separated(prepared: Prepared, theta: Array, ends: tuple[Array, Array]) -> tuple[str, ...]:
-    """Columns whose effect runs off to infinity: a group of their own has predictions on the edge of their range."""
+    """Columns with an infinite effect: all predictions of a group lie on the boundary of their range (separation)."""
     coef = prepared.coefficients(theta)[1].T
     reach = np.abs(coef).max(axis=1) * (ends[1] - ends[0])
     return tuple(np.asarray(prepared.problem.feature_names, dtype=object)[reach > FAR])
@@ -164,9 +175,9 @@ def evaluate_glm(
     classes: tuple[str, ...] = (),
     seed: int = 0,
 ) -> tuple[Evaluation, Fit | None]:
-    """Evaluate predictions ``y`` by a generalised linear model of the protected columns."""
+    """Regress predictions ``y`` on the protected columns by a generalised linear model."""
     tested = protected.without_lone_rows()
-    nothing = _nothing(tested, f"evaluation model: {glm}"), None
+    nothing = _nothing(tested, _regression(glm, tested)), None
     if not tested.varies.any():
         return nothing
     if not isinstance(y, OutcomeSummary):
@@ -191,10 +202,10 @@ def _conclude(
     classes: tuple[str, ...],
     seed: int,
 ) -> Evaluation:
-    """Effects and tests of a fitted model; score tests where those of the fit do not hold what they promise.
+    """Effects and tests of a fitted model; score tests where Wald tests are not reliable.
 
-    Tests of the fit take the spread of a rare group from the group itself, so they count only as far as those with one
-    spread for all rows agree.
+    Wald tests estimate the variance of a rare group from the group itself, so they are used only as far as the
+    equal-variance tests agree.
     """
     joint, by_source, single, notes = fit.all, fit.by_source, None, list(tested.notes)
     reason = _why_not_wald(fit, tested, vcov, glm, y)
@@ -204,27 +215,25 @@ def _conclude(
         whole, *found = answer(sample_of(y, tested), questions, robust=bool(reason))
         sources = found[: len(by_source)]
         if reason:
-            # The score equations are those of any family: their test asks the same question and always has an answer.
+            # The score equations are the same for every family: their test has the same hypothesis and always exists.
             joint, by_source = whole.robust, tuple(one.robust for one in sources)
             single = tuple(signed(one) for one in found[len(sources) :]) if alone else None
-            text = "{reason}: joint tests are score tests, which ask the same question."
+            text = "{reason}: joint tests are therefore score tests of the same hypothesis."
             notes.append(Note("score-tests", text, reason=reason))
         joint = settle_disagreement(y, tested, joint, whole.pooled, np.random.default_rng(seed))
         by_source = tuple(larger(own, one.pooled) for own, one in zip(by_source, sources, strict=True))
         if len(by_source) == 1:
-            by_source = (replace(joint, name=by_source[0].name),)  # one source is all columns
+            by_source = (replace(joint, name=by_source[0].name),)  # with one source this is the joint test
     if fit.undetermined:
         text = "{columns}: constant, or determined by the other protected columns; no effect of their own."
         notes.append(Note("undetermined-columns", text, columns=", ".join(fit.undetermined)))
-    title, effects = (
-        f"evaluation model: {glm}, {_errors(vcov, fit)}",
-        _effects(fit, single, tested, confidence, classes),
-    )
+    title = f"{_regression(glm, tested)}, {_errors(vcov, fit)}"
+    effects = _effects(fit, single, tested, confidence, classes)
     return Evaluation("glm", title, effects, joint, by_source, notes=tuple(notes))
 
 
 def _without_lost_reference(fit: Fit, before: Protected, after: Protected) -> Fit:
-    """Give no effects where the reference level is gone: they would be against some other level."""
+    """Set effects to NaN where the reference level was dropped: they would be relative to another level."""
     if after is before:
         return fit
     varying = set(np.asarray(after.names, dtype=object)[after.varies])
@@ -235,7 +244,7 @@ def _without_lost_reference(fit: Fit, before: Protected, after: Protected) -> Fi
 
 
 def _nothing(protected: Protected, title: str) -> Evaluation:
-    """Return what is left to say when the rows that could be compared are gone."""
+    """Evaluation without tests, if no rows are left to compare."""
     effects = [Effect(*pair, *6 * (math.nan,)) for pair in zip(protected.names, protected.sources, strict=True)]
     names = dict.fromkeys((ALL, *protected.sources))
     joint, *by_source = (Test(name, math.nan, 0.0, math.nan, "nothing to test") for name in names)
@@ -243,11 +252,11 @@ def _nothing(protected: Protected, title: str) -> Evaluation:
 
 
 def _why_not_wald(fit: Fit, protected: Protected, vcov: str, glm: Family, y: Predictions) -> str:
-    """Reason for which Wald tests do not hold what they promise; empty if they do."""
+    """Reason why Wald tests are not reliable; empty if they are."""
     if fit.separated:
         return (
-            f"The effects of {', '.join(fit.separated)} are infinite, because a group's predictions lie on the edge of "
-            "their range"
+            f"The effects of {', '.join(fit.separated)} are infinite, because a group's predictions lie on the "
+            "boundary of their range"
         )
     if not fit.converged:
         return f"The model did not converge ({glm}), so effects and their bounds are not known"
@@ -267,10 +276,10 @@ def _why_not_wald(fit: Fit, protected: Protected, vcov: str, glm: Family, y: Pre
 def _effects(
     fit: Fit, single: tuple[Test, ...] | None, protected: Protected, confidence: float, classes: tuple[str, ...]
 ) -> tuple[Effect, ...]:
-    """One effect a column (and class); with the statistics of `single` tests where there are some."""
+    """One effect per column (and class), with the statistics of `single` tests if given."""
     errors = np.sqrt(np.maximum(np.diag(fit.cov), 0.0)).reshape(fit.coef.shape)
     reach = np.where(np.isfinite(fit.coef), np.abs(fit.coef) * protected.spreads, 0.0)
-    # Two classes whose predictions are the same differ by rounding, which without an error would look certain.
+    # Two classes with equal predictions differ by rounding, which would be significant with a zero standard error.
     coef = np.where(np.isfinite(fit.coef) & (reach <= ROUNDING * reach.max()), 0.0, fit.coef)
     effects = []
     for a, row in enumerate(coef):
@@ -289,3 +298,14 @@ def _errors(vcov: str, fit: Fit) -> str:
     if vcov == "model":
         return f"model-based standard errors (dispersion {fit.dispersion:.4g})"
     return "cluster-robust standard errors" if vcov == "cluster" else f"{vcov} standard errors"
+
+
+def _regression(glm: Family, protected: Protected) -> str:
+    """Name of the regression as a statistician writes it, with its columns."""
+    own, other = REGRESSIONS[glm.name]
+    parameter = {"tweedie": "power", "negative_binomial": "theta"}.get(glm.name, "parameter")
+    details = [] if glm.parameter is None else [f"{parameter} {glm.parameter:g}"]
+    details += [] if glm.link == "canonical" else [f"{glm.link} link"]
+    name = own if glm.link == "canonical" else other
+    about = f" ({', '.join(details)})" if details else ""
+    return f"{name}{about} of the predictions on {joined(list(dict.fromkeys(protected.sources)))}"

@@ -7,17 +7,19 @@ Rizzo, 2014; the same as the unbiased HSIC of Song et al., 2012)
 
     statistic = sum_blocks <A, B> / sqrt(sum_blocks <A, A>  sum_blocks <B, B>)
 
-is a squared correlation without bias: its mean over permutations is 0, so it may be negative, and it is 1 for equal
+is an unbiased squared correlation: its mean over permutations is 0, so it may be negative, and it is 1 for equal
 matrices. A permutation only reorders ``A``, and one reordered ``A`` serves all protected columns.
 
-**Mutual information** (nats) is that of a table of cells, less its mean under independence (Miller and Madow, 1955).
-Nearest-neighbour estimates, such as scikit-learn's, know one protected column at a time and would search anew for each
-permutation. A table under permutation is a random table with the same margins, which is drawn at once (Patefield,
-1981): hence an exact test on *all* rows at next to no cost. The cells are leaves of a tree that groups similar rows,
-grown on ranks, so that increasing transformations of a column change nothing; about the cube root of n on each side.
+**Mutual information** (nats) is computed from a contingency table, minus its mean under independence (Miller and Madow,
+1955). Nearest-neighbour estimates, such as scikit-learn's, handle one protected column at a time and would need a new
+search for each permutation. A permuted table is a random table with the same margins, which can be drawn directly
+(Patefield, 1981): this gives an exact test on *all* rows at almost no cost. The cells are leaves of a tree that groups
+similar rows, grown on ranks, so that increasing transformations of a column change nothing; about the cube root of n on
+each side.
 
-**Scales.** Each source counts as one variable: its columns are divided by the root of their total variance. Dummies of
-one source get their reference level back, so that its choice does not matter. Predictions keep their common scale.
+**Scales.** Each source counts as one variable: its columns are divided by the root of their total variance. The
+reference level of dummy-coded sources is added back, so that its choice does not matter. Predictions keep their common
+scale.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from setsquare.errors import InputError
 from setsquare.rows.blocks import single_threaded_blas
 
 MEASURES = ("distance_correlation", "hsic", "mutual_information")
-#: Bounds on the number of cells a side of the table, and the rows that a cell needs.
+#: Bounds on the number of cells per side of the table, and the smallest number of rows per cell.
 MIN_CELLS, MAX_CELLS, CELL_ROWS = 2, 32, 5
 
 
@@ -56,7 +58,7 @@ class Dependence:
     measure : str
     joint : PermutationTest
     by_source : mapping of str to PermutationTest
-        The p-values are not adjusted for their number.
+        The p-values are not adjusted for multiple testing.
     """
 
     measure: str
@@ -110,7 +112,7 @@ def independence(
     """
     unknown = [measure for measure in measures if measure not in MEASURES]
     if unknown:
-        raise InputError(f"{unknown[0]!r} is no measure of dependence: choose from {', '.join(MEASURES)}.")
+        raise InputError(f"{unknown[0]!r} is not a measure of dependence: choose from {', '.join(MEASURES)}.")
     Y, X = paired_arrays(y, X, n_permutations)
     groups = columns_by_source(sources, X.shape[1])
     found = []
@@ -122,7 +124,7 @@ def independence(
             used = blocks.ravel()
             parts = _with_joint([_unit_variance(part) for part in _restore_references(X[used], groups)])
             dissimilarity = pdist if measure == "distance_correlation" else _gaussian
-            with single_threaded_blas():  # the products are short, and waking a thread for each costs more than they do
+            with single_threaded_blas():  # the products are small: starting threads would cost more than it saves
                 tests = _kernel_tests(Y[used], parts, len(blocks), dissimilarity, rng, n_permutations)
         found.append(Dependence(measure, tests[0], dict(zip(groups, tests[1:], strict=True))))
     return tuple(found)
@@ -130,7 +132,7 @@ def independence(
 
 # ------------------------------------------------------------------------------------------------ scales
 def _restore_references(X: Array, groups: Mapping[str, list[int]]) -> list[Array]:
-    """Columns of each source; dummies of exclusive levels get back that of the reference, which the coding left out."""
+    """Columns of each source; the reference level that dummy coding leaves out is added back."""
     parts = [X[:, columns] for columns in groups.values()]
     return [
         np.column_stack([part, 1.0 - part.sum(axis=1)])
@@ -170,7 +172,7 @@ def _kernel_tests(
         for j in range(1, 1 + n_permutations):
             order = rng.permutation(len(rows))
             products[j] += B @ A.take(order, axis=0).take(order, axis=1).ravel()
-    scale = np.sqrt(variance_y * variance)  # 0 for constants, which depend on nothing
+    scale = np.sqrt(variance_y * variance)  # 0 for constants
     r = np.divide(products, scale, out=np.zeros_like(products), where=scale > 0.0)
     return [permutation_test(r[0, s], r[1:, s], n_rows=len(Y), n_blocks=n_blocks) for s in range(len(parts))]
 
@@ -178,12 +180,12 @@ def _kernel_tests(
 def _gaussian(U: Array) -> Array:
     """Dissimilarity of a Gaussian kernel with the median heuristic, for each pair of rows."""
     d = pdist(U)
-    apart = d[d > 0.0]  # of a binary column most pairs are equal, and their median distance would be 0
+    apart = d[d > 0.0]  # for a binary column most pairs are equal, and the median of all distances would be 0
     return -np.expm1(-0.5 * (d / np.median(apart)) ** 2) if len(apart) else d
 
 
 def _u_centred(pairs: Array) -> Array:
-    """Matrix of dissimilarities with zero row sums, whose products have no bias."""
+    """U-centred matrix of dissimilarities, with zero row sums and unbiased inner products."""
     D = squareform(pairs, checks=False)
     b = len(D)
     sums = D.sum(axis=0) / (b - 2)
@@ -204,7 +206,7 @@ def _table_tests(
 def _cells(U: Array, rng: np.random.Generator, max_rows: int) -> IntArray:
     """Cell of each row: the leaves of a tree that predicts the columns from themselves."""
     n_cells = int(np.clip(np.cbrt(len(U)), MIN_CELLS, MAX_CELLS))
-    # Each tree has rows of its own: the same for both sides would give these rows the same place in both partitions.
+    # Each tree is grown on different rows: shared rows would be partitioned alike on both sides.
     grown = U[row_blocks(len(U), rng, max_rows=max_rows, block_rows=max_rows)[0]]
     tree = DecisionTreeRegressor(max_leaf_nodes=n_cells, min_samples_leaf=CELL_ROWS, random_state=0)
     leaves: IntArray = np.unique(tree.fit(grown, grown).apply(U), return_inverse=True)[1]
@@ -215,12 +217,12 @@ def _table_test(a: IntArray, b: IntArray, rng: np.random.Generator, n_permutatio
     n, shape = len(a), (int(a.max()) + 1, int(b.max()) + 1)
     table = np.bincount(a * shape[1] + b, minlength=shape[0] * shape[1]).reshape(shape)
     rows, columns = table.sum(axis=1), table.sum(axis=0)
-    if min(shape) == 1:  # there is one such table only, and scipy 1.17 returns another, with a negative entry
+    if min(shape) == 1:  # only one such table exists, and scipy 1.17 returns a wrong one with a negative entry
         tables = np.repeat(table[None].astype(np.float64), n_permutations, axis=0)
     else:
         tables = stats.random_table(rows, columns).rvs(size=n_permutations, random_state=rng)
     fixed = np.log(n) - (xlogy(rows, rows).sum() + xlogy(columns, columns).sum()) / n
     fixed -= (shape[0] - 1) * (shape[1] - 1) / (2 * n)
-    together = np.concatenate([table[None], tables])  # summed alike, so that equal tables are ties to the last digit
+    together = np.concatenate([table[None], tables])  # summed in the same order, so that equal tables tie exactly
     information = xlogy(together, together).sum(axis=(1, 2)) / n + fixed
     return permutation_test(information[0], information[1:], n_rows=n)

@@ -1,8 +1,8 @@
-"""Where R's ``glm`` stands when it takes its standard errors.
+"""Iterate at which R's ``glm`` computes its standard errors.
 
-R iterates weighted least squares until the deviance changes by less than 1e-8 of itself, and prints the errors that
-belong to the weights of its last step, which are those of the point *before* the last one. For a rare group the two
-differ in the fourth digit. To print R's numbers is to follow its path.
+R iterates weighted least squares until the deviance changes by less than 1e-8 of itself, and computes standard errors
+from the weights of its last step, which belong to the iterate *before* the last one. For a rare group the two differ in
+the fourth digit, so reproducing R's numbers requires following its iterations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EPSILON, MAX_ITER = 1e-8, 25
 
 
 def start_mean(family: Family, y: Array) -> Array:
-    """Fitted means that R starts from."""
+    """Starting values of R's fitted means."""
     if family.name == "binomial":
         return (y + 0.5) / 2.0
     if family.name in ("poisson", "tweedie"):
@@ -28,7 +28,7 @@ def start_mean(family: Family, y: Array) -> Array:
 
 
 def last_weights(objective: Objective, optimum: Array) -> Array:
-    """Point at which R's last weights are taken; the optimum where R's path leaves the domain or is not known."""
+    """Iterate of R's last weights; the optimum if R's iterations leave the domain or are not known."""
     family = objective.family
     if family.is_vector or family.name == "gaussian":
         return optimum
@@ -44,7 +44,7 @@ def last_weights(objective: Objective, optimum: Array) -> Array:
 
 
 def _step(objective: Objective, theta: Array | None) -> Array | None:
-    """One weighted least squares: from the start where ``theta`` is None."""
+    """One weighted least-squares step, from the starting values if ``theta`` is None."""
     inverse, T = objective.family.activation.inverse, objective.to_raw
     assert inverse is not None  # every family has a link
 

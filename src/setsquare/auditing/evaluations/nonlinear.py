@@ -1,4 +1,4 @@
-"""Evaluation models beyond the linear predictor, each judged by permutation: ReLU, forest, measures of dependence."""
+"""Non-linear evaluation models with permutation tests: ReLU, random forest, measures of dependence."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from setsquare.auditing.protected import Protected
 from setsquare.errors import InputError
 from setsquare.notes import Note
 
-#: Code of the note on what a ReLU unit explains.
+#: Code of the note on the loss explained by a ReLU unit.
 RELU_GAIN = "relu-gain"
-#: Rows of a permutation test, unless the caller says otherwise.
+#: Default largest number of rows in a permutation test.
 RELU_ROWS, FOREST_ROWS, DEPENDENCE_ROWS = 5000, 20_000, 10_000
-#: An Altmann test grows as many forests as it has permutations; more than these add little.
+#: An Altmann test fits one forest per permutation; more than these add little.
 FOREST_PERMUTATIONS, FOREST_IMPORTANCE_ROWS = 99, 2000
 
 
@@ -36,7 +36,7 @@ def evaluate_relu(
     max_rows: int | None = None,
     intercept: bool = True,
 ) -> Evaluation:
-    """Evaluate by a ReLU unit of the protected columns.
+    """Fit a ReLU unit of the protected columns to the predictions.
 
     The unit is fitted to all rows. The permutation tests compare the gain of the unit where it is exact, otherwise the
     largest gain along a protected column or along the direction of the linear fit.
@@ -51,7 +51,7 @@ def evaluate_relu(
     tests: dict[tuple[int, ...], Test] = {}
 
     def test(name: str, columns: Sequence[int]) -> Test:
-        """Test some of the columns; once, where a source is a single column or the only one."""
+        """Test some of the columns; each distinct set of columns is tested once."""
         key = tuple(columns)
         if key not in tests:
             tests[key] = _relu_test(target, part[:, columns], orders, intercept, rng)
@@ -67,7 +67,7 @@ def evaluate_relu(
     notes = [_relu_note(fit), *_sample_note("relu", len(rows), len(y))]
     if not intercept:
         text = (
-            "Without an intercept no predictions pass: an effect of 0 is optimal only if they are 0 wherever a "
+            "Without an intercept hardly any predictions pass: an effect of 0 is optimal only if they are 0 wherever a "
             "protected column is not. Use the model with an intercept to judge a correction."
         )
         notes.append(Note("no-intercept", text, severity="caution"))
@@ -94,22 +94,22 @@ def _relu_test(y: Array, X: Array, orders: Sequence[IntArray], intercept: bool, 
     if math.isnan(observed):
         return Test("", math.nan, math.nan, math.nan, "nothing to test")
     null = np.array([_gain(y[order], X, intercept=intercept, rng=rng) for order in orders])
-    return _as_test("", permutation_test(observed, null, n_rows=len(y)), "the loss that a ReLU unit takes away")
+    return _as_test("", permutation_test(observed, null, n_rows=len(y)), "the loss explained by a ReLU unit")
 
 
 def _relu_note(fit: ReluFit) -> Note:
     if fit.exact:
         how = f"the global optimum ({fit.method})"
     else:
-        how = f"the best of {fit.n_starts} descents; no such unit can take away more than {fit.gain_bound:.2%}"
-    text = "The ReLU unit of all protected columns takes away {gain:.2%} of the loss, {how}."
+        how = f"the best of {fit.n_starts} descents; no such unit can explain more than {fit.gain_bound:.2%}"
+    text = "The ReLU unit of all protected columns explains {gain:.2%} of the loss, {how}."
     return Note(RELU_GAIN, text, gain=fit.gain, how=how)
 
 
 def evaluate_forest(
     y: Array, protected: Protected, *, rng: np.random.Generator, n_permutations: int = 199, max_rows: int | None = None
 ) -> Evaluation:
-    """Evaluate by random forests: importances with Altmann's p-values, and the out-of-bag R² of all columns."""
+    """Random forests: importances with Altmann's p-values, and the out-of-bag R² of all columns."""
     X, names, sources = protected.values, protected.names, protected.sources
     r2 = forest_r2(y, X, rng=rng, n_permutations=n_permutations, max_rows=max_rows or FOREST_ROWS)
     found = forest_importances(
@@ -140,7 +140,7 @@ def evaluate_forest(
 def evaluate_independence(
     y: Array, protected: Protected, *, rng: np.random.Generator, n_permutations: int = 199, max_rows: int | None = None
 ) -> Evaluation:
-    """Evaluate by distance correlation, HSIC and mutual information."""
+    """Tests of distance correlation, HSIC and mutual information."""
     found = independence(
         y,
         protected.values,
@@ -170,7 +170,7 @@ def evaluate_independence(
 
 
 def _smallest(name: str, p_values: Sequence[float]) -> Test:
-    """Smallest of several p-values, times their number: one false alarm among them is as rare as one alone."""
+    """Bonferroni test: the smallest of several p-values, times their number."""
     p = min(1.0, len(p_values) * min(p_values))
     return Test(name, math.nan, math.nan, p, f"smallest of {len(p_values)} p-values, times {len(p_values)}")
 

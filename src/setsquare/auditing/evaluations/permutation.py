@@ -1,12 +1,12 @@
-"""What all permutation tests share: the p-value, the rows that are used, and the checks.
+"""Shared parts of the permutation tests: p-value, sampling of rows, and input checks.
 
-If the predictions are independent of the protected columns, every assignment of predictions to rows was as likely as
-the one observed. So the rank of the observed statistic among permuted ones is uniform, and
+If the predictions are independent of the protected columns, every assignment of predictions to rows is as likely as the
+observed one. So the rank of the observed statistic among permuted ones is uniform, and
 
     p = (1 + #{null >= observed}) / (1 + B)
 
 is at most ``alpha`` with probability at most ``alpha``, for every sample size and every statistic (Phipson and Smyth,
-2010). This needs rows that can change places: not repeated measurements, and no weights.
+2010). Rows must be exchangeable: no repeated measurements, and no weights.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from setsquare._typing import Array, IntArray
 from setsquare.errors import InputError
 from setsquare.tables.validation import require_finite
 
-#: Two statistics that differ by less than this share of the largest one are a tie: the rounding of a sum's order.
+#: Statistics that differ by less than this share of the largest one are ties: sums in another order round differently.
 TIE = 1e-10
-#: Fewer rows have too few permutations for any small p-value.
+#: With fewer rows there are too few permutations for a small p-value.
 MIN_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PermutationTest:
-    """A statistic and where it stands among its values for permuted predictions.
+    """A statistic with its permutation p-value.
 
     Attributes
     ----------
     statistic : float
-        Large values speak against independence.
+        Large values are evidence against independence.
     p_value : float
         At least ``1 / (1 + n_permutations)``.
     n_permutations : int
     n_rows : int
-        Rows that were used; the others were left out at random.
+        Number of rows used, drawn at random from all rows.
     n_blocks : int
-        Blocks of equal size into which these rows were cut, and within which predictions were permuted.
+        Number of blocks of equal size within which predictions were permuted.
     null_mean, null_sd : float
         Mean and standard deviation of the statistic over the permutations.
     """
@@ -74,11 +74,11 @@ def row_blocks(n_rows: int, rng: np.random.Generator, *, max_rows: int, block_ro
     """Draw rows without replacement and cut them into blocks of equal size.
 
     A statistic that needs a matrix over pairs of rows is averaged over blocks (Zaremba et al., 2013), so that the
-    matrix stays small and the work linear in the rows. Fewer rows than there are blocks are lost to rounding.
+    matrix stays small and the cost linear in the rows. The remainder, fewer rows than blocks, is dropped.
 
     Returns
     -------
-    ndarray of int of shape (blocks, rows a block)
+    ndarray of int of shape (blocks, rows per block)
 
     Examples
     --------
@@ -112,14 +112,14 @@ def paired_arrays(y: Array, X: Array, n_permutations: int) -> tuple[Array, Array
     """Predictions as (n, k) and protected columns as (n, p), checked."""
     y, X = (np.asarray(part, dtype=np.float64) for part in (y, X))
     if n_permutations < 1:
-        raise InputError(f"n_permutations={n_permutations} gives no p-value: ask for 99 or more.")
+        raise InputError(f"n_permutations={n_permutations} gives no p-value: use 99 or more.")
     if X.ndim != 2 or y.ndim not in (1, 2) or len(y) != len(X):
         raise InputError(
             f"Predictions of shape {y.shape} and protected columns of shape {X.shape} do not belong together: "
             "give (n,) or (n, k) and (n, p) for the same rows."
         )
     if len(y) < MIN_ROWS:
-        raise InputError(f"A permutation test of {len(y)} rows says nothing: give at least {MIN_ROWS}.")
+        raise InputError(f"{len(y)} rows are too few for a permutation test: at least {MIN_ROWS} are needed.")
     require_finite("The predictions or the protected columns have", y, X)
     return y.reshape(len(y), -1), X
 

@@ -1,4 +1,4 @@
-"""What every evaluation model returns: effects of the protected columns, and tests of them."""
+"""Result records of the evaluation models: effects of the protected columns, and their tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from setsquare.notes import Note, describe
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Effect of one protected column; a number that the data do not determine is NaN.
+    """Effect of one protected column; NaN where the data do not determine a number.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ EFFECT_COLUMNS = tuple(field.name for field in fields(Effect))
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """A test that some protected columns have no effect.
+    """A test of the hypothesis that some protected columns have no effect.
 
     Attributes
     ----------
@@ -53,12 +53,12 @@ class Test:
     method : str
         How the p-value was found, in words.
     sources : tuple of str
-        Protected columns that are tested, where the name does not say it.
+        Protected columns that are tested, if different from the name.
     upper : float or None
-        Upper confidence bound on the correlation that is tested, where one was computed.
+        Upper confidence bound on the tested correlation, if computed.
     """
 
-    __test__ = False  # not one of pytest's
+    __test__ = False  # not a pytest class
 
     name: str
     statistic: float
@@ -80,15 +80,15 @@ class Evaluation:
     title : str
         The model in words.
     effects : tuple of Effect
-        One a protected column (and class).
+        One per protected column (and class).
     joint : Test
-        Of all protected columns together: what a verdict rests on.
+        Joint test of all protected columns, which the verdict is based on.
     by_source : tuple of Test
-        Of each source column.
+        Tests of each source column.
     further : tuple of Test
         Other tests that belong to this evaluation.
     notes : tuple of Note
-        What a reader must know.
+        Notes for the reader.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Evaluation:
 
     @property
     def tests(self) -> tuple[Test, ...]:
-        """All tests in their order: joint, of each source column, further ones."""
+        """All tests in order: joint, by source column, further ones."""
         return (self.joint, *self.by_source, *self.further)
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ ALL = "all protected columns"
 
 
 def z_effect(term: str, source: str, estimate: float, std_error: float, df: float, confidence: float) -> Effect:
-    """Effect with a normal (``df`` infinite) or t statistic, in tails that reach 1e-300.
+    """Effect with a normal (``df`` infinite) or t statistic; p-values are accurate down to 1e-300.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def wald(name: str, estimate: Array, covariance: Array, df: float) -> Test:
     spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     if not (np.isfinite(spread).all() and np.isfinite(estimate).all()):
         return Test(name, math.nan, float(len(estimate)), math.nan, "not estimable")
-    certain = bool(np.any(estimate[spread == 0.0] != 0.0))  # an effect without error
+    certain = bool(np.any(estimate[spread == 0.0] != 0.0))  # a nonzero effect with zero variance
     estimate, spread = estimate[spread > 0.0] / spread[spread > 0.0], spread[spread > 0.0]
     correlation = covariance[np.ix_(*2 * (np.flatnonzero(np.diag(covariance) > 0.0),))] / np.outer(spread, spread)
     values, vectors = np.linalg.eigh(correlation) if len(spread) else (np.ones(0), np.ones((0, 0)))
@@ -172,7 +172,7 @@ def wald(name: str, estimate: Array, covariance: Array, df: float) -> Test:
 
 
 def holm(p_values: Sequence[float] | Array) -> Array:
-    """P-values adjusted by Holm: they control the chance of any false alarm. NaN stays NaN and is not counted.
+    """P-values adjusted by Holm (family-wise error rate). NaN stays NaN and is not counted.
 
     Examples
     --------
@@ -183,7 +183,7 @@ def holm(p_values: Sequence[float] | Array) -> Array:
 
 
 def benjamini_hochberg(p_values: Sequence[float] | Array) -> Array:
-    """P-values adjusted by Benjamini and Hochberg: they control the share of false alarms.
+    """P-values adjusted by Benjamini and Hochberg (false discovery rate).
 
     Examples
     --------

@@ -2,10 +2,10 @@
 
     min over (a, b)  sum_i w_i (y_i - max(a + x_i'b, 0))^2,      with an intercept a or with a = 0.
 
-Its optimum says whether predictions leak; the loss is not convex, so a fit that stops at ``b = 0`` says nothing. Rows
-with equal ``x_i`` are one *cell*: only the mean of ``y`` in it matters, and no model takes its spread away. One column
-is solved exactly (``relu_line``), and so are few cells (``relu_cells``). Otherwise many descents (``relu_descent``)
-report the best that they found, beside a bound on what they can have missed.
+The global optimum shows whether predictions leak; the loss is not convex, so a fit that stops at ``b = 0`` is no
+evidence. Rows with equal ``x_i`` form a *cell*: only the mean of ``y`` in it matters, and no model explains the
+variance within it. One column is solved exactly (``relu_line``), and so are few cells (``relu_cells``). Otherwise the
+best of many descents (``relu_descent``) is reported, with a bound on the gain that they can have missed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from setsquare.projection import protected_basis
 from setsquare.rows.blocks import mean_weight, single_threaded_blas
 from setsquare.tables.validation import read_weight, require_finite
 
-#: Predictions that vary by less than this share of their size are constant: rounding is no leak.
+#: Predictions that vary by less than this share of their size are constant up to rounding.
 ROUNDING = 1e-14
-#: A direction of the protected columns that is smaller than this share of the largest is collinear.
+#: A singular value of the protected columns below this share of the largest indicates collinearity.
 COLLINEAR = 1e-9
 
 
@@ -40,11 +40,11 @@ class ReluFit:
     loss : float
         Weighted mean squared error.
     loss_null : float
-        The same at ``coef = 0``: of the best constant that is not negative or, without an intercept, of zero.
+        The same at ``coef = 0``: loss of the best non-negative constant or, without an intercept, of zero.
     loss_bound : float
-        No coefficients have a smaller loss than this; equal to ``loss`` where ``exact``. It is what branch and bound
-        has reached where that ran out of nodes. Beyond ``MAX_CELLS`` cells it is only the spread within cells and the
-        squares of negative cell means: 0 for continuous columns and predictions that are not negative.
+        No coefficients have a smaller loss than this; equal to ``loss`` where ``exact``. If branch and bound ran out of
+        nodes, it is the bound reached. Beyond ``MAX_CELLS`` cells it is only the spread within cells and the squares of
+        negative cell means: 0 for continuous columns and non-negative predictions.
     exact : bool
         Whether this is the global optimum.
     method : str
@@ -67,12 +67,12 @@ class ReluFit:
 
     @property
     def gain(self) -> float:
-        """Share of the loss that the protected columns take away; 0 = no leak."""
+        """Share of the loss that the protected columns explain; 0 = no leak."""
         return 1.0 - self.loss / self.loss_null if self.loss_null > 0.0 else 0.0
 
     @property
     def gain_bound(self) -> float:
-        """No ReLU unit of the protected columns gains more than this."""
+        """Upper bound on the gain of any ReLU unit of the protected columns."""
         return 1.0 - self.loss_bound / self.loss_null if self.loss_null > 0.0 else 0.0
 
 
@@ -107,7 +107,7 @@ def fit_relu(
     intercept : bool
         Without one no correction makes ``coef = 0`` optimal, unless ``y`` is 0 wherever ``X`` is not.
     weight : ndarray of shape (n,), optional
-        Any scale; rows of weight 0 count for nothing.
+        On any scale; rows with weight 0 are ignored.
     rng : numpy.random.Generator
         Draws the directions of the descents; one column and saturated cells need none.
     n_starts : int
@@ -134,13 +134,13 @@ def fit_relu(
     cells = Cells(D, cell_mean, cell_weight, columns, intercept)
     constant = max(float(cell_weight @ cell_mean), 0.0) if intercept else 0.0
     loss_null = within + float(cell_weight @ (cell_mean - constant) ** 2)
-    with single_threaded_blas():  # thousands of tiny systems, for which threads only wait for each other
+    with single_threaded_blas():  # thousands of tiny systems, for which threads are slower
         found = _search(cells, constant, loss_null, rng, n_starts)
     b = found.theta[int(intercept) :]
     coef = T @ b
     a = float(found.theta[0] - mean @ coef) if intercept else 0.0
     loss = within + float(cell_weight @ (cell_mean - np.maximum(a + points @ coef, 0.0)) ** 2)
-    if loss >= loss_null:  # rounding on the way back to the columns, where there is nothing to gain
+    if loss >= loss_null:  # rounding error of the back-transformation, if nothing can be gained
         a, coef, loss = constant, np.zeros_like(coef), loss_null
     bound = loss if found.exact else min(loss, within + found.bound)
     return ReluFit(a, coef, loss, loss_null, bound, found.exact, found.method, found.n_patterns, found.n_starts)
@@ -156,7 +156,7 @@ def _search(cells: Cells, constant: float, loss_null: float, rng: np.random.Gene
     if m == 1 + cells.intercept:
         theta = min(one_column(cells.D[:, -1], cells.y, cells.w, cells.intercept), key=cells.loss)
         return _Found(theta, 0.0, True, "one column", 2 * G if cells.intercept else 2)
-    if m == G:  # saturated: every cell has a value of its own
+    if m == G:  # saturated: each cell has its own parameter
         return _Found(cells.solve(np.maximum(cells.y, 0.0)), 0.0, True, "cells", 1)
     theta, n_directions = multi_start(cells, null, rng, n_starts)
     bound = float(cells.w @ np.minimum(cells.y, 0.0) ** 2)
@@ -169,7 +169,7 @@ def _search(cells: Cells, constant: float, loss_null: float, rng: np.random.Gene
 
 
 def _checked(y: Array, X: Array, weight: Array | None) -> tuple[Array, Array, Array]:
-    """Arrays of the rows that count, and their weights, which sum to one."""
+    """Arrays of the rows with positive weight, and their weights, which sum to one."""
     y, X = np.asarray(y, dtype=np.float64), np.asarray(X, dtype=np.float64)
     if y.ndim != 1 or X.ndim != 2 or len(X) != len(y):
         raise InputError(
@@ -193,7 +193,7 @@ def _collapse(y: Array, X: Array, w: Array) -> tuple[Array, Array, Array, float]
     cell = np.cumsum(first) - 1
     weight = np.add.reduceat(w, starts)
     mean = y[starts]
-    for _ in range(2):  # from the first value of each cell, and once more for what rounding left
+    for _ in range(2):  # from the first value of each cell, then again to remove rounding errors
         mean = mean + np.add.reduceat(w * (y - mean[cell]), starts) / weight
     return X[starts], mean, weight, float(w @ (y - mean[cell]) ** 2)
 
@@ -206,7 +206,7 @@ def _whitening(X: Array, points: Array, w: Array, cell_weight: Array, intercept:
     A = points * np.sqrt(cell_weight)[:, None]
     size = np.linalg.norm(A, axis=0)
     if not size.any():
-        raise InputError("Every protected column is zero: there is nothing to audit; name a column that varies.")
+        raise InputError("Every protected column is zero, so there is nothing to audit: name a column that varies.")
     size[size == 0.0] = 1.0
     _, s, Vt = np.linalg.svd(A / size, full_matrices=False)
     kept = s > COLLINEAR * s[0]

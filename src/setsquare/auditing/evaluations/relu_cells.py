@@ -5,10 +5,11 @@ convex functions, equal to the first for ``u >= 0`` and to the second for ``u <=
 
     active   w (u - y)^2,        inactive   w y^2 + w max(u, 0)^2,        and both are at least   w max(u - y, 0)^2.
 
-A node fixes some cells as active or inactive and takes the last for the others: a convex problem without constraints,
-whose optimum is a lower bound on every pattern below the node. The tree grows at the node with the smallest bound, so
-that bound holds for the whole problem wherever the tree is cut short. Rounding limits it where ``y < 0`` in some cells
-and others nearly coincide (closer than 1e-3 of their spread): units that steep may be missed.
+A node fixes some cells as active or inactive and uses the third expression for the others: a convex problem without
+constraints, whose optimum is a lower bound on every pattern below the node. The node with the smallest bound is
+expanded first, so that bound holds for the whole problem if the search stops early. Accuracy is limited by rounding
+where ``y < 0`` in some cells and others nearly coincide (closer than 1e-3 of their standard deviation): very steep
+units may be missed.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from setsquare.auditing.evaluations.relu_descent import Cells, descend
 #: More cells than this, or more nodes, are left to the descents. A node costs about G^2, and more where y < 0: all of
 #: them take a few seconds.
 MAX_CELLS, MAX_NODES, MAX_WORK = 256, 4000, 8_000_000
-#: Gap that counts as closed, as a share of the loss; and of the mean square of the predictions, which rounding leaves.
+#: Tolerance of the gap, relative to the loss and, for rounding, to the mean square of the predictions.
 GAP, ROUNDING = 1e-9, 1e-12
 #: Stiffness of the kink of a cell with y < 0: smoothing it lowers the bound by at most w y^2 / STIFF.
 STIFF = 1e10
-#: Slope, relative, below which a column cannot improve a fit; above the second, one that was refused leaves no bound.
+#: Relative slope below which a column cannot improve a fit; if a rejected column exceeds the second, there is no bound.
 FLAT, UNSURE = 1e-12, 1e-10
-#: Multiples of a column, relative, beyond which an answer is checked by the slower method.
+#: Relative coefficient of a column above which the slower method is used.
 HUGE = 1e3
 
 
 class Tree(NamedTuple):
-    """Best coefficients (m,), a lower bound on the loss between cells, whether they meet, and the nodes solved."""
+    """Best coefficients (m,), lower bound on the loss between cells, whether the gap is closed, and nodes solved."""
 
     theta: Array
     bound: float
@@ -78,7 +79,7 @@ def branch_and_bound(cells: Cells, theta: Array, max_nodes: int = MAX_NODES) -> 
             best = cells.loss(theta)
         if bound >= best - slack:
             continue
-        if side.all():  # costs no less than its point, so only a problem that rounding spoilt comes here
+        if side.all():  # a full pattern costs no less than its point: only rounding errors lead here
             lowest = min(lowest, bound)
             continue
         cell = int(np.argmax(np.where(side == 0, loss - w * np.maximum(u - y, 0.0) ** 2, -np.inf)))
@@ -102,7 +103,7 @@ class _Relaxation:
     ----------
     cells : Cells
     kink : ndarray of bool of shape (G,)
-        Where y < 0.
+        Cells with y < 0.
     C : ndarray of shape (G - m, G)
         Residuals, each times the root of its stiffness, in an orthonormal basis of the complement of the design.
     back : ndarray of shape (m, G)
@@ -120,7 +121,7 @@ class _Relaxation:
         kink = cells.y < 0.0
         root = np.where(kink, np.sqrt(STIFF), 1.0)[:, None]
         E = cells.D * np.sqrt(cells.w)[:, None]
-        # Not from the stiff rows themselves, whose rounding is STIFF times as large as that of the others.
+        # Not computed from the stiff rows, whose rounding errors are STIFF times as large.
         N = np.linalg.qr(E, mode="complete")[0][:, E.shape[1] :]
         C = np.linalg.solve(np.linalg.qr(N / root)[1].T, N.T)
         return cls(cells, kink, C, np.asarray(np.linalg.pinv(E * root) * root.T, dtype=np.float64))
@@ -142,8 +143,8 @@ class _Relaxation:
 def _nonnegative(A: Array, b: Array) -> tuple[Array, float]:
     """Non-negative least squares: ``x``, and the square of its residual, or 0 if the optimum was not reached.
 
-    The hinges of a node may all be slack together, so columns depend on each other. scipy's ``nnls`` may then stop
-    early or take huge multiples, which fit what is not there; so its answer is checked.
+    The hinges of a node may all be slack together, so columns can be collinear. scipy's ``nnls`` may then stop early or
+    return huge coefficients that fit rounding errors; so its solution is checked.
     """
     norm = np.linalg.norm(A, axis=0)
     norm[norm == 0.0] = 1.0
@@ -159,7 +160,7 @@ def _nonnegative(A: Array, b: Array) -> tuple[Array, float]:
 
 
 def _lawson_hanson(unit: Array, b: Array, size: float) -> tuple[Array, float]:
-    """Solve the same slowly: a column that depends on others up to rounding does not enter."""
+    """Slower active-set solution: a column that is collinear up to rounding does not enter."""
     n = unit.shape[1]
     x, used, refused = np.zeros(n), np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
     r = b
@@ -170,7 +171,7 @@ def _lawson_hanson(unit: Array, b: Array, size: float) -> tuple[Array, float]:
         entering = int(np.argmax(np.where(refused, 0.0, slope)))
         used[entering] = True
         z = _least_squares(unit, b, used)
-        if z[entering] <= 0.0:  # against its slope: rounding
+        if z[entering] <= 0.0:  # opposite to its slope, by rounding
             used[entering], refused[entering] = False, True
             continue
         while (z[used] <= 0.0).any():

@@ -11,7 +11,7 @@ from setsquare.auditing.evaluations.relu_line import line_search, one_column
 from setsquare.rows.products import weighted_gram
 
 MAX_STEPS = 200
-#: Curvature below this share of the largest is rounding: no step is taken along it.
+#: Curvature below this share of the largest is treated as zero: no step is taken along it.
 RANK = 1e-11
 #: Values of a direction that are closer than this share of the largest are ties.
 NEAR = 1e-12
@@ -19,7 +19,7 @@ NEAR = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Distinct rows of the protected columns, whitened, and what the predictions are there.
+    """Distinct rows of the protected columns, whitened, with the mean prediction in each.
 
     Attributes
     ----------
@@ -50,10 +50,10 @@ class Cells:
 
 
 def multi_start(cells: Cells, start: Array, rng: np.random.Generator, n_starts: int) -> tuple[Array, int]:
-    """Best end of many descents, and the number of directions: the linear fit, each column alone, random ones.
+    """Best result of many descents, and the number of starts: the linear fit, each column alone, random directions.
 
-    Along each direction the problem has one column, whose global optima with either sign are where descents start. So
-    none starts at a slope of 0 unless that is the best that the direction offers.
+    Along each direction the problem has one column; descents start at its global optima with either sign. So none
+    starts at a slope of 0 unless that is optimal in its direction.
     """
     first = int(cells.intercept)
     linear = cells.solve(cells.y)[first:]
@@ -66,7 +66,7 @@ def multi_start(cells: Cells, start: Array, rng: np.random.Generator, n_starts: 
 
 
 def _snap(x: Array) -> Array:
-    """Make values equal that differ by rounding, or a steep hinge between them would fit what is not there."""
+    """Merge values that differ by rounding; otherwise a steep hinge between them would fit rounding errors."""
     near = NEAR * np.abs(x).max()
     order = np.argsort(x)
     ranked = x[order]
@@ -80,8 +80,8 @@ def _snap(x: Array) -> Array:
 def descend(cells: Cells, theta: Array) -> Array:
     """Descend to a local optimum: least squares on the active rows, then the exact best length of that step.
 
-    A row with y < 0 has a convex kink where its unit turns on, and optima may lie there. Such rows are held at the
-    kink while the others move, and let go when their multiplier leaves the subdifferential [0, w|y|].
+    A row with y < 0 has a convex kink where its unit becomes active, and optima may lie there. Such rows are held at
+    the kink while the others move, and released when their multiplier leaves the subdifferential [0, w|y|].
     """
     D, y, w = cells.D, cells.y, cells.w
     held: list[int] = []

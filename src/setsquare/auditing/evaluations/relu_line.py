@@ -1,6 +1,6 @@
 """Exact minima of the ReLU model's loss along one direction: in one column, and on a line through coefficient space.
 
-Both are piecewise quadratic in one unknown, the place of the hinge or the length of the step. The pieces follow from
+Both are piecewise quadratic in one unknown, the position of the hinge or the length of the step. The pieces follow from
 cumulative sums over rows in the order in which they become active, so the cost is that of sorting.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from setsquare._typing import Array
 
-#: Steps are of length 1 by nature. Far longer ones follow a step that is rounding, to where values have no digits left.
+#: Steps have length 1 by construction. Far longer ones follow rounding errors and lose all digits.
 LONGEST = 1e4
 
 
@@ -57,7 +57,7 @@ def _hinge(x: Array, y: Array, w: Array) -> Array:
     grow = w[1:] * W[:-1] / W[1:]
     dx, dy = x[1:] - mx[:-1], y[1:] - my[:-1]
     Sxx, Sxy, Syy = (np.append(0.0, np.cumsum(grow * term)) for term in (dx * dx, dx * dy, dy * dy))
-    off = np.append(np.cumsum((w * y * y)[:0:-1])[::-1], 0.0)  # loss of the rows behind k, where the unit is 0
+    off = np.append(np.cumsum((w * y * y)[:0:-1])[::-1], 0.0)  # loss of the rows after k, where the unit is 0
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         b = Sxy / Sxx
         a = my - b * mx
@@ -87,7 +87,7 @@ def line_search(u: Array, v: Array, y: Array, w: Array) -> tuple[float, int]:
         t = -u / v
     crossing = np.flatnonzero((t >= 0.0) & (t < LONGEST))
     crossing = crossing[np.argsort(t[crossing])]
-    on = (u > 0.0) | ((u == 0.0) & (v < 0.0))  # a row at its hinge crosses it at once
+    on = (u > 0.0) | ((u == 0.0) & (v < 0.0))  # a row at its hinge crosses it immediately
     r = u - y
     terms = np.stack([w * v * v, w * v * r, w * (r * r - y * y)])
     at_start = terms[:, on].sum(axis=1, keepdims=True)

@@ -1,10 +1,10 @@
-"""Score tests: whether columns explain the predictions, judged by the residuals of the model without them.
+"""Score tests: whether columns explain the residuals of the model without them.
 
-They need no fit of the effect itself, so they exist where it is infinite (a group whose predictions are all 1) or has
-no residual left. Each test is made twice: with a robust covariance, which allows every group a spread of its own, and
-with one spread for all rows (the F test of a linear model). The first takes the spread of a rare group from the group
-itself, so seventeen equal values look certain; the second is wrong where spreads differ. The larger p-value counts:
-it holds where either of them does.
+They need no estimate of the effect, so they exist where it is infinite (a group whose predictions are all 1) or leaves
+no residuals. Each test is computed twice: with a robust covariance, which allows each group its own variance, and with
+equal variances for all rows (the F test of a linear model). The first estimates the variance of a rare group from the
+group itself, so seventeen equal values look certain; the second is wrong where variances differ. The larger p-value is
+used: it is valid if either of them is.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Block, Rows, Sums, all_rows
 from setsquare.rows.products import weighted_gram
 
-#: A column that the others leave less than this share of has no effect of its own.
+#: A column of which the others leave less than this share unexplained has no effect of its own.
 DETERMINED = 1e-6
-#: Share of the variance that rounding leaves of predictions that are a linear function of the columns.
+#: Share of unexplained variance below which predictions are a linear function of the columns, up to rounding.
 EXPLAINED = 1e-12
 
 
@@ -44,18 +44,18 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Two tests of one question, and what they rest on.
+    """Robust and equal-variance test of one hypothesis, with their statistics.
 
     Attributes
     ----------
     robust, pooled : Test
-        With a spread for each group, and with one for all rows.
+        With a variance per group, and with equal variances.
     score : ndarray of shape (r, k)
-        In an orthonormal basis of the columns.
+        Scores in an orthonormal basis of the columns.
     covariance : ndarray of shape (r, r) or (0, 0)
         Robust covariance of the scores of one response.
     variance : float
-        Of the (last) response.
+        Variance of the (last) response.
     """
 
     robust: Test
@@ -72,21 +72,21 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Columns and responses with what tests of all kinds need of them.
+    """Columns and responses with the moments that the tests need.
 
     Attributes
     ----------
     rows : Rows
         Blocks whose features are the columns (d) and whose outcome are the responses (k).
     moments : Moments
-        Of columns and responses side by side; weights sum to one.
+        Joint moments of columns and responses; weights sum to one.
     noise : ndarray of shape (d, d)
-        ``sum_i w_i^2 x_i x_i'`` of the centred columns: the covariance of scores if all rows have one spread.
+        ``sum_i w_i^2 x_i x_i'`` of the centred columns: the covariance of scores under equal variances.
     spread : ndarray of shape (d + k, d + k)
-        Second moments of columns and responses, centred and without weights: a heavy group must not set the spread by
-        which it is judged.
+        Second moments of columns and responses, centred and unweighted: a group with large weights must not determine
+        the variance of its own test.
     n : float
-        Number of independent units: rows, as many as the weights are worth, or clusters.
+        Number of independent units: clusters, or the effective number of rows given the weights.
     equal_weights : bool
     cluster : integer ndarray of shape (n,) or None
     """
@@ -108,7 +108,7 @@ class Sample:
     def of(
         cls, rows: Rows, shift: Array, n_columns: int, *, equal_weights: bool, cluster: IntArray | None = None
     ) -> Sample:
-        """Read the moments; ``shift`` (d + k,) is near the means, so that squares lose no digits."""
+        """Compute the moments; ``shift`` (d + k,) is close to the means, so that squares lose no digits."""
         d = n_columns
         first, second, *more = rows.reduce(partial(_sums, shift, d, equal_weights))
         moments = _without_rounding(Moments(1.0, shift + first, second - np.outer(first, first)))
@@ -127,7 +127,7 @@ class Sample:
 
 
 def _without_rounding(moments: Moments) -> Moments:
-    """Moments in which what varies by rounding alone does not vary."""
+    """Moments with variances that are pure rounding set to zero."""
     varies = np.sqrt(np.maximum(np.diag(moments.scatter), 0.0)) > CONSTANT * np.abs(moments.mean)
     return replace(moments, scatter=np.where(np.outer(varies, varies), moments.scatter, 0.0))
 
@@ -148,13 +148,13 @@ def _sums(shift: Array, d: int, equal_weights: bool, block: Block) -> Sums:
 
 
 def _unweighted(first: Array, second: Array, scatter: Array) -> Array:
-    """Centred second moments of rows that all count alike; what does not vary stays so."""
+    """Centred second moments without weights; zero variances stay zero."""
     mean = first[:-1] / first[-1]
     return np.where(scatter == 0.0, 0.0, second / first[-1] - np.outer(mean, mean))
 
 
 def _shared_noise(rows: Rows, moments: Moments, d: int, cluster: IntArray) -> Array:
-    """Noise of rows that have a part in common with those of their cluster, as large as the residuals show."""
+    """Noise of rows that are correlated within clusters, as estimated from the residuals."""
     mean, S = moments.mean, moments.scatter
     block, T = all_rows(rows), orthonormal(S[:d, :d])
     X = np.asarray(block.Z) - mean[:d]
@@ -163,7 +163,7 @@ def _shared_noise(rows: Rows, moments: Moments, d: int, cluster: IntArray) -> Ar
 
 
 def orthonormal(S: Array) -> Array:
-    """Map to an orthonormal basis of columns with the scatter ``S``; columns that do not vary are passed over."""
+    """Map to an orthonormal basis of columns with the scatter ``S``; constant columns are skipped."""
     size = np.sqrt(np.maximum(np.diag(S), 0.0))
     inverse = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0.0)
     values, vectors = np.linalg.eigh(inverse[:, None] * S * inverse)
@@ -193,7 +193,7 @@ def _map(sample: Sample, question: Question) -> _Map:
 
 
 def answer(sample: Sample, questions: Sequence[Question], *, robust: bool = True) -> tuple[Answer, ...]:
-    """Answer several questions in one reading of the rows; without ``robust`` by one spread alone, in none.
+    """Test several questions in one pass over the rows; without ``robust``, the equal-variance tests need no pass.
 
     Examples
     --------
@@ -250,24 +250,24 @@ def _scores(mean: Array, maps: Sequence[_Map], block: Block) -> list[Array]:
 
 
 def _pooled(name: str, sample: Sample, found: _Map, score: Array) -> Test:
-    """F test of the chosen columns, as if every row had the same spread."""
+    """F test of the chosen columns, assuming equal variances."""
     T, (r, k) = found.tested, score.shape
     if r == 0:
         return Test(name, math.nan, 0.0, math.nan, "nothing to test")
     slopes = np.vstack([-(found.fit + T @ score), np.eye(k)])
     residual, total = slopes.T @ sample.spread @ slopes, np.diag(sample.spread)[-k:]
-    lost = np.diag(residual) <= EXPLAINED * total  # rounding is no spread to judge by
+    lost = np.diag(residual) <= EXPLAINED * total  # rounding errors are not a variance
     residual[lost] = residual[:, lost] = 0.0
     spent = r + found.n_given + k
     df = max(sample.n - spent, 1.0)
     U = orthonormal(T.T @ sample.noise @ T)
     V = orthonormal(np.maximum(residual, 0.0) if k == 1 else residual)
     tested = r * V.shape[1]
-    if not tested or (np.sum(score**2, axis=0) > EXPLAINED * total)[lost].any():  # the columns are the predictions
-        return Test(name, math.inf, float(r), 0.0, f"F({r}, {df:g}), one spread")
+    if not tested or (np.sum(score**2, axis=0) > EXPLAINED * total)[lost].any():  # a perfect fit
+        return Test(name, math.inf, float(r), 0.0, f"F({r}, {df:g}), equal variances")
     statistic = float(np.sum((U.T @ score @ V) ** 2)) * df / (df + spent)
     p = float(special.fdtrc(tested, df, statistic / tested))
-    return Test(name, statistic, float(tested), p, f"F({tested}, {df:g}), one spread")
+    return Test(name, statistic, float(tested), p, f"F({tested}, {df:g}), equal variances")
 
 
 def sample_of(y: Predictions, protected: Protected) -> Sample:
@@ -278,7 +278,7 @@ def sample_of(y: Predictions, protected: Protected) -> Sample:
 
 
 def questions_of(names: Sequence[str], sources: Sequence[str], *, single: bool = True) -> tuple[Question, ...]:
-    """Questions on all columns, on each source and, unless only these are asked, on each column given the others."""
+    """Questions on all columns, on each source and, if `single`, on each column given the others."""
     where, p = np.asarray(sources), len(names)
     none = np.zeros(p, dtype=bool)
     questions = [Question(ALL, ~none, none)]
@@ -289,7 +289,7 @@ def questions_of(names: Sequence[str], sources: Sequence[str], *, single: bool =
 
 
 def signed(answer: Answer) -> Test:
-    """Test of a single column and prediction, by the root of chi-squared(1) with the sign of the effect."""
+    """Test of a single column and prediction: signed root of the chi-squared(1) statistic."""
     test = answer.test
     if answer.score.shape != (1, 1):
         return test
@@ -298,7 +298,7 @@ def signed(answer: Answer) -> Test:
 
 
 def largest_score(y: Predictions, protected: Protected) -> float:
-    """Largest share that one row has in the error of a joint score test, or a bound on it below 0.2.
+    """Largest share of one row in the variance of a joint score test, or an upper bound if below 0.2.
 
     It is the largest ``s'V^-1 s`` of a score ``s``, a row's weighted distance from the mean prediction times its place
     in the basis, with ``V`` the sum of their squares.

@@ -1,14 +1,14 @@
-"""Dependence that effects of the columns do not see: curves, combinations of groups, and spread.
+"""Tests of dependence beyond linear effects: curvature, combinations of groups, and spread.
 
 A prediction that is high for the young and the old alike has no linear effect of age; one that is low for Black women
 alone can have small effects of race and sex; one whose mean is the same in two groups can still put many more people of
-one group above a threshold. Three tests look for these, beside the one of linear effects:
+one group above a threshold. Three tests complement the test of linear effects:
 
 * *curvature*: natural splines of each numeric column, given the linear effects;
 * *combinations*: products of two different columns, given the columns themselves;
-* *spread*: the size of the residuals, ``|r| - k r``. The term with ``k = mean(sign(r))`` makes up for the estimated
-  means: without it skewed predictions would be called uneven in far more than 5 % of the samples. Of several classes
-  the sizes are added up: labels then have no spread of their own, which is right, since it follows from their means.
+* *spread*: the size of the residuals, ``|r| - k r``. The term with ``k = mean(sign(r))`` corrects for the estimated
+  means: without it the test rejects far more than 5 % of the samples for skewed predictions. For several classes the
+  sizes are summed: labels then have no separate spread, as it follows from their means.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from setsquare.rows.blocks import Block, Sums
 
 #: Knots of the splines, in standard deviations from the mean.
 KNOTS = (-1.6, -0.7, 0.0, 0.7, 1.6)
-#: Rows that a combination of groups must have to be tested, and the most combinations.
+#: Smallest number of rows in a tested combination of groups, and largest number of combinations.
 FEW_ROWS, MOST_CELLS = 20, 60
 TITLE = "curvature, combinations and spread"
 CURVATURE, COMBINATIONS, SPREAD = "curvature", "combinations", "spread"
@@ -36,7 +36,7 @@ CURVATURE, COMBINATIONS, SPREAD = "curvature", "combinations", "spread"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Further columns that are made of the protected ones.
+    """Derived columns: splines and products of the protected columns.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Shape:
         return sum(len(knots) - 2 for _, knots in self.knots)
 
     def apply(self, X: Array) -> Array:
-        """Protected columns (b, p) with the further ones beside them."""
+        """Protected columns (b, p) followed by the derived ones."""
         curves = [_spline(X[:, j], knots) for j, knots in self.knots]
         used = sorted({j for pair in self.products for j in pair})
         centred = {j: (X[:, j] - self.mean[j]) / self.scale[j] for j in used}
@@ -79,7 +79,7 @@ def _spline(x: Array, knots: Array) -> Array:
 def plan_shape(sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ...], sources: tuple[str, ...]) -> Shape:
     """Choose knots within the range of each numeric column, and products of columns of different sources.
 
-    Products of groups with too few rows in common are left out; of too many the most common stay.
+    Products of groups with too few rows in common are omitted; if there are too many, the most frequent are kept.
     """
     p = sample.n_columns
     mean, S = sample.moments.mean[:p], sample.moments.scatter[:p, :p]
@@ -90,7 +90,7 @@ def plan_shape(sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ..
         places = np.unique(np.clip(places, ends[0][j], ends[1][j]))
         if not is_group and spread[j] > 0.0 and len(places) >= 3:
             knots.append((j, places))
-    share = np.where(np.asarray(groups), mean - ends[0], 0.5)  # of the rows of a group
+    share = np.where(np.asarray(groups), mean - ends[0], 0.5)  # share of the rows in a group
     count = sample.rows.n_rows * np.where(np.outer(groups, groups), _smallest_cell(share, S), share * (1.0 - share))
     varying = [j for j in range(p) if spread[j] > 0.0]
     pairs = [(a, b) for a, b in combinations(varying, 2) if sources[a] != sources[b]]
@@ -148,7 +148,7 @@ def evaluate_shape(
     return Evaluation("shape", TITLE, (), joint, further=tests)
 
 
-#: Source columns, and which of the further columns are theirs.
+#: Source columns, and their derived columns.
 Parts = list[tuple[tuple[str, ...], list[int]]]
 
 
@@ -184,14 +184,14 @@ def _ask(
 
 
 def _concerned(parts: list[tuple[tuple[str, ...], float]], confidence: float) -> tuple[str, ...]:
-    """Source columns that stand out; all of them where none does."""
+    """Source columns that are significant on their own; all of them if none is."""
     adjusted = holm([p for _, p in parts])
     out = [names for (names, _), p in zip(parts, adjusted, strict=True) if p <= 1.0 - confidence]
     return tuple(dict.fromkeys(name for names in out or [names for names, _ in parts] for name in names))
 
 
 def _is_explained(sample: Sample) -> bool:
-    """Whether the columns explain the predictions up to rounding: nothing is left that could have a shape."""
+    """Whether the columns explain the predictions up to rounding, so that no residuals are left to test."""
     p, S = sample.n_columns, sample.moments.scatter
     T = orthonormal(S[:p, :p])
     total = np.diag(S)[p:]
@@ -199,7 +199,7 @@ def _is_explained(sample: Sample) -> bool:
 
 
 def _widen(sample: Sample, shape: Shape) -> Sample:
-    """Sample of the protected columns and the further ones."""
+    """Sample of the protected columns and the derived ones."""
     rows = sample.rows.map(partial(_change_columns, shape))
     p, mean = sample.n_columns, sample.moments.mean
     shift = np.concatenate([shape.apply(mean[None, :p])[0], mean[p:]])
@@ -238,7 +238,7 @@ def _change_response(mean: Array, slopes: Array, lean: Array, block: Block) -> B
 
 
 def _bound(found: Answer, sample: Sample, confidence: float) -> float | None:
-    """Upper bound on the multiple correlation that a test is about, of one response."""
+    """Upper bound on the multiple correlation that a test is about, for one response."""
     if not found.covariance.size or not found.variance > 0.0:
         return None
     c, V = found.score[:, 0] / math.sqrt(found.variance), found.covariance / found.variance

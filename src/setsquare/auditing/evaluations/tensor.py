@@ -1,8 +1,8 @@
 """Tensor-on-vector regression: every unit of a tensor on the protected columns at once (Corollary 2).
 
-All axes but the first are flattened into units. Each unit has its own linear evaluation model with HC3 errors; whether
-any unit follows the protected columns is decided by a permutation test of the explained variance, which holds for any
-number of units and any dependence between them.
+All axes but the first are flattened into units. Each unit has its own linear evaluation model with HC3 standard errors.
+A permutation test of the explained variance decides whether any unit depends on the protected columns; it is valid for
+any number of units and any dependence between them.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from setsquare._typing import Array, IntArray
 from setsquare.auditing.evaluations.permutation import sample_rows
 from setsquare.auditing.evaluations.records import ALL, Effect, Evaluation, Test, benjamini_hochberg
 from setsquare.auditing.protected import Protected
+from setsquare.document.formats import joined
 from setsquare.notes import Note
 from setsquare.projection import protected_basis
 from setsquare.rows.blocks import mean_weight, row_slices, single_threaded_blas
 
-#: Rows of the permutation test, unless the caller says otherwise: so many values, within these numbers of rows.
+#: Default size of the permutation test: number of values, and smallest and largest number of rows.
 MAX_VALUES, MIN_ROWS, MAX_ROWS = 10_000_000, 1000, 20_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # arrays have an equality of their own
+@dataclass(frozen=True, slots=True, eq=False)  # arrays compare elementwise
 class EffectMap:
-    """Effects unit by unit.
+    """Effects of the protected columns on each unit.
 
     Attributes
     ----------
     estimate, std_error : ndarray of shape (p, *units)
-        Slope of each unit on each protected column, with HC3 errors; NaN for a column without an effect of its own.
+        Slope of each unit on each protected column, with HC3 standard errors; NaN for a column that others determine.
     correlation : ndarray of shape units
         Multiple correlation of each unit with the protected columns.
     p_value, p_adjusted : ndarray of shape units
-        Of all protected columns together, and adjusted over the units by Benjamini and Hochberg.
+        Joint p-value of all protected columns, and its Benjamini-Hochberg adjustment over the units.
     names : tuple of str
         Protected columns.
     """
@@ -88,13 +89,13 @@ def evaluate_tensor(
     max_rows: int | None = None,
     rng: np.random.Generator,
 ) -> tuple[Evaluation, EffectMap]:
-    """Evaluate units ``Y`` (n, m), where m is the product of `shape`."""
+    """Regress units ``Y`` (n, m) on the protected columns; m is the product of `shape`."""
     tested = protected.without_lone_rows()
     Y = tested.part(Y)
     w = mean_weight(len(Y), tested.weight)
     X, names, m = tested.values, tested.names, Y.shape[1]
     sources = tuple(dict.fromkeys(tested.sources))
-    title = f"linear evaluation model of {m} units"
+    title = f"linear regression of {m} units on {joined(list(sources))}, permutation test"
     if not tested.varies.any():
         tests = [Test(name, math.nan, math.nan, math.nan, "nothing to test") for name in (ALL, *sources)]
         effects = tuple(Effect(*pair, *6 * (math.nan,)) for pair in zip(names, tested.sources, strict=True))
@@ -130,7 +131,7 @@ def evaluate_tensor(
         ),
         Note(
             "units-found",
-            "{found} of {m} units follow the protected columns (false discovery rate 5 %, by HC3 standard errors); see "
+            "{found} of {m} units depend on the protected columns (false discovery rate 5 %, HC3 standard errors); see "
             "effect_map.",
             found=found,
             m=m,
@@ -154,7 +155,7 @@ def _standardise(Y: Array, w: Array) -> tuple[Array, Array]:
 
 
 def _unit_maps(Z: Array, Q: Array, w: Array, transform: Array, spread: Array) -> tuple[Array, Array, Array, Array]:
-    """Slopes, HC3 errors (p, m), multiple correlations and p-values (m,), in one reading of the units."""
+    """Slopes, HC3 standard errors (p, m), multiple correlations and p-values (m,), in one pass over the units."""
     n, r = Q.shape
     C = Q.T @ (w[:, None] * Z)
     rest = np.maximum(1.0 - w * (1.0 + np.einsum("nr,nr->n", Q, Q)), 1e-9)
@@ -194,9 +195,9 @@ def _permutation_tests(
     rows: IntArray,
     rng: np.random.Generator,
 ) -> list[Test]:
-    """Permute the rows of the protected columns, and compare the variance explained: its mean over units, its largest.
+    """Permutation test of the variance explained: its mean and its maximum over units.
 
-    The mean finds effects that are spread out, the largest those of a single unit. The better rank of the two is itself
+    The mean detects effects spread over many units, the maximum those in a single unit. The better of the two ranks is
     compared with that of each permutation, so the test is exact.
     """
     groups = [np.arange(X.shape[1])]
@@ -217,11 +218,11 @@ def _permutation_tests(
     observed = explained(stacked, U)
     U = U[rows]
     U -= U.mean(axis=0)
-    with single_threaded_blas():  # products this thin are slower on several cores
+    with single_threaded_blas():  # products of such thin matrices are slower on several cores
         tested = explained(stacked[rows], U)
         null = np.stack([explained(stacked[rng.permutation(rows)], U) for _ in range(n_permutations)])
     tests = []
-    method = f"permutation ({n_permutations}) of the variance explained: mean over units, and largest"
+    method = f"permutation ({n_permutations}) of the variance explained: mean and maximum over units"
     for j, name in enumerate((ALL, *sources, *protected.names)):
         p = _smaller_rank(np.vstack([tested[j], null[:, j]])) if bases[j].shape[1] else math.nan
         tests.append(Test(name, float(observed[j, 0]), math.nan, p, method))

@@ -1,4 +1,4 @@
-"""What a probe is asked to recover, the four models that try, and the rows that they are fitted and scored on."""
+"""Targets, models and folds of the probes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from setsquare.tables.frame import dense
 
 Kind: TypeAlias = Literal["linear", "logistic", "mlp", "boosting"]
 KINDS: tuple[Kind, ...] = ("linear", "logistic", "mlp", "boosting")
-#: Fitted on no more than ``max_rows`` rows; the others are quick on any number.
+#: Slow probes, fitted on at most ``max_rows`` rows.
 SLOW = ("mlp", "boosting")
-#: A level with fewer rows (or clusters) than this a fold is too rare for a model to be fitted to it and scored on it.
+#: A level with fewer rows (or clusters) per fold than this is too rare to fit and score a model.
 RARE = 4
 Targets: TypeAlias = "Mapping[tuple[str, Kind], Attribute]"
 
@@ -48,11 +48,11 @@ class Attribute:
     ----------
     name : str
     values : ndarray of shape (n,)
-        Numbers, or the number of each row's level.
+        Numbers, or the level code of each row.
     n_levels : int
         0 for a continuous column.
     known : ndarray of bool of shape (n,)
-        False for rows of a level that is too rare.
+        False for rows with a rare level.
     measure : str
     """
 
@@ -64,16 +64,16 @@ class Attribute:
 
     @property
     def chance(self) -> float:
-        """The score of knowing nothing."""
+        """Chance level of the score."""
         return 0.5 if self.n_levels else 0.0
 
     @property
     def small(self) -> float:
-        """The score that goes with a correlation of :data:`SMALL`: its square, or the AUC of two equal groups."""
+        """Score for a correlation of :data:`SMALL`: its square, or the AUC of two equally large groups."""
         return float(special.ndtr(math.sqrt(2.0) * SMALL)) if self.n_levels else SMALL**2
 
     def halved(self) -> Attribute:
-        """Return a continuous attribute as two classes, above the median or not, as a logistic model takes it."""
+        """Return a continuous attribute as two classes, above the median or not, for a logistic model."""
         if self.n_levels:
             return self
         median = np.median(self.values)
@@ -82,7 +82,7 @@ class Attribute:
 
 
 def read_attributes(protected: Table, cluster: IntArray, folds: int) -> tuple[tuple[Attribute, ...], tuple[Note, ...]]:
-    """Protected columns as targets, and notes on rows that were left out; numbers of two values count as levels."""
+    """Protected columns as targets, and notes on dropped rows; numbers with two values count as levels."""
     learned = tables.learn(protected)
     encoded = learned.apply(protected)
     values, sources = dense(encoded.values), np.asarray(encoded.sources)
@@ -96,7 +96,7 @@ def read_attributes(protected: Table, cluster: IntArray, folds: int) -> tuple[tu
         elif len(distinct := np.unique(target := columns[:, 0])) <= 2:
             levels, target = tuple(distinct), (target == distinct[-1]).astype(np.float64)
         if len(levels) == 1:
-            raise InputError(f"Protected column {name} is constant: there is nothing to recover; leave it out.")
+            raise InputError(f"Protected column {name} is constant, so there is nothing to recover: leave it out.")
         known = np.ones(len(target), dtype=bool)
         rare = [j for j in range(len(levels)) if len(np.unique(cluster[target == j])) < RARE * folds]
         if rare:
@@ -116,16 +116,16 @@ def read_attributes(protected: Table, cluster: IntArray, folds: int) -> tuple[tu
 def recover(
     kind: Kind, A: Array, target: Array, n_levels: int, B: Array, seed: int, units: IntArray
 ) -> tuple[Array, int]:
-    """Fit a probe to the rows of ``A``, which are of the clusters `units`, and predict those of ``B``.
+    """Fit a probe to the rows of ``A`` (with clusters `units`) and predict the rows of ``B``.
 
     Returns
     -------
     scores : ndarray of shape (m, max(1, n_levels))
-        Predicted numbers, or scores of each level.
+        Predicted numbers, or one score per level.
     n_warnings : int
-        Warnings that the fit did not converge.
+        Number of convergence warnings.
     """
-    # Stopping early sets rows of each level aside, of which there may be hardly any.
+    # Early stopping needs validation rows of each level, of which there may be too few.
     can_stop = not n_levels or bool(np.unique(target, return_counts=True)[1].min() >= 10)
     model = _model(kind, n_levels, units, seed, can_stop)
     least_squares = kind == "linear" or not n_levels
@@ -144,7 +144,7 @@ def recover(
     if least_squares:
         scores = shift + scale * np.asarray(model.predict(B)).reshape(len(B), -1)
     else:
-        scores = np.zeros((len(B), n_levels))  # a level that the training rows lack has no score
+        scores = np.zeros((len(B), n_levels))  # a level without training rows has no score
         scores[:, model.classes_.astype(int)] = model.predict_proba(B)
     return scores, len(caught) - len(others)
 
@@ -155,7 +155,7 @@ def _model(kind: Kind, n_levels: int, units: IntArray, seed: int, can_stop: bool
         boosting = HistGradientBoostingClassifier if n_levels else HistGradientBoostingRegressor
         return boosting(max_iter=200, random_state=seed, **early)
     if kind == "linear":
-        # To leave out single rows of a cluster would choose too small a penalty.
+        # Leave-one-row-out within clusters would choose too small a penalty.
         clustered = len(np.unique(units)) < len(units)
         apart = list(GroupKFold(5).split(units, groups=units)) if clustered else None
         return make_pipeline(StandardScaler(), RidgeCV(len(units) * np.logspace(-5.0, 1.0, 7), cv=apart))
@@ -168,13 +168,13 @@ def _model(kind: Kind, n_levels: int, units: IntArray, seed: int, can_stop: bool
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A representation: a table of it, or a table of features and the correction that makes it of them."""
+    """A representation: a table, or a table of features with the transformer to apply."""
 
     table: Table
     correction: Any = None
 
     def take(self, protected: Table, fit: IntArray, *parts: IntArray) -> list[Array]:
-        """Some of the rows, corrected by what was fitted on the rows `fit`."""
+        """Some of the rows, transformed by the correction fitted on the rows `fit`."""
         rows = [_safe_indexing(self.table, part) for part in parts]
         if self.correction is None:
             return [as_matrix(part) for part in rows]
@@ -192,7 +192,7 @@ class Source:
 
 
 def as_matrix(rows: Any) -> Array:
-    """Rows (n, q) as scikit-learn takes them everywhere: float64, or float32 where they were no more than that."""
+    """Rows (n, q) as float64, or float32 where the input has that precision, as scikit-learn accepts everywhere."""
     A = np.asarray(rows.toarray() if hasattr(rows, "toarray") else rows)
     A = A.astype(np.float32 if A.dtype in (np.float16, np.float32) else np.float64, copy=False)
     return A.reshape(len(A), -1)
@@ -200,7 +200,7 @@ def as_matrix(rows: Any) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Rows that fit corrections, that fit probes (with their clusters; `few` fit slow ones), held out; and a seed."""
+    """Rows for corrections, for probes (with clusters; `few` for slow probes) and held out; and a seed."""
 
     fit: IntArray
     train: IntArray
@@ -215,10 +215,10 @@ def split_rows(
 ) -> tuple[Split, ...]:
     """Folds of whole clusters with about equal shares of each level.
 
-    For the fold that is held out, the next half of the others fits corrections, and the rest fits probes. So no two
-    folds change places: if A scores probes of B, then B does not score probes of A. Where there is nothing to find, the
-    scores of the folds are then uncorrelated, as their standard error takes them to be. If all other folds fitted the
-    probes, each pair would count twice, and 12 % of probes would pass at 5 %.
+    For each held-out fold, the next half of the other folds fits corrections, and the rest fits probes. So no two folds
+    swap roles: if A scores probes of B, then B does not score probes of A. Under the null, the scores of the folds are
+    then uncorrelated, as their standard error assumes. If all other folds fitted the probes, each pair would count
+    twice, and 12 % of probes would be significant at the 5 % level.
     """
     first = np.unique(units, return_index=True)[1]
     strata = [attribute.halved().values[first] for attribute in reversed(attributes)]
@@ -236,7 +236,7 @@ def split_rows(
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Scores (n, max(1, K)) of a probe, rows that its first fold was fitted on, and fits that did not converge."""
+    """Scores (n, max(1, K)) of a probe, training rows of its first fold, and number of fits that did not converge."""
 
     scores: Array
     n_train: int
@@ -246,7 +246,7 @@ class HeldOut:
 def hold_out(
     source: Source, protected: Table, targets: Targets, splits: Sequence[Split], tick: Callable[[], None]
 ) -> dict[tuple[str, Kind], HeldOut]:
-    """Score every row by probes that have not seen it."""
+    """Score each row with probes that were not fitted to it."""
     found: dict[tuple[str, Kind], HeldOut] = {}
     for split in splits:
         A, B = source.take(protected, split.fit, split.train, split.test)
@@ -267,8 +267,8 @@ def hold_out(
 def measure(target: Attribute, scores: Array, splits: Sequence[Split]) -> Metric:
     """R² of predicted numbers, AUC of levels (mean of one against the rest), on the rows with a known level.
 
-    Scores of levels are ranked within their fold: models of different folds are not calibrated alike, and their
-    intercepts run against the share of a level among the rows that they are scored on.
+    Scores of levels are ranked within their fold: models of different folds are calibrated differently, and their
+    intercepts are negatively related to the share of a level in the held-out rows.
     """
     values, known = target.values[target.known], target.known
     if not target.n_levels:

@@ -1,4 +1,4 @@
-"""Probes: can a model recover the protected columns from a representation, before and after it was corrected."""
+"""Probes: can a model recover the protected columns from a representation, before and after correction."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from setsquare.projection import Projector
 from setsquare.tables.frame import backend_of, dense
 from setsquare.tables.validation import check_alignment, check_confidence, check_finite, check_max_rows, check_same_rows
 
-#: Squared correlations times n below this do not happen by chance: the rows were corrected on themselves.
+#: Squared correlations times n below this do not occur by chance: the correction was fitted to these rows.
 TAUTOLOGY = 1e-4
-#: Scores and standard errors below this come of constant predictions.
+#: Scores and standard errors below this come from constant predictions.
 ROUNDING = 1e-9
 
 
@@ -55,7 +55,7 @@ def probe(
     random_state: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> ProbeResult:
-    """Let probes try to recover each protected column from each representation, on rows that they were not fitted on.
+    """Test how well probes recover each protected column from each representation, on held-out rows.
 
     Parameters
     ----------
@@ -63,23 +63,23 @@ def probe(
         A representation is an array or dataframe of n rows; or a transformer of `features`, such as
         ``LinearOrthogonalizer()``, which is cloned and fitted in each fold; or None for the features as they are.
     protected : dataframe, series or array of n rows
-        Text and categories are recovered as levels, as are numbers of two values; other numbers as numbers.
+        Text, categories and numbers with two values are classified; other numbers are regressed.
     features : dataframe or array of n rows, optional
-        What transformers take.
+        Input of the transformers.
     cluster : array of n values, optional
-        Rows with the same value (images of a patient) are never in two folds, and are not independent in intervals.
+        Rows with the same value (images of a patient) are kept in one fold; intervals are cluster-robust.
     cv : int
         Number of folds, at least 3; the same rows for all representations.
     probes : sequence of {"linear", "logistic", "mlp", "boosting"}
         Ridge regression (on indicators of levels), multinomial logistic regression (of a number: is it above its
         median), a network with one hidden layer of 64 units, and gradient boosted trees.
     max_rows : int
-        The network and the trees are fitted on no more rows than this, drawn at random.
+        The network and the trees are fitted on at most this many rows, drawn at random.
     confidence : float
-        Confidence of the intervals; about 1 - confidence is the chance that anything is found in a representation
-        that knows nothing.
+        Confidence level of the intervals; about 1 - confidence is the probability of a finding in a representation
+        without information.
     random_state : int
-        Seed of the folds, and of the rows that slow probes are fitted on.
+        Random seed for the folds and the rows of slow probes.
     progress : callable, optional
         Called as ``progress(done, total)`` after each fit.
 
@@ -89,15 +89,15 @@ def probe(
 
     Notes
     -----
-    Give corrections as transformers, not as arrays that they corrected. On the rows that a linear correction was fitted
-    on, the covariance with the protected columns is zero, so a linear probe that is fitted on these rows learns nothing
-    whatever is left on others; and a correction of all rows has seen the rows that the probe is scored on. Therefore
-    each fold is scored by probes of some of the other folds, on representations by corrections of the rest (with five
-    folds, two and two). A transformer that takes ``protected`` in ``transform`` gets the columns of those rows.
+    Pass corrections as transformers, not as corrected arrays. On its training rows a linear correction has zero
+    covariance with the protected columns, so a linear probe fitted on these rows learns nothing, whatever is left on
+    other rows; and a correction fitted to all rows has used the rows that the probe is scored on. Therefore each fold
+    is scored by probes fitted on some of the other folds, with corrections fitted on the rest (with five folds, two and
+    two). A transformer that takes ``protected`` in ``transform`` gets the columns of those rows.
 
-    A correction is exact on the rows that it was fitted on. On new rows a squared correlation of about q/n is left, for
-    q features and n rows, and with many features a linear probe finds it: a "trace" if it is small. What is "not found"
-    may still be there for another probe or more rows: the intervals say how much.
+    A correction is exact on its training rows. On new rows a squared correlation of about q/n is left, for q features
+    and n rows, and with many features a linear probe finds it: a "trace" if it is small. A column that is "not found"
+    may still be recovered by another probe or with more rows: the intervals show how well.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def probe(
 
     scores: list[ProbeScore] = []
     for name, source in sources.items():
-        # The fits are many and small: threads would mostly wait for each other, on busy cores for very long.
+        # The fits are many and small: threads would mostly wait for each other, for very long on busy cores.
         with threadpool_limits(limits=1):
             found = hold_out(source, protected, targets, splits, tick)
         scores += _judge(name, targets, found, splits, units, confidence)
@@ -151,7 +151,7 @@ def probe(
 
 def _check(cv: int, probes: Sequence[Kind], max_rows: int, confidence: float) -> None:
     if cv < 3:
-        raise InputError(f"cv={cv} folds are too few: corrections, probes and scores each need rows; give 3 or more.")
+        raise InputError(f"cv={cv} folds are too few: corrections, probes and scores need rows each; use 3 or more.")
     if not probes or len(set(probes)) < len(probes) or not set(probes) <= set(KINDS):
         raise InputError(f"probes={probes!r}: name one or more of {', '.join(KINDS)}, each once.")
     check_max_rows(max_rows)
@@ -162,13 +162,13 @@ def _open(representations: Any, features: Table | None, protected: Table) -> dic
     """Representations by name, each with as many rows as the protected columns."""
     given = representations if isinstance(representations, Mapping) else {"representation": representations}
     if not given:
-        raise InputError("There is no representation to probe: give at least one.")
+        raise InputError("There is no representation to probe: pass at least one.")
     sources, n = {}, tables.n_rows(protected)
     for name, value in given.items():
         is_model = hasattr(value, "fit") and hasattr(value, "transform")
         table = features if value is None or is_model else value
         if table is None:
-            raise InputError(f"{name} is made of the features: pass them as features=.")
+            raise InputError(f"{name} is computed from the features: pass them as features=.")
         check_same_rows(f"{name} has", tables.n_rows(table), "the protected columns have", n)
         check_alignment(protected, table, str(name))
         if not is_model:
@@ -187,14 +187,14 @@ def _judge(
     units: IntArray,
     confidence: float,
 ) -> list[ProbeScore]:
-    """Scores with intervals; what counts as recovered does so among all probes of the representation."""
+    """Scores with intervals; p-values are adjusted over all probes of the representation."""
     rows = []
     for key, held_out in found.items():
         target = targets[key]
         own = units[target.known]
         metric = measure(target, held_out.scores, splits)
         span, above = interval(metric, confidence, own), metric.value - target.chance
-        p_value = float(above <= ROUNDING)  # where every row says the same, or the score is the best possible
+        p_value = float(above <= ROUNDING)  # zero variance, or a perfect score
         if span.std_error > ROUNDING:
             p_value = float(stdtr(len(np.unique(own)) - 1, -above / span.std_error))
         rows.append((key, target, span, p_value, held_out))
@@ -218,7 +218,7 @@ def _judge(
 
 
 def _tautology(name: str, source: Source, protected: Table) -> tuple[Note, ...]:
-    """Note where a representation was corrected on the very rows that it is probed on."""
+    """Note representations that were corrected on the rows that they are probed on."""
     if source.correction is not None:
         return ()
     A = source.table
@@ -229,17 +229,17 @@ def _tautology(name: str, source: Source, protected: Table) -> tuple[Note, ...]:
         return ()
     text = (
         "{name} is orthogonal to the protected columns up to rounding, so it was corrected on these same rows, and "
-        "linear probes find nothing by construction: give the correction itself, to be fitted in folds."
+        "linear probes find nothing by construction: pass the correction itself, to be fitted in folds."
     )
     return (Note("corrected-rows", text, severity="warning", name=name),)
 
 
 def _remarks(scores: Sequence[ProbeScore], splits: Sequence[Split], max_rows: int, corrections: bool) -> list[Note]:
-    """Say what was fitted to what."""
+    """Notes on the rows used for fitting, and on convergence."""
     remarks, split = [], splits[0]
     if corrections:
         text = (
-            "Corrections were fitted on {fit} rows, probes on {train} others (first fold): what is found, is found in "
+            "Corrections were fitted on {fit} rows, probes on {train} others (first fold): all scores are for "
             "rows that the correction has not seen."
         )
         remarks.append(Note("rows-of-fits", text, fit=len(split.fit), train=len(split.train)))
@@ -249,6 +249,6 @@ def _remarks(scores: Sequence[ProbeScore], splits: Sequence[Split], max_rows: in
         remarks.append(Note("rows-sampled", text, count=max_rows, probes=", ".join(slow)))
     for kind in dict.fromkeys(s.probe for s in scores):
         if failed := sum(s.n_not_converged for s in scores if s.probe == kind):
-            text = "{count} fit(s) of the {probe} probe stopped before they converged."
+            text = "{count} fit(s) of the {probe} probe did not converge."
             remarks.append(Note("not-converged", text, severity="caution", count=failed, probe=kind))
     return remarks

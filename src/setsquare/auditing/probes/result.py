@@ -1,4 +1,4 @@
-"""What probes found, for programs and for people."""
+"""Result of the probes: scores, verdicts and document."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ class ProbeScore:
     representation, attribute, probe : str
     score, ci_low, ci_high : float
     chance : float
-        The score of knowing nothing.
+        Chance level of the score.
     measure : str
         "r2", "auc", or "auc above median" (a logistic probe of a continuous attribute).
     p_value : float
-        One-sided, of a score no better than chance.
+        One-sided p-value of a score no better than chance.
     verdict : str
-        "not found", where the p-value is not small enough among all probes of the representation (Holm); "trace",
-        where it is, but the interval lies below what a correlation of 0.1 gives (R² 0.01, AUC 0.556); "recovered".
+        "not found", if the p-value is not significant after Holm adjustment over all probes of the representation;
+        "trace", if it is, but the interval lies below the score for a correlation of 0.1 (R² 0.01, AUC 0.556);
+        otherwise "recovered".
     n_train : int
-        Rows that the probe of the first fold was fitted on.
+        Number of training rows in the first fold.
     n_not_converged : int
-        Fits, of all folds, that stopped before they converged.
+        Number of fits, over all folds, that did not converge.
     """
 
     representation: str
@@ -52,7 +53,7 @@ class ProbeScore:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ProbeResult(Documented):
-    """What probes recovered; ``print`` it, or ask for its ``table()``.
+    """Result of :func:`probe`; ``print`` it, or call ``table()``.
 
     Attributes
     ----------
@@ -82,7 +83,7 @@ class ProbeResult(Documented):
 
     @property
     def reason(self) -> str:
-        """What was recovered from each representation, in a sentence each."""
+        """One sentence per representation on what was recovered."""
         return " ".join(self._sentence(name) for name in dict.fromkeys(s.representation for s in self.scores))
 
     def _sentence(self, representation: str) -> str:
@@ -97,7 +98,7 @@ class ProbeResult(Documented):
         return f"{representation}: {'; '.join(parts)}."
 
     def table(self) -> Table:
-        """One row a score, in the dataframe library of the protected columns."""
+        """One row per score, in the dataframe library of the protected columns."""
         rows = [asdict(score) for score in self.scores]
         return to_frame({name: [row[name] for row in rows] for name in rows[0]}, self.backend)
 
@@ -119,7 +120,7 @@ class ProbeResult(Documented):
         return f"ProbeResult({self.reason})"
 
     def document(self) -> Document:
-        """What was recovered, with a table for each attribute."""
+        """The result as a document, with one table per attribute."""
         clusters = "" if self.n_clusters is None else f" of {self.n_clusters} clusters"
         about = f"{self.n:,} rows{clusters}, held out in {self.n_folds} folds."
         tables = [self._table_of(name) for name in dict.fromkeys(s.attribute for s in self.scores)]

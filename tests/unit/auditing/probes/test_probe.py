@@ -126,7 +126,7 @@ def test_fits_that_do_not_converge_are_counted(data, monkeypatch):
     monkeypatch.setattr(probe_models, "_model", impatient)
     found = sq.probe(Z, table, **QUICK)
     assert [s.n_not_converged for s in found.scores] == [5, 5]
-    assert found.notes == ("10 fit(s) of the logistic probe stopped before they converged.",)
+    assert found.notes == ("10 fit(s) of the logistic probe did not converge.",)
 
 
 def test_other_warnings_of_a_fit_are_passed_on(monkeypatch):
@@ -159,12 +159,12 @@ def test_progress_counts_every_fit(data):
 @pytest.mark.parametrize(
     ("representations", "options", "message"),
     [
-        ({"a": None}, {}, "a is made of the features: pass them as features="),
-        ({"a": PCA()}, {}, "a is made of the features"),
+        ({"a": None}, {}, "a is computed from the features: pass them as features="),
+        ({"a": PCA()}, {}, "a is computed from the features"),
         ({}, {}, "no representation"),
         ({"a": np.zeros((5, 2))}, {}, "a has 5 rows but the protected columns have 600"),
         ({"a": np.full((600, 2), np.nan)}, {}, r"Column a\[0\] has 600 NaN"),
-        ({"a": np.zeros((600, 2))}, {"cv": 2}, "give 3 or more"),
+        ({"a": np.zeros((600, 2))}, {"cv": 2}, "use 3 or more"),
         ({"a": np.zeros((600, 2))}, {"probes": ("forest",)}, "name one or more of linear, logistic, mlp, boosting"),
         ({"a": np.zeros((600, 2))}, {"max_rows": 5}, "100 or more"),
         ({"a": np.zeros((600, 2))}, {"confidence": 95}, "between 0.5 and 1"),
