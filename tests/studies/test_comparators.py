@@ -231,7 +231,7 @@ def test_what_a_user_may_get_wrong(draw: Draw, monkeypatch: pytest.MonkeyPatch) 
         Zafar().predict(Z)
     with pytest.raises(InputError, match="rows"):
         Zafar(family="poisson").fit(Z, y, X[:-1])
-    monkeypatch.setattr("setsquare._extras.find_spec", lambda name: None)
+    monkeypatch.setattr("studies.requirements.find_spec", lambda name: None)
     for name, package in (("correlation-remover", "fairlearn"), ("leace", "concept_erasure")):
         with pytest.raises(MissingDependencyError, match=package):
             COMPARATORS[name](family="poisson").fit(Z, y, X)

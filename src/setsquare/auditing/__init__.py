@@ -13,7 +13,7 @@ from setsquare.auditing.audit_models import audit_model
 from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.comparison.compare import Comparison, compare
-from setsquare.auditing.comparison.performance import Metric, difference, interval, performance
+from setsquare.auditing.comparison.performance import Interval, Metric, difference, interval, performance
 from setsquare.auditing.confound_leakage import ConfoundLeakage
 from setsquare.auditing.evaluations.forest import forest_importances, forest_r2
 from setsquare.auditing.evaluations.glm import fit_glm
@@ -33,6 +33,7 @@ __all__ = [
     "Effect",
     "EffectMap",
     "Evaluation",
+    "Interval",
     "Limits",
     "Metric",
     "ProbeResult",

@@ -46,8 +46,8 @@ def check_varies(basis: Basis | None, n_free: int, spread: float, outcome_spread
 def refuse_no_freedom(protected: str, n_free: int) -> None:
     """Raise the error for features without a non-constant orthogonal prediction."""
     raise InputError(
-        f"Only a constant prediction is orthogonal to the {protected} protected column(s), because there are only "
-        f"{n_free} usable feature(s): use more features than protected columns, or merge protected categories."
+        f"Only a constant prediction is orthogonal to the {protected} protected column(s), because only "
+        f"{n_free} feature(s) are usable: use more features than protected columns, or merge protected categories."
     )
 
 

@@ -93,9 +93,9 @@ class Store:
             try:
                 return None if self.is_full else self._write(content)
             except OSError:
-                self.is_full = True
                 if self.file is not None:
                     self.file.truncate(0)
+                self.is_full = True  # last, because other threads read it without the lock
                 return None
 
     def _write(self, content: memoryview) -> int:
