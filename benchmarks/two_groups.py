@@ -51,9 +51,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from benchmarks.two_groups_show import LEVEL, draw_figure, show
 from setsquare.auditing.evaluations.independence import independence
-from setsquare.datasets import make_two_groups
-from setsquare.datasets.two_groups import RANGES
 from setsquare.nn import OrthogonalityConstraint, Orthogonalize
+from studies.datasets.two_groups import RANGES, make_two_groups
 from studies.paper.colored_mnist_training import Published
 from studies.paper.published_layers import MetadataNorm
 

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from setsquare.datasets.two_groups import best_accuracy
+from studies.datasets.two_groups import best_accuracy
 
 #: Level of a permutation test of dependence in one group.
 LEVEL = 0.025

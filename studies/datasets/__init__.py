@@ -1,4 +1,5 @@
-"""Data sets that only the study uses: embeddings of faces and chest X-rays, movies, and coloured digits.
+"""Data sets that only the study uses: embeddings of faces and chest X-rays, movies, coloured digits,
+and drawn images of two groups.
 
 Their files are looked up and checked like those of :mod:`setsquare.datasets`.
 """

@@ -20,7 +20,6 @@ from setsquare.datasets.loaders import (
 from setsquare.datasets.record import Dataset, assemble
 from setsquare.datasets.registry import DataFile, DatasetInfo
 from setsquare.datasets.synthetic import SyntheticData, SyntheticFamily, make_synthetic
-from setsquare.datasets.two_groups import TwoGroups, make_two_groups
 
 __all__ = [
     "DataFile",
@@ -28,7 +27,6 @@ __all__ = [
     "DatasetInfo",
     "SyntheticData",
     "SyntheticFamily",
-    "TwoGroups",
     "assemble",
     "available",
     "describe",
@@ -41,7 +39,6 @@ __all__ = [
     "load_health_retirement",
     "locate",
     "make_synthetic",
-    "make_two_groups",
     "names",
     "read_parquet",
 ]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
-from setsquare._typing import Array
 from setsquare.errors import InputError
+from studies.arrays import Array
 
 #: Bounds of the uniform intensities of the first and second group, for both signal and confounder.
 RANGES = np.array([[1.0, 4.0], [3.0, 6.0]])

@@ -12,11 +12,10 @@ from benchmarks.two_groups_show import draw_figure, summarise
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from setsquare.datasets import make_two_groups
-from setsquare.datasets.two_groups import NOISE, RANGES, best_accuracy
 from setsquare.errors import InputError
 from setsquare.nn.constraint import OrthogonalityConstraint, Scale
 from setsquare.nn.functional import project_out
+from studies.datasets.two_groups import NOISE, RANGES, best_accuracy, make_two_groups
 from studies.paper.published_layers import MetadataNorm
 
 torch.set_num_threads(1)
