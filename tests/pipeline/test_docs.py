@@ -19,7 +19,7 @@ import pytest
 import sklearn
 
 from setsquare.cli.arguments import main
-from setsquare.datasets.catalogue import LOADERS
+from setsquare.datasets.loaders import LOADERS
 from setsquare.datasets.registry import REGISTRY
 from studies.comparators import COMPARATORS
 

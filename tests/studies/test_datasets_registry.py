@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from setsquare.datasets.catalogue import LOADERS as PACKAGED
+from setsquare.datasets.loaders import LOADERS as PACKAGED
 from studies.datasets import LOADERS, REGISTRY
 
 

@@ -7,9 +7,9 @@ pass data on. Importing this package imports neither pandas nor any code that do
 
 from __future__ import annotations
 
-from setsquare.datasets.catalogue import available, describe, load, names
-from setsquare.datasets.files import find, locate
+from setsquare.datasets.files import available, find, locate
 from setsquare.datasets.loaders import (
+    load,
     load_adult,
     load_bank,
     load_compas,
@@ -18,7 +18,7 @@ from setsquare.datasets.loaders import (
     read_parquet,
 )
 from setsquare.datasets.record import Dataset, assemble
-from setsquare.datasets.registry import DataFile, DatasetInfo
+from setsquare.datasets.registry import DataFile, DatasetInfo, describe, names
 from setsquare.datasets.synthetic import SyntheticData, SyntheticFamily, make_synthetic
 
 __all__ = [

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from setsquare._extras import require
-from setsquare.datasets.registry import DataFile
+from setsquare.datasets.registry import DataFile, describe
 from setsquare.errors import DataNotFoundError, InputError
 
 #: Environment variable with the user's data folder.
@@ -44,6 +44,17 @@ def find(file: DataFile) -> tuple[DataFile, Path] | None:
             if path.is_file():
                 return candidate, path
     return None
+
+
+def available(name: str) -> bool:
+    """Return whether all files of a data set are on this machine, so that :func:`load` needs no network.
+
+    Examples
+    --------
+    >>> available("diabetes")
+    True
+    """
+    return all(find(file) is not None for file in describe(name).files)
 
 
 def check(path: Path, sha256: str) -> None:

@@ -1,14 +1,16 @@
-"""One loader for each data set in the registry."""
+"""One loader for each data set in the registry, and the loader by name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from setsquare._extras import require
 from setsquare.datasets.files import locate
 from setsquare.datasets.record import Dataset, assemble
-from setsquare.datasets.registry import REGISTRY
+from setsquare.datasets.registry import REGISTRY, describe
 from setsquare.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,10 +60,7 @@ def load_adult(
 
     Examples
     --------
-    With the files in place, Table 2 starts from::
-
-        data = load_adult("uci", table2=True)
-        data.n_rows  # 29170
+    Table 2 has 29170 rows: ``load_adult("uci", table2=True)``.
     """
     if version == "fairml":
         if united_states_only or table2:
@@ -80,50 +79,26 @@ def load_adult(
 
 
 def load_bank(*, verify: bool = True) -> Dataset:
-    """Load Bank Marketing as in the R package fairml.
+    """Load Bank Marketing as in the R package fairml; `verify` as in :func:`load_adult`.
 
     The levels "jan" and "feb" of ``month`` have no rows, and "jan" is the reference: dummies of the published levels
     are collinear with an intercept.
-
-    Parameters
-    ----------
-    verify : bool, default True
-        Whether a file found on this machine must have the registered checksum.
 
     Returns
     -------
     Dataset
         40195 rows, outcome ``subscribed`` (1 is "yes"), protected ``age``.
-
-    Examples
-    --------
-    With the file in place::
-
-        data = load_bank()
-        data.y.mean()
     """
     return _load_parquet("bank", verify)
 
 
 def load_compas(*, verify: bool = True) -> Dataset:
-    """Load COMPAS as in the R package fairml.
-
-    Parameters
-    ----------
-    verify : bool, default True
-        Whether a file found on this machine must have the registered checksum.
+    """Load COMPAS as in the R package fairml; `verify` as in :func:`load_adult`.
 
     Returns
     -------
     Dataset
         5855 rows, outcome ``two_year_recid`` (1 is "Yes"), protected ``sex`` and ``race``.
-
-    Examples
-    --------
-    With the file in place::
-
-        data = load_compas()
-        data.protected_table()
     """
     return _load_parquet("compas", verify)
 
@@ -171,7 +146,7 @@ def load_health_retirement(*, complete: bool = True, verify: bool = True) -> Dat
         Drop rows with a missing value, after dropping the last column (``race.ethnicity``): 12766 of 38653 rows remain,
         those that the paper's models were fitted on.
     verify : bool, default True
-        Whether a file found on this machine must have the registered checksum.
+        As in :func:`load_adult`.
 
     Returns
     -------
@@ -181,13 +156,6 @@ def load_health_retirement(*, complete: bool = True, verify: bool = True) -> Dat
     Notes
     -----
     The study has its own terms of use: the data must not be passed on.
-
-    Examples
-    --------
-    With the file in place::
-
-        data = load_health_retirement()
-        data.n_rows  # 12766
     """
     info = REGISTRY["health_retirement"]
     table = read_parquet(locate(info.files[0], verify=verify)).drop(columns=REPEATED, errors="ignore")
@@ -220,3 +188,32 @@ def read_adult_text(path: Path) -> pd.DataFrame:
 def _load_parquet(name: str, verify: bool) -> Dataset:
     info = REGISTRY[name]
     return assemble(info, read_parquet(locate(info.files[0], verify=verify)))
+
+
+#: The loader of every data set in the registry.
+LOADERS: dict[str, Callable[..., Dataset]] = {
+    "adult": load_adult,
+    "adult_uci": partial(load_adult, "uci"),
+    "bank": load_bank,
+    "compas": load_compas,
+    "diabetes": load_diabetes,
+    "health_retirement": load_health_retirement,
+}
+
+
+def load(name: str, **options: Any) -> Dataset:
+    """Load a data set by name.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`.
+    **options
+        Options of its loader, such as ``verify=False``, or ``table2=True`` for "adult_uci".
+
+    Examples
+    --------
+    >>> load("diabetes").n_rows
+    442
+    """
+    return LOADERS[describe(name).name](**options)

@@ -1,13 +1,16 @@
 """Registry of the data sets: files with checksums, source, licence, outcome and protected columns.
 
-A new data set needs an entry in :data:`REGISTRY`, a loader in ``loaders.py`` and a line in ``catalogue.py``. If it has
-several files, such as a table and arrays with the same rows, list all of them in ``files``.
+A new data set needs an entry in :data:`REGISTRY` and a loader in ``loaders.py``. If it has several files, such as a
+table and arrays with the same rows, list all of them in ``files``.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias
+
+from setsquare.errors import InputError
 
 FamilyName: TypeAlias = Literal["gaussian", "binomial", "poisson"]
 
@@ -179,3 +182,43 @@ _ENTRIES = (
 
 #: Every data set by name.
 REGISTRY: dict[str, DatasetInfo] = {entry.name: entry for entry in _ENTRIES}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all data sets, sorted.
+
+    Examples
+    --------
+    >>> names()
+    ('adult', 'adult_uci', 'bank', 'compas', 'diabetes', 'health_retirement')
+    """
+    return tuple(sorted(REGISTRY))
+
+
+def describe(name: str) -> DatasetInfo:
+    """Return the description of a data set, without reading its files.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`; case is ignored, and "." and "-" are read as "_".
+
+    Examples
+    --------
+    >>> print(describe("compas"))
+    compas: recidivism within two years in Broward County, Florida
+      outcome    two_year_recid (binomial), 5855 rows
+      protected  sex, race
+      source     R package fairml 0.8; ProPublica
+      licence    fairml is under MIT; the data were published by ProPublica
+    >>> describe("compass")
+    Traceback (most recent call last):
+    ...
+    setsquare.errors.InputError: There is no data set 'compass'; did you mean compas?
+    """
+    key = name.strip().lower().replace(".", "_").replace("-", "_").replace(" ", "_")
+    if key in REGISTRY:
+        return REGISTRY[key]
+    near = get_close_matches(key, names(), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(names())}."
+    raise InputError(f"There is no data set {name!r}; {hint}")

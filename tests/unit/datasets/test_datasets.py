@@ -18,7 +18,7 @@ import pooch
 import pytest
 
 from setsquare import datasets
-from setsquare.datasets import DataFile, catalogue, registry
+from setsquare.datasets import DataFile, loaders, registry
 from setsquare.datasets.files import find, locate
 from setsquare.datasets.loaders import ADULT_COLUMNS, read_adult_text
 from setsquare.datasets.record import Dataset
@@ -84,11 +84,11 @@ def test_importing_the_package_is_cheap() -> None:
     assert out.stdout.strip() == "[]"
 
 
-# --- registry and catalogue ---------------------------------------------------------------------------------------
+# --- registry --------------------------------------------------------------------------------------------------
 
 
 def test_every_entry_has_a_loader_and_is_well_formed() -> None:
-    assert catalogue.LOADERS.keys() == registry.REGISTRY.keys()
+    assert loaders.LOADERS.keys() == registry.REGISTRY.keys()
     for name, info in registry.REGISTRY.items():
         assert info.name == name and info.protected and info.source and info.licence
         for file in (candidate for needed in info.files for candidate in needed.candidates):
