@@ -4,44 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from setsquare import tables
 from setsquare._typing import Table
 from setsquare.errors import InputError
-from setsquare.rows.passes import LocalParts, Parts, Piece, Progress
+from setsquare.rows.passes import Piece, Source
 from setsquare.tables.frame import is_dataframe
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
-    """Tables with the same columns.
-
-    Attributes
-    ----------
-    make : callable
-        Returns a new iterable of tables, or of functions that return one.
-    columns : tuple of str
-    is_named : bool
-        Whether the tables are dataframes.
-    """
+class Batches(Source):
+    """Tables in memory; ``make`` returns a new iterable of tables, or of functions that return one."""
 
     make: Callable[[], Iterable[Any]]
     columns: tuple[str, ...]
     is_named: bool
-    n_rows: None = None
-
-    def keep(self, columns: Sequence[str]) -> Batches:
-        """Return self: tables larger than memory are read again in each pass."""
-        return self
-
-    def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
-        """Open tables of at most ``n_rows`` rows with these columns."""
-        return LocalParts(partial(self._read, columns, n_rows), progress=progress)
 
     def _read(self, columns: Sequence[str], n_rows: int) -> Iterator[Piece]:
-        """Tables of at most ``n_rows`` rows with these columns."""
         for i, table in enumerate(map(_load, self.make())):
             if not (count := tables.n_rows(table)):
                 continue

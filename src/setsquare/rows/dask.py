@@ -18,31 +18,22 @@ from setsquare._extras import require
 from setsquare._typing import Table
 from setsquare.errors import InputError
 from setsquare.rows.batches import narrow
-from setsquare.rows.passes import Parts, Piece, Progress, apply
+from setsquare.rows.passes import Parts, Piece, Progress, Source, apply
 from setsquare.tables.validation import check_same_rows
 
 T = TypeVar("T")
-U = TypeVar("U")
 R = TypeVar("R")
 #: Number of sums merged per task, in a tree: the caller receives one sum, whatever the number of partitions.
 FAN_IN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class DaskFrame:
-    """A dask dataframe or array.
-
-    Attributes
-    ----------
-    partitions : tuple of dask.delayed.Delayed
-        Dataframes or arrays.
-    columns : tuple of str
-    """
+class DaskFrame(Source):
+    """A dask dataframe or array; each of the partitions is a ``dask.delayed.Delayed``."""
 
     partitions: tuple[Any, ...]
     columns: tuple[str, ...]
     is_named: bool = False
-    n_rows: None = None
 
     def keep(self, columns: Sequence[str]) -> DaskFrame:
         """Persist the tables on the workers of a cluster, so that they are read once and not in every pass."""
@@ -59,22 +50,10 @@ class DaskFrame:
 
 @dataclass(frozen=True, slots=True)
 class DaskParts(Parts[T]):
-    """Parts on the workers of a cluster, or wherever dask's scheduler places them.
-
-    Attributes
-    ----------
-    lists : tuple of dask.delayed.Delayed
-        Each a list of :class:`Piece`.
-    functions : tuple of callables
-        Applied to each piece, in order.
-    """
+    """Parts on the workers of a cluster, or wherever dask's scheduler places them; each a delayed list of pieces."""
 
     lists: tuple[Any, ...]
     functions: tuple[Callable[[Any], Any], ...] = ()
-
-    def map(self, function: Callable[[T], U]) -> DaskParts[U]:
-        """Apply ``function`` to each part."""
-        return replace(self, functions=(*self.functions, function))  # type: ignore[return-value]
 
     def reduce(self, kernel: Callable[[T], R], merge: Callable[[R, R], R]) -> R:
         """Merge the results of ``kernel`` for each part, on the workers, in a fixed order."""

@@ -4,56 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from glob import glob
 from pathlib import Path
 from typing import Any
 
 from setsquare._extras import require
-from setsquare._typing import Table
 from setsquare.errors import DataNotFoundError, InputError
-from setsquare.rows.passes import LocalParts, Parts, Piece, Progress
+from setsquare.rows.passes import Piece, Source
 
 #: Bytes of a column fetched at once; by default the reader fetches a whole row group.
 BUFFER_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
-class ArrowFiles:
-    """An Arrow dataset.
-
-    Attributes
-    ----------
-    dataset : pyarrow.dataset.Dataset
-    """
+class ArrowFiles(Source):
+    """A ``pyarrow.dataset.Dataset``."""
 
     dataset: Any
 
     @property
-    def is_named(self) -> bool:
-        """True: columns of files have names."""
-        return True
-
-    @property
-    def columns(self) -> tuple[str, ...]:
+    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of all columns."""
         return tuple(self.dataset.schema.names)
 
     @property
-    def n_rows(self) -> int:
+    def n_rows(self) -> int:  # type: ignore[override]
         """Number of rows; Parquet files store theirs."""
         return int(self.dataset.count_rows())
 
-    def keep(self, columns: Sequence[str]) -> ArrowFiles:
-        """Return self: tables larger than memory are read again in each pass."""
-        return self
-
-    def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
-        """Open tables of at most ``n_rows`` rows with these columns."""
-        return LocalParts(partial(self._read, columns, n_rows), progress=progress)
-
     def _read(self, columns: Sequence[str], n_rows: int) -> Iterator[Piece]:
-        """Tables of at most ``n_rows`` rows with these columns, file by file."""
         import pyarrow as pa
 
         names = list(columns)
@@ -95,14 +74,11 @@ def open_files(paths: Any) -> ArrowFiles:
         found += matches
     single = found[0] if len(found) == 1 else found
     try:
-        return ArrowFiles(pads.dataset(single, format=_format(found[0]), partitioning="hive"))
+        kind = "feather" if Path(found[0]).suffix in (".feather", ".arrow", ".ipc") else "parquet"
+        return ArrowFiles(pads.dataset(single, format=kind, partitioning="hive"))
     except (pa.ArrowInvalid, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{found[0]} cannot be read as Parquet ({reason}): pass Parquet or Feather files.") from None
-
-
-def _format(path: str) -> str:
-    return "feather" if Path(path).suffix in (".feather", ".arrow", ".ipc") else "parquet"
 
 
 def _read_parquet(fragment: Any, names: list[str], n_rows: int) -> Iterator[Any]:

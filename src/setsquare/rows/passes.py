@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
+from setsquare._typing import Table
 from setsquare.errors import InputError
 from setsquare.rows.blocks import Block, add_sums, n_cores, quietly, workers
 
@@ -21,11 +22,16 @@ Progress: TypeAlias = Callable[[], AbstractContextManager[Callable[[int], None]]
 
 
 class Parts(ABC, Generic[T]):
-    """Pieces of a table, or results computed from them: each is small, together they may exceed memory."""
+    """Pieces of a table, or results computed from them: each is small, together they may exceed memory.
 
-    @abstractmethod
+    Subclasses are records with a field ``functions``, which a pass applies to each piece, in order.
+    """
+
+    functions: tuple[Callable[[Any], Any], ...]
+
     def map(self, function: Callable[[T], U]) -> Parts[U]:
         """Apply ``function`` to each part, lazily: nothing is computed before a pass."""
+        return replace(self, functions=(*self.functions, function))  # type: ignore[type-var, return-value]
 
     def reduce(self, kernel: Callable[[T], R], merge: Callable[[R, R], R]) -> R:
         """Merge the results of ``kernel`` for each part, in a fixed order, in one pass."""
@@ -38,9 +44,9 @@ class Parts(ABC, Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """Iterate over the parts, with a few at a time in memory."""
 
-    @abstractmethod
     def keep(self) -> Parts[T]:
         """Hold the parts in memory where possible: on the workers of a cluster."""
+        return self
 
 
 class Piece(NamedTuple):
@@ -59,9 +65,6 @@ class LocalParts(Parts[T]):
     ----------
     read : callable
         Returns a new iterator of :class:`Piece`.
-    functions : tuple of callables
-        Applied to each piece, in order.
-    progress : callable or None
 
     Examples
     --------
@@ -76,15 +79,10 @@ class LocalParts(Parts[T]):
     functions: tuple[Callable[[Any], Any], ...] = ()
     progress: Progress | None = None
 
-    def map(self, function: Callable[[T], U]) -> LocalParts[U]:
-        """Apply ``function`` to each part."""
-        return replace(self, functions=(*self.functions, function))  # type: ignore[return-value]
-
     def __iter__(self) -> Iterator[T]:
         # The calling thread reads, because the reader (such as a cursor) may belong to it; other threads compute.
         pending: deque[Any] = deque()
-        show = self.progress or _silent
-        with show() as tick:
+        with self.progress() if self.progress else nullcontext(lambda _: None) as tick:
             for piece in self.read():
                 pending.append(workers().submit(apply, self.functions, piece))
                 tick(piece.n_rows)
@@ -93,9 +91,33 @@ class LocalParts(Parts[T]):
             while pending:
                 yield pending.popleft().result()
 
-    def keep(self) -> LocalParts[T]:
-        """Return self: tables larger than memory are read again in each pass."""
+
+class Source:
+    """Tables with the same columns: files, batches, or partitions of a cluster.
+
+    Attributes
+    ----------
+    columns : tuple of str
+    n_rows : int or None
+        Number of rows, if known without a pass.
+    is_named : bool
+        Whether columns have names; those of arrays do not.
+    """
+
+    columns: tuple[str, ...]
+    n_rows: int | None = None
+    is_named: bool = True
+
+    def keep(self, columns: Sequence[str]) -> Source:
+        """Hold these columns in memory where possible: on the workers of a cluster; others are read in each pass."""
         return self
+
+    def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
+        """Open tables of at most ``n_rows`` rows with these columns."""
+        return LocalParts(partial(self._read, columns, n_rows), progress=progress)
+
+    def _read(self, columns: Sequence[str], n_rows: int) -> Iterator[Piece]:
+        raise NotImplementedError
 
 
 def apply(functions: tuple[Callable[[Any], Any], ...], piece: Piece) -> Any:
@@ -109,10 +131,6 @@ def apply(functions: tuple[Callable[[Any], Any], ...], piece: Piece) -> Any:
             raise
         raise type(error)(f"{str(error).rstrip('.')} (in {piece.origin}).") from None
     return value
-
-
-def _silent() -> AbstractContextManager[Callable[[int], None]]:
-    return nullcontext(lambda n_rows: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +152,14 @@ class RowsInParts:
 
     def reduce(self, kernel: Callable[[Block], R], merge: Callable[[Any, Any], Any] = add_sums) -> R:
         """Merge the results of ``kernel`` for each nonempty block, in one pass."""
-        found: R = (self.kept or self.parts).reduce(partial(_apply_filled, kernel), partial(_merge_filled, merge))
-        return found
+
+        def of_block(block: Block) -> R | None:
+            return quietly(kernel, block) if len(block.weight) else None  # all rows of a batch may be incomplete
+
+        def merged(a: R | None, b: R | None) -> R | None:
+            return merge(a, b) if a is not None and b is not None else b if a is None else a
+
+        return (self.kept or self.parts).reduce(of_block, merged)  # type: ignore[return-value]
 
     def map(self, change: Callable[[Block], Block]) -> RowsInParts:
         """Return rows with ``change`` applied to each block in each pass."""
@@ -150,16 +174,4 @@ class RowsInParts:
         return
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_elsewhere, ())  # a kernel sent to a worker refers to the rows but never uses them
-
-
-def _apply_filled(kernel: Callable[[Block], R], block: Block) -> R | None:
-    return quietly(kernel, block) if len(block.weight) else None  # all rows of a batch may be incomplete
-
-
-def _merge_filled(merge: Callable[[R, R], R], a: R | None, b: R | None) -> R | None:
-    return merge(a, b) if a is not None and b is not None else b if a is None else a
-
-
-def _elsewhere() -> None:
-    return None
+        return (type(None), ())  # None: a kernel sent to a worker refers to the rows but never uses them

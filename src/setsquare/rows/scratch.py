@@ -8,8 +8,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any, NamedTuple, TypeVar
@@ -139,49 +138,29 @@ def _content(numbers: Any) -> memoryview:
 
 @dataclass(frozen=True, slots=True)
 class ScratchParts(Parts[Any]):
-    """Blocks that the first full pass reads from the source and writes to a store, and later passes read from it.
-
-    Attributes
-    ----------
-    source : LocalParts of Block
-    store : Store
-    functions : tuple of callables
-        Applied to each block, in order.
-    """
+    """Blocks that the first full pass reads from the source and writes to a store, and later passes read from it."""
 
     source: LocalParts[Block]
     store: Store
     functions: tuple[Callable[[Any], Any], ...] = ()
 
-    def map(self, function: Callable[[Any], U]) -> ScratchParts:
-        """Apply ``function`` to each block."""
-        return replace(self, functions=(*self.functions, function))
-
     def __iter__(self) -> Iterator[Any]:
-        if self.store.blocks is not None:
-            yield from self._again(self.store.blocks)
+        store, functions = self.store, self.functions
+        if (blocks := store.blocks) is not None:
+            pieces = (Piece(stored, stored.n_rows, "") for stored in blocks)
+            yield from LocalParts(lambda: pieces, (store.load, *functions), self.source.progress)
             return
+
+        def save_and_apply(block: Block) -> tuple[Any, Any]:
+            stored = store.save(block)  # before a function changes it
+            return stored, apply(functions, Piece(block, len(block.weight), ""))
+
         found = []
-        for stored, value in self.source.map(partial(_save_and_apply, self.store, self.functions)):
+        for stored, value in self.source.map(save_and_apply):
             found.append(stored)
             yield value
-        if not self.store.is_full:
-            self.store.blocks = found
-
-    def _again(self, blocks: list[Stored]) -> Iterator[Any]:
-        def read() -> Iterator[Piece]:
-            return (Piece(stored, stored.n_rows, "") for stored in blocks)
-
-        return iter(LocalParts(read, (self.store.load, *self.functions), self.source.progress))
-
-    def keep(self) -> ScratchParts:
-        """Return self: the blocks are already stored."""
-        return self
-
-
-def _save_and_apply(store: Store, functions: tuple[Callable[[Any], Any], ...], block: Block) -> tuple[Any, Any]:
-    stored = store.save(block)  # before a function changes it
-    return stored, apply(functions, Piece(block, len(block.weight), ""))
+        if not store.is_full:
+            store.blocks = found
 
 
 def scratch_folder(asked: bool | str | Path) -> str | None:

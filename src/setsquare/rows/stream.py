@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from setsquare import tables
 from setsquare._typing import Table
@@ -16,40 +16,12 @@ from setsquare.errors import InputError
 from setsquare.rows.batches import open_batches
 from setsquare.rows.blocks import Block, n_cores
 from setsquare.rows.parquet import ArrowFiles, open_files
-from setsquare.rows.passes import LocalParts, Parts, Progress
+from setsquare.rows.passes import LocalParts, Parts, Source
 from setsquare.rows.scratch import ScratchParts, Store, scratch_folder
 
 #: Bytes of the float64 values of a batch: more than for rows in memory, because each batch has a fixed cost to open.
 BLOCK_BYTES = 2**23
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
-
-
-@runtime_checkable
-class Source(Protocol):
-    """Data source of a stream."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of all columns."""
-        ...
-
-    @property
-    def n_rows(self) -> int | None:
-        """Number of rows, if known without a pass."""
-        ...
-
-    @property
-    def is_named(self) -> bool:
-        """Whether columns have names; those of arrays do not."""
-        ...
-
-    def keep(self, columns: Sequence[str]) -> Source:
-        """Hold these columns in memory where possible: on the workers of a cluster."""
-        ...
-
-    def parts(self, columns: Sequence[str], n_rows: int, progress: Progress | None) -> Parts[Table]:
-        """Open tables of at most ``n_rows`` rows with these columns."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
