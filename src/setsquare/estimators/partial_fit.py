@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -24,28 +24,19 @@ from setsquare.tables.validation import read_weight, refuse_not_finite
 
 
 def _can_grow(estimator: Any) -> bool:
-    """Whether rows can be added to the fit; the error gives the reason if not."""
-    _refuse_fitted_at_once(estimator)
-    return _by_moments(estimator)
-
-
-def _refuse_fitted_at_once(estimator: Any) -> None:
+    """Whether rows can be added to the fit; the error gives the reason if an earlier fit prevents it."""
     if hasattr(estimator, "projector_") and not hasattr(estimator, "moments_"):
         raise InputError(
             "This estimator was fitted with fit, which does not keep the moments that partial_fit updates: start with "
             "partial_fit instead."
         )
+    return bool(getattr(estimator, "using", "protected") == "protected")
 
 
 def refuse_drop(missing: str) -> None:
     """Raise for missing="drop" in a transformer, which must return as many rows as it receives."""
     if missing == "drop":
         raise InputError('A transformer cannot drop rows: use missing="level", or drop them beforehand.')
-
-
-def _by_moments(estimator: Any) -> bool:
-    """Whether the correction is learned from joint moments alone."""
-    return bool(getattr(estimator, "using", "protected") == "protected")
 
 
 class MomentFitting:
@@ -65,14 +56,7 @@ class MomentFitting:
         The first batch determines columns and levels. A level that first appears later raises an error, or counts as
         the reference level with ``unseen="pool"``. To use all levels of a large table, fit a :class:`setsquare.Stream`.
 
-        Parameters
-        ----------
-        X, y, protected, sample_weight
-            As in ``fit``.
-
-        Returns
-        -------
-        self
+        The arguments are those of ``fit``.
         """
         self._check_moments()
         first = not hasattr(self, "moments_")
@@ -90,16 +74,7 @@ class MomentFitting:
         return self
 
     def merge(self, other: Self) -> Self:
-        """Add the rows to which another estimator of the same columns was fitted.
-
-        Parameters
-        ----------
-        other : estimator of the same kind, fitted by ``partial_fit`` or to a stream
-
-        Returns
-        -------
-        self
-        """
+        """Add the rows to which another estimator of the same columns was fitted, by ``partial_fit`` or to a stream."""
         for fitted in (self, other):
             check_is_fitted(fitted, "moments_")
         if self.reader_ != other.reader_:
@@ -118,10 +93,8 @@ class MomentFitting:
         self.reader_ = learn_stream(used, roles, columns).reader
         assert self.reader_.features is not None
         width = len(self.reader_.features.names) + len(self.reader_.protected.names)
-        gather = Gather(self.reader_, roles.weight)
-        parts = used.parts(width).map(gather)
         note_columns(self, stream, roles)
-        self._settle(parts.reduce(_same, Moments.merge))
+        self._settle(used.parts(width).reduce(partial(_gather, self.reader_, roles.weight), Moments.merge))
         return self
 
     def _transform_stream(self, stream: Stream) -> Array:
@@ -135,9 +108,8 @@ class MomentFitting:
             self.__dict__.pop(name, None)
 
     def _check_moments(self) -> None:
-        if not _by_moments(self):
+        if not _can_grow(self):
             raise InputError('Only using="protected" can be fitted in batches: pass all rows in memory to fit.')
-        _refuse_fitted_at_once(self)
         refuse_drop(self._columns().missing)
 
     def _settle(self, moments: Moments) -> None:
@@ -152,22 +124,11 @@ class MomentFitting:
         self.protected_names_ = np.asarray(names, dtype=object)
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
-    """Joint moments of protected columns and features of a batch."""
-
-    reader: Reader
-    weight: str | None
-
-    def __call__(self, table: Table) -> Moments:
-        """Moments of the columns of a batch, protected ones first."""
-        features, protected = self.reader.features, self.reader.protected
-        assert features is not None
-        A = np.empty((tables.n_rows(table), len(protected.names) + len(features.names)), order="F")
-        protected.write(table, A[:, : len(protected.names)])
-        features.write(table, A[:, len(protected.names) :])
-        return Moments.of(A, read_weight(numbers(table, self.weight, "weight"), len(A)))
-
-
-def _same(moments: Moments) -> Moments:
-    return moments
+def _gather(reader: Reader, weight: str | None, table: Table) -> Moments:
+    """Joint moments of the columns of a batch, protected ones first."""
+    features, protected = reader.features, reader.protected
+    assert features is not None
+    A = np.empty((tables.n_rows(table), len(protected.names) + len(features.names)), order="F")
+    protected.write(table, A[:, : len(protected.names)])
+    features.write(table, A[:, len(protected.names) :])
+    return Moments.of(A, read_weight(numbers(table, weight, "weight"), len(A)))

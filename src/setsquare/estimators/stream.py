@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from setsquare.glm.problem import Problem
 from setsquare.rows import RowsInParts, Stream, is_dask_array
 from setsquare.rows.blocks import Block
 from setsquare.rows.dask import join_arrays
-from setsquare.tables import TableSeen
+from setsquare.tables import Design, TableSeen
 from setsquare.tables.column import Numbers as NumericColumn
 from setsquare.tables.column import complete_rows, read_column
 from setsquare.tables.frame import open_table
@@ -29,14 +29,7 @@ from setsquare.tables.validation import refuse_constant_protected
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Roles of the columns of a stream.
-
-    Attributes
-    ----------
-    features, protected : tuple of str
-        The features include protected columns only if the model may use them.
-    outcome, weight, offset : str or None
-    """
+    """Roles of the columns of a stream; the features include protected columns only if the model may use them."""
 
     features: tuple[str, ...]
     protected: tuple[str, ...]
@@ -59,12 +52,13 @@ class Roles:
 def assign(stream: Stream, y: Any, protected: Any, weight: Any, offset: Any, columns: Columns) -> Roles:
     """Assign a role to each column of a stream; columns without another role are features."""
     for what, value in (("y", y), ("sample_weight", weight), ("offset", offset)):
-        if value is not None and not isinstance(value, str):
+        if value is None:
+            continue
+        if not isinstance(value, str):
             raise InputError(
                 f"{what} must be the name of a column if the rows are a stream, got {type(value).__name__}."
             )
-        if value is not None:
-            tables.check_column(value, stream.columns)
+        tables.check_column(value, stream.columns)
     inside = _protected_names(stream, protected, columns)
     taken = {y, weight, offset} | (set() if columns.use_protected else set(inside))
     features = tuple(name for name in stream.columns if name not in taken)
@@ -136,21 +130,19 @@ def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcom
     cells = roles.protected if columns.coding == "cells" else ()
     look = partial(_look, roles, columns.missing, cells, outcome)
     table, seen = stream.parts().reduce(look, _merge)
-    coded: dict[str, Any] = {"missing": columns.missing, "unseen": columns.unseen}
     reference = columns.reference or {}
     for name in reference:
         tables.check_column(name, roles.coded)
-    protected = tables.settle(
-        table, roles.protected, coding=columns.coding, reference=_only(reference, roles.protected), **coded
-    )
-    features = tables.settle(table, roles.features, reference=_only(reference, roles.features), **coded)
+
+    def design(names: Sequence[str], **coding: Any) -> Design:
+        own = {name: level for name, level in reference.items() if name in names}
+        return tables.settle(table, names, reference=own, **coding)
+
+    options: dict[str, Any] = {"missing": columns.missing, "unseen": columns.unseen}
+    protected, features = design(roles.protected, coding=columns.coding, **options), design(roles.features, **options)
     if not protected.names:
         refuse_constant_protected(protected.columns)
     return Learned(Reader(features, protected, roles.protected, columns.use_protected), table, seen)
-
-
-def _only(reference: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: level for name, level in reference.items() if name in names}
 
 
 def _look(

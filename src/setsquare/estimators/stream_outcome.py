@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,22 +19,6 @@ from setsquare.tables.validation import check_classes, refuse_missing_outcome
 
 #: Maximum number of classes in a batch; a column with more values is not categorical.
 MANY_CLASSES = 1000
-
-
-class Outcome(Protocol):
-    """Conversion of a column into the outcome of a problem."""
-
-    def see(self, column: Column, weight: Array | None, offset: Array | None) -> Seen:
-        """Summarise the column of a batch."""
-        ...
-
-    def settle(self, seen: Seen) -> tuple[Family, OutcomeSummary, Outcome, Any]:
-        """Return family, summary, encoder of batches, and classes (or None), once all batches have been read."""
-        ...
-
-    def code(self, column: Column) -> Array:
-        """Outcome (b, k) of a batch."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +52,7 @@ class Numbers:
         return Seen(OutcomeSummary.of(y, weight, offset), {})
 
     def settle(self, seen: Seen) -> tuple[Family, OutcomeSummary, Outcome, Any]:
-        """Return family, summary, encoder of batches, and no classes."""
+        """Return family, summary, encoder of batches, and classes (None), once all batches have been read."""
         return self.family, seen.outcomes, self, None
 
     def code(self, column: Column) -> Array:
@@ -129,8 +113,9 @@ class Classes:
         return contrasts(len(self.names))[number] if len(self.names) > 2 else number[:, None].astype(np.float64)
 
 
+#: Conversion of a column into the outcome of a problem.
+Outcome: TypeAlias = Numbers | Classes
+
+
 def _refuse_missing(column: Column) -> None:
     refuse_missing_outcome(int(column.missing.sum()))
-
-
-__all__ = ["Classes", "Numbers", "Outcome", "Seen"]
