@@ -17,7 +17,7 @@ from setsquare.estimators import (
     OrthogonalGLMRegressor,
     PredictionOrthogonalizer,
 )
-from setsquare.estimators.unconstrained import PlainGLM, PlainGLMClassifier, PlainGLMRegressor
+from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
 from setsquare.glm.solver import Certificate, Solution, Status
@@ -31,30 +31,37 @@ State = dict[str, Any]
 def write_state(model: Any) -> State:
     """Return the complete state of a fitted model."""
     kind = type(model).__name__
-    if type(model) not in _KINDS:
+    if kind not in _KINDS or _KINDS[kind][0] is not type(model):
         raise InputError(
-            f"A {kind} cannot be saved without pickle: save one of {', '.join(sorted(_NAMES))}, or use the model's "
+            f"A {kind} cannot be saved without pickle: save one of {', '.join(sorted(_KINDS))}, or use the model's "
             "own format."
         )
     check_is_fitted(model)
     names = getattr(model, "feature_names_in_", None)
     classes = getattr(model, "classes_", None)
-    return {
+    state = {
         "class": kind,
         "parameters": {key: _parameter(key, value) for key, value in model.get_params(deep=False).items()},
         "n_features_in": getattr(model, "n_features_in_", None),
         "feature_names_in": None if names is None else [str(name) for name in names],
         "classes": None if classes is None else {"values": classes.tolist(), "dtype": classes.dtype.str},
-        **_KINDS[type(model)][0](model),
     }
+    for name in _fitted(type(model), getattr(model, "using", "") == "features"):
+        value = getattr(model, f"{name}_", None)
+        state[name] = _CODERS[name][0](value) if name in _CODERS else value
+    return state
 
 
 def read_state(state: State) -> Any:
     """Undo :func:`write_state`."""
-    if state["class"] not in _NAMES:
+    if state["class"] not in _KINDS:
         raise InputError(f"holds a {state['class']!r}, which this version of setsquare does not know: update setsquare")
-    kind = _NAMES[state["class"]]
-    attributes = _KINDS[kind][1](state)
+    kind, _ = _KINDS[state["class"]]
+    attributes = {}
+    for name in _fitted(kind, "eraser" in state):
+        if state[name] is not None:
+            attributes[f"{name}_"] = _CODERS[name][1](state[name]) if name in _CODERS else state[name]
+    attributes |= _derived(kind, attributes)
     parameters = dict(state["parameters"])
     if isinstance(parameters.get("family"), dict):
         parameters["family"] = families.family(**parameters["family"])
@@ -71,11 +78,31 @@ def read_state(state: State) -> Any:
     return model
 
 
+def _fitted(kind: type, erases: bool) -> tuple[str, ...]:
+    """Names of the fitted attributes that are saved, without their underscore."""
+    names = _KINDS[kind.__name__][1]
+    return (*names, "eraser" if erases else "projector") if kind is LinearOrthogonalizer else names
+
+
+def _derived(kind: type, attributes: State) -> State:
+    """Fitted attributes that follow from the saved ones."""
+    derived: State = {}
+    if reader := attributes.get("reader_"):
+        derived["protected_names_"] = np.asarray(reader.protected.names, dtype=object)
+    if solution := attributes.get("solution_"):
+        scalar = kind is OrthogonalGLMRegressor
+        derived["n_iter_"] = solution.n_iter
+        derived["coefficient_names_"] = np.asarray(attributes["reader_"].feature_names, dtype=object)
+        derived["intercept_"] = float(solution.intercept[0]) if scalar else solution.intercept
+        derived["coef_"] = solution.coef[0] if scalar else solution.coef
+    return derived
+
+
 def _parameter(name: str, value: Any) -> Any:
     if name == "estimator":
         return None  # replaced by the fitted one
     if isinstance(value, Family):
-        return _family(value)
+        return _write_family(value)
     if value is None or isinstance(value, str | int | float | np.generic | list | tuple | dict):
         return value
     raise InputError(
@@ -83,122 +110,55 @@ def _parameter(name: str, value: Any) -> Any:
     )
 
 
-def _write_glm(model: Any) -> State:
-    solution = {f.name: getattr(model.solution_, f.name) for f in fields(Solution) if f.name != "trace"}
-    return {
-        "reader": _reader(model.reader_),
-        "family": _family(model.family_),
-        "solution": solution
-        | {"status": str(model.solution_.status), "certificate": asdict(model.solution_.certificate)},
-        "has_offset": model.has_offset_,
-        "n_dropped": model.n_dropped_,
-    }
+def _write_solution(solution: Solution) -> State:
+    parts = {f.name: getattr(solution, f.name) for f in fields(Solution) if f.name != "trace"}
+    return parts | {"status": str(solution.status), "certificate": asdict(solution.certificate)}
 
 
-def _read_glm(state: State) -> State:
-    found = state["solution"]
-    parts = {"status": Status(found["status"]), "certificate": Certificate(**_tuples(found["certificate"]))}
-    solution, roles = Solution(**found | parts, trace=()), _read_roles(state)
-    scalar = state["class"] == "OrthogonalGLMRegressor"
-    return roles | {
-        "solution_": solution,
-        "family_": families.family(**state["family"]),
-        "n_iter_": solution.n_iter,
-        "has_offset_": state["has_offset"],
-        "n_dropped_": state["n_dropped"],
-        "coefficient_names_": np.asarray(roles["reader_"].feature_names, dtype=object),
-        "intercept_": float(solution.intercept[0]) if scalar else solution.intercept,
-        "coef_": solution.coef[0] if scalar else solution.coef,
-    }
+def _read_solution(state: State) -> Solution:
+    parts = {"status": Status(state["status"]), "certificate": Certificate(**_tuples(state["certificate"]))}
+    return Solution(**state | parts, trace=())
 
 
-def _write_features(model: Any) -> State:
-    if model.using == "protected":
-        return _write_linear(model)
-    eraser = {f.name: getattr(model.eraser_, f.name) for f in fields(Eraser)}
-    return {"reader": _reader(model.reader_), "eraser": eraser}
-
-
-def _read_features(state: State) -> State:
-    if "eraser" not in state:
-        return _read_linear(state)
-    return _read_roles(state) | {"eraser_": Eraser(**state["eraser"])}
-
-
-def _write_linear(model: Any) -> State:
-    projector = model.projector_
+def _write_projector(projector: Projector | GeneralizedProjector) -> State:
     parts = {f.name: getattr(projector, f.name) for f in fields(projector)} | {"basis": asdict(projector.basis)}
-    if "activation" in parts:
-        parts["activation"] = _activation(projector.activation)
-    return {"reader": _reader(model.reader_), "projector": parts}
+    if isinstance(projector, GeneralizedProjector):
+        parts["activation"] = _write_activation(projector.activation)
+    return parts
 
 
-def _read_linear(state: State) -> State:
-    parts = dict(state["projector"])
-    parts["basis"] = Basis(**_tuples(parts["basis"]))
-    if "activation" in parts:
-        parts["activation"] = families.activation(parts["activation"])
-    kind = GeneralizedProjector if "activation" in parts else Projector
-    return _read_roles(state) | {"projector_": kind(**parts)}
+def _read_projector(state: State) -> Projector | GeneralizedProjector:
+    parts = state | {"basis": Basis(**_tuples(state["basis"]))}
+    if "activation" not in parts:
+        return Projector(**parts)
+    return GeneralizedProjector(**parts | {"activation": families.activation(parts["activation"])})
 
 
-def _write_prediction(model: Any) -> State:
-    return _write_linear(model) | {
-        "estimator": write_state(model.estimator_),
-        "activation": _activation(model.activation_),
-        "boundary": getattr(model, "boundary_", None),
-        "n_boundary": model.n_boundary_,
-        "n_outside": model.n_outside_,
-    }
-
-
-def _read_prediction(state: State) -> State:
-    attributes = _read_linear(state) | {
-        "estimator_": read_state(state["estimator"]),
-        "activation_": families.activation(state["activation"]),
-        "n_boundary_": state["n_boundary"],
-        "n_outside_": state["n_outside"],
-    }
-    return attributes if state["boundary"] is None else attributes | {"boundary_": tuple(state["boundary"])}
-
-
-def _write_plain(model: PlainGLM) -> State:
-    parts = {"design": _design(model.design_), "family": _family(model.family_)}
-    return parts | {"intercept": model.intercept_, "coef": model.coef_}
-
-
-def _read_plain(state: State) -> State:
-    parts = {"design_": Design.from_dict(state["design"]), "family_": families.family(**state["family"])}
-    return parts | {"intercept_": state["intercept"], "coef_": state["coef"]}
-
-
-def _reader(reader: Reader) -> State:
+def _write_reader(reader: Reader) -> State:
     return {
-        "features": None if reader.features is None else _design(reader.features),
-        "protected": _design(reader.protected),
+        "features": None if reader.features is None else _write_design(reader.features),
+        "protected": _write_design(reader.protected),
         "inside": list(reader.inside),
         "use_protected": reader.use_protected,
     }
 
 
-def _read_roles(state: State) -> State:
-    saved = state["reader"]
-    features = None if saved["features"] is None else Design.from_dict(saved["features"])
-    reader = Reader(features, Design.from_dict(saved["protected"]), tuple(saved["inside"]), saved["use_protected"])
-    return {"reader_": reader, "protected_names_": np.asarray(reader.protected.names, dtype=object)}
+def _read_reader(state: State) -> Reader:
+    features = None if state["features"] is None else Design.from_dict(state["features"])
+    return Reader(features, Design.from_dict(state["protected"]), tuple(state["inside"]), state["use_protected"])
 
 
-def _design(design: Design) -> State:
+def _write_design(design: Design) -> State:
     if any(isinstance(coder, Formula) for coder in design.coders):
         raise InputError("A model with a formula cannot be saved: name the protected columns, or use coding='cells'.")
     return design.to_dict()
 
 
-def _family(family: Family) -> State:
+def _write_family(family: Family) -> State:
     return {"name": family.name, "link": family.link, "parameter": family.parameter}
 
 
-def _activation(activation: Any) -> str:
+def _write_activation(activation: Any) -> str:
     if activation.name not in ACTIVATIONS:
         raise InputError(f"The activation {activation.name} cannot be saved: use one of {', '.join(ACTIVATIONS)}.")
     return str(activation.name)
@@ -208,13 +168,27 @@ def _tuples(state: State) -> State:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in state.items()}
 
 
-#: Classes that can be saved, each with its writer and the reader of its attributes.
-_KINDS: dict[type, tuple[Callable[[Any], State], Callable[[State], State]]] = {
-    OrthogonalGLMClassifier: (_write_glm, _read_glm),
-    OrthogonalGLMRegressor: (_write_glm, _read_glm),
-    LinearOrthogonalizer: (_write_features, _read_features),
-    PredictionOrthogonalizer: (_write_prediction, _read_prediction),
-    PlainGLMClassifier: (_write_plain, _read_plain),
-    PlainGLMRegressor: (_write_plain, _read_plain),
+#: How an attribute is written and read, unless it is a plain value or an array.
+_CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "activation": (_write_activation, families.activation),
+    "boundary": (lambda distances: distances, tuple),
+    "design": (_write_design, Design.from_dict),
+    "eraser": (lambda eraser: {f.name: getattr(eraser, f.name) for f in fields(Eraser)}, lambda state: Eraser(**state)),
+    "estimator": (write_state, read_state),
+    "family": (_write_family, lambda state: families.family(**state)),
+    "projector": (_write_projector, _read_projector),
+    "reader": (_write_reader, _read_reader),
+    "solution": (_write_solution, _read_solution),
 }
-_NAMES = {kind.__name__: kind for kind in _KINDS}
+_GLM = ("reader", "family", "solution", "has_offset", "n_dropped")
+_PLAIN = ("design", "family", "intercept", "coef")
+_PREDICTION = ("reader", "projector", "estimator", "activation", "boundary", "n_boundary", "n_outside")
+#: Classes that can be saved, each with its fitted attributes.
+_KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
+    "OrthogonalGLMClassifier": (OrthogonalGLMClassifier, _GLM),
+    "OrthogonalGLMRegressor": (OrthogonalGLMRegressor, _GLM),
+    "LinearOrthogonalizer": (LinearOrthogonalizer, ("reader",)),
+    "PredictionOrthogonalizer": (PredictionOrthogonalizer, _PREDICTION),
+    "PlainGLMClassifier": (PlainGLMClassifier, _PLAIN),
+    "PlainGLMRegressor": (PlainGLMRegressor, _PLAIN),
+}
