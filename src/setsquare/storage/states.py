@@ -30,23 +30,23 @@ State = dict[str, Any]
 
 def write_state(model: Any) -> State:
     """Return the complete state of a fitted model."""
-    kind = type(model).__name__
-    if kind not in _KINDS or _KINDS[kind][0] is not type(model):
+    kind = type(model)
+    if _KINDS.get(kind.__name__, (None,))[0] is not kind:
         raise InputError(
-            f"A {kind} cannot be saved without pickle: save one of {', '.join(sorted(_KINDS))}, or use the model's "
+            f"A {kind.__name__} cannot be saved without pickle: save one of {', '.join(sorted(_KINDS))}, or use the model's "
             "own format."
         )
     check_is_fitted(model)
     names = getattr(model, "feature_names_in_", None)
     classes = getattr(model, "classes_", None)
     state = {
-        "class": kind,
+        "class": kind.__name__,
         "parameters": {key: _parameter(key, value) for key, value in model.get_params(deep=False).items()},
         "n_features_in": getattr(model, "n_features_in_", None),
         "feature_names_in": None if names is None else [str(name) for name in names],
         "classes": None if classes is None else {"values": classes.tolist(), "dtype": classes.dtype.str},
     }
-    for name in _fitted(type(model), getattr(model, "using", "") == "features"):
+    for name in _fitted(kind, getattr(model, "using", "") == "features"):
         value = getattr(model, f"{name}_", None)
         state[name] = _CODERS[name][0](value) if name in _CODERS else value
     return state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -21,6 +21,8 @@ FEW_LEVELS = 32
 class Coder(Protocol):
     """Part of a design: each coder fills its own columns of the output."""
 
+    __slots__ = ()
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Input columns."""
@@ -30,19 +32,26 @@ class Coder(Protocol):
         """Output column names."""
 
     @property
+    def source(self) -> str:
+        """The input columns, joined by a colon."""
+        return ":".join(self.columns)
+
+    @property
     def sources(self) -> tuple[str, ...]:
         """For each output column, the input column(s) behind it."""
+        return (self.source,) * len(self.names)
 
     @property
     def constant(self) -> tuple[str, ...]:
         """Sources without an output column, because they do not vary."""
+        return () if self.names else (self.source,)
 
     def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` (n, k), which comes in as zeros, and return the number of pooled rows by source."""
 
 
 @dataclass(frozen=True, slots=True)
-class Numeric:
+class Numeric(Coder):
     """A numeric column as it is.
 
     Attributes
@@ -73,16 +82,6 @@ class Numeric:
         """Output column names."""
         return (self.name, f"{self.name}[missing]") if self.indicator else (self.name,)
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The input column behind each output column."""
-        return (self.name,) * len(self.names)
-
-    @property
-    def constant(self) -> tuple[str, ...]:
-        """Always empty: rank is checked elsewhere."""
-        return ()
-
     def values(self, rows: TableRows, unseen: Unseen) -> tuple[Array, BoolArray, int]:
         """Return filled values (n,), a mask (n,) of those filled, and how many were pooled."""
         values = rows.numbers(self.name)
@@ -109,7 +108,7 @@ class Numeric:
 
 
 @dataclass(frozen=True, slots=True)
-class Categorical:
+class Categorical(Coder):
     """Dummy columns of a categorical, one per level except the reference.
 
     Attributes
@@ -137,16 +136,6 @@ class Categorical:
         """Output column names."""
         return tuple(f"{self.name}[{label(level)}]" for level in self.levels[1:])
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The input column behind each output column."""
-        return (self.name,) * (len(self.levels) - 1)
-
-    @property
-    def constant(self) -> tuple[str, ...]:
-        """The column itself when it has a single level."""
-        return (self.name,) if len(self.levels) == 1 else ()
-
     def codes(self, rows: TableRows, unseen: Unseen) -> tuple[IntArray, int]:
         """Positions (n,) in `levels`, and how many rows were pooled into the reference."""
         column = rows.levels(self.name)
@@ -161,7 +150,7 @@ class Categorical:
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class Cells(Coder):
     """Saturated coding of several categoricals: one column per observed combination except the first.
 
     Exact for every evaluation model of those columns.
@@ -180,29 +169,14 @@ class Cells:
     ('sex:race[F,b]', 'sex:race[M,b]')
     """
 
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] = field()  # not the property of the base
     levels: tuple[tuple[Level, ...], ...]
     cells: tuple[tuple[int, ...], ...]
-
-    @property
-    def source(self) -> str:
-        """The columns joined by a colon."""
-        return ":".join(self.columns)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Output column names."""
         return tuple(f"{self.source}[{self._label(cell)}]" for cell in self.cells[1:])
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """The joined columns, once for each output column."""
-        return (self.source,) * (len(self.cells) - 1)
-
-    @property
-    def constant(self) -> tuple[str, ...]:
-        """The joined columns when there is a single cell."""
-        return (self.source,) if len(self.cells) == 1 else ()
 
     def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` and return the number of pooled rows by source."""

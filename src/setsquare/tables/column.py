@@ -69,14 +69,8 @@ Column: TypeAlias = Numbers | Levels
 class TableRows:
     """The rows of a table that are used, read column by column.
 
-    Attributes
-    ----------
-    frame : Frame
-    columns : tuple of str
-        Every column in use, so that an error can name all those with missing values.
-    missing : {"error", "drop", "level"}
-    keep : (n,) bool array or None
-        Rows without a missing value, when some are dropped.
+    `columns` are all that are in use, so that an error can name every one with missing values; `keep` (n,) marks the
+    rows without a missing value, when some are dropped.
     """
 
     frame: Frame
@@ -93,7 +87,7 @@ class TableRows:
         """Read one column; under ``missing="error"`` it has no missing values."""
         column = read(self.frame, name)
         if self.missing == "error" and column.missing.any():
-            _refuse_missing(self.frame, self.columns)
+            refuse_missing({name: int(read(self.frame, name).missing.sum()) for name in self.columns})
         return column if self.keep is None else column.take(self.keep)
 
     def numbers(self, name: str) -> Array:
@@ -316,10 +310,6 @@ def _finite(column: Column, name: str) -> Column:
     return column
 
 
-def _refuse_missing(frame: Frame, columns: Sequence[str]) -> None:
-    refuse_missing({name: int(read(frame, name).missing.sum()) for name in columns})
-
-
 def refuse_missing(counts: Mapping[str, int]) -> None:
     """Refuse columns with missing values, with a count for each."""
     listed = ", ".join(f"{name!r} ({count})" for name, count in counts.items() if count)
@@ -336,10 +326,6 @@ def _uncodable(name: str, dtype: str) -> InputError:
     return InputError(
         f"Column {name!r} of type {dtype} has no coding; convert it to numbers or to text, or leave it out."
     )
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names)
 
 
 def _s(count: int) -> str:

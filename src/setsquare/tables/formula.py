@@ -14,13 +14,13 @@ import numpy as np
 from setsquare._extras import require
 from setsquare._typing import Array
 from setsquare.errors import InputError, UnseenLevelError
-from setsquare.tables.coders import Categorical, Numeric, Unseen
+from setsquare.tables.coders import Categorical, Coder, Numeric, Unseen
 from setsquare.tables.column import TableRows
 from setsquare.tables.frame import Frame
 
 
 @dataclass(frozen=True, slots=True)
-class Formula:
+class Formula(Coder):
     """The columns of a formula, without its intercept.
 
     The variables go through the same coders as everywhere else, so that missing values and unseen levels follow the
