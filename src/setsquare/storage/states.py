@@ -33,8 +33,8 @@ def write_state(model: Any) -> State:
     kind = type(model)
     if _KINDS.get(kind.__name__, (None,))[0] is not kind:
         raise InputError(
-            f"A {kind.__name__} cannot be saved without pickle: save one of {', '.join(sorted(_KINDS))}, or use the model's "
-            "own format."
+            f"A {kind.__name__} cannot be saved without pickle: save one of {', '.join(sorted(_KINDS))}, or use the "
+            "model's own format."
         )
     check_is_fitted(model)
     names = getattr(model, "feature_names_in_", None)
