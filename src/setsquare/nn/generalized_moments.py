@@ -31,22 +31,13 @@ class GeneralizedMoments(RunningMoments):
 
     Each batch adds the quadratic approximation of its problem at the current solution: ``curvature`` and ``response``.
     The minimum of their sum is the correction for all rows in memory, up to the error of the earlier solutions.
-
-    Attributes
-    ----------
-    curvature : Tensor of shape ((1 + p)(2 + p) / 2, d)
-        Upper triangle of the mean ``D' diag(h') D``.
-    mean : Tensor of shape (d,)
-        Mean activation before the correction, which the correction keeps.
-    solution : Tensor of shape (1 + p, d)
-    unsolved : Tensor of shape (1,)
-        Number of units of the last training batch that did not reach a correlation of 0.01 in the allowed steps. Their
-        best solution is used, and the next batch starts from it.
     """
 
-    curvature: Tensor
-    mean: Tensor
-    solution: Tensor
+    curvature: Tensor  # ((1 + p)(2 + p) / 2, d), upper triangle of the mean ``D' diag(h') D``
+    mean: Tensor  # (d,) mean activation before the correction, which the correction keeps
+    solution: Tensor  # (1 + p, d)
+    #: (1,) number of units of the last training batch that did not reach a correlation of 0.01 in the allowed steps.
+    #: Their best solution is used, and the next batch starts from it.
     unsolved: Tensor
 
     def __init__(self, momentum: Momentum, activation: str) -> None:

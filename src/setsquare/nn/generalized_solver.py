@@ -28,28 +28,13 @@ FAR = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Everything in the problem besides the current rows.
+    """Everything in the problem besides the current rows."""
 
-    Attributes
-    ----------
-    share : float, or Tensor of shape () or (1,)
-        Weight of the current rows.
-    centre : Tensor of shape (m,)
-        Mean of the design.
-    target : Tensor of shape (d,)
-        Mean of the output, which is kept.
-    scale : Tensor of shape (m,)
-        Standard deviation of each design column; 1 for the intercept.
-    K : Tensor of shape (m, m, d), optional
-    c : Tensor of shape (m, d), optional
-        Quadratic terms of earlier rows; None if there are none.
-    """
-
-    share: Tensor | float
-    centre: Tensor
-    target: Tensor
-    scale: Tensor
-    K: Tensor | None = None
+    share: Tensor | float  # weight of the current rows, () or (1,)
+    centre: Tensor  # (m,) mean of the design
+    target: Tensor  # (d,) mean of the output, which is kept
+    scale: Tensor  # (m,) standard deviation of each design column; 1 for the intercept
+    K: Tensor | None = None  # (m, m, d) and (m, d), quadratic terms of earlier rows, if there are any
     c: Tensor | None = None
 
 

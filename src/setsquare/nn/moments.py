@@ -27,24 +27,14 @@ class RunningMoments(nn.Module):
     column is from zero. A batch of n rows has the weight ``n / (n + decay * rows)``, and ``rows`` becomes the
     denominator; the first batch has the weight 1. With ``decay = 1`` these are the exact moments of all rows; below 1,
     earlier batches fade.
-
-    Attributes
-    ----------
-    anchor, scale : Tensor of shape (p,)
-    rows : Tensor of shape (1,)
-        Effective number of rows in memory.
-    skipped : Tensor of shape (1,)
-        Number of batches left out because a unit was infinite or NaN.
-    gram : Tensor of shape (1 + p, 1 + p)
-    response : Tensor of shape (1 + p, d)
     """
 
-    anchor: Tensor
-    scale: Tensor
-    rows: Tensor
-    skipped: Tensor
-    gram: Tensor
-    response: Tensor
+    anchor: Tensor  # (p,)
+    scale: Tensor  # (p,)
+    rows: Tensor  # (1,) effective number of rows in memory
+    skipped: Tensor  # (1,) number of batches left out because a unit was infinite or NaN
+    gram: Tensor  # (1 + p, 1 + p)
+    response: Tensor  # (1 + p, d)
 
     def __init__(self, momentum: Momentum) -> None:
         super().__init__()

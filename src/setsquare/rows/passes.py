@@ -61,11 +61,6 @@ class Piece(NamedTuple):
 class LocalParts(Parts[T]):
     """Parts that this process reads again in each pass; its threads work on a few at a time.
 
-    Attributes
-    ----------
-    read : callable
-        Returns a new iterator of :class:`Piece`.
-
     Examples
     --------
     >>> parts = LocalParts(lambda: (Piece(range(k), k, "") for k in (2, 3)))
@@ -75,7 +70,7 @@ class LocalParts(Parts[T]):
     [2, 3]
     """
 
-    read: Callable[[], Iterator[Piece]]
+    read: Callable[[], Iterator[Piece]]  # returns a new iterator
     functions: tuple[Callable[[Any], Any], ...] = ()
     progress: Progress | None = None
 
@@ -93,20 +88,11 @@ class LocalParts(Parts[T]):
 
 
 class Source:
-    """Tables with the same columns: files, batches, or partitions of a cluster.
-
-    Attributes
-    ----------
-    columns : tuple of str
-    n_rows : int or None
-        Number of rows, if known without a pass.
-    is_named : bool
-        Whether columns have names; those of arrays do not.
-    """
+    """Tables with the same columns: files, batches, or partitions of a cluster."""
 
     columns: tuple[str, ...]
-    n_rows: int | None = None
-    is_named: bool = True
+    n_rows: int | None = None  # if known without a pass
+    is_named: bool = True  # whether columns have names; those of arrays do not
 
     def keep(self, columns: Sequence[str]) -> Source:
         """Hold these columns in memory where possible: on the workers of a cluster; others are read in each pass."""
@@ -135,20 +121,11 @@ def apply(functions: tuple[Callable[[Any], Any], ...], piece: Piece) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RowsInParts:
-    """Rows that are read, or held by a cluster, in parts.
+    """Rows that are read, or held by a cluster, in parts."""
 
-    Attributes
-    ----------
-    parts : Parts of Block
-        Created again in each pass, because functions may change a block in place.
-    n_rows : int
-    kept : Parts of Block or None
-        The same blocks, persisted for repeated passes.
-    """
-
-    parts: Parts[Block]
+    parts: Parts[Block]  # created again in each pass, because functions may change a block in place
     n_rows: int
-    kept: Parts[Block] | None = None
+    kept: Parts[Block] | None = None  # the same blocks, persisted for repeated passes
 
     def reduce(self, kernel: Callable[[Block], R], merge: Callable[[Any, Any], Any] = add_sums) -> R:
         """Merge the results of ``kernel`` for each nonempty block, in one pass."""

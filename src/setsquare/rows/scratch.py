@@ -41,23 +41,12 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True, weakref_slot=True)
 class Store:
-    """An unnamed temporary file, which the operating system deletes when it is closed.
-
-    Attributes
-    ----------
-    folder : str or None
-    file : file or None
-        Opened for the first block.
-    blocks : list of Stored or None
-        In the order of the rows, once all are written.
-    is_full : bool
-        Whether the disk had no room for them.
-    """
+    """An unnamed temporary file, which the operating system deletes when it is closed."""
 
     folder: str | None = None
-    file: IO[bytes] | None = None
-    blocks: list[Stored] | None = None
-    is_full: bool = False
+    file: IO[bytes] | None = None  # opened for the first block
+    blocks: list[Stored] | None = None  # in the order of the rows, once all are written
+    is_full: bool = False  # whether the disk had no room for them
     _checked: int = 0
     _lock: Any = field(default_factory=Lock, repr=False)
 

@@ -253,13 +253,13 @@ def _pool(
     return np.where(new, 0, codes), count
 
 
-def _listed(columns: Sequence[Levels], new: BoolArray, most: int = 5) -> str:
+def _listed(columns: Sequence[Levels], new: BoolArray) -> str:
     cells, counts = np.unique(np.stack([c.codes[new] for c in columns]), axis=1, return_counts=True)
     written = [
         f"'{','.join(_name(c, i) for c, i in zip(columns, cell, strict=True))}' ({count})"
-        for cell, count in zip(cells.T[:most], counts, strict=False)
+        for cell, count in zip(cells.T[:5], counts, strict=False)
     ]
-    return ", ".join(written) + (", …" if len(counts) > most else "")
+    return ", ".join(written) + (", …" if len(counts) > 5 else "")
 
 
 def _name(column: Levels, code: Any) -> str:

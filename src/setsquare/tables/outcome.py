@@ -23,29 +23,15 @@ MANY_CLASSES = 100
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Summary of the values that a family is guessed from.
-
-    Attributes
-    ----------
-    low, high : float
-        Range of the numbers.
-    n_levels : int or None
-        Number of distinct values; None if they were not counted.
-    is_text, is_whole : bool
-        Whether the values are labels; whether all are whole numbers.
-    n_columns : int
-        Number of columns of class probabilities.
-    lowest_prediction : float
-        Smallest prediction of an outcome.
-    """
+    """Summary of the values that a family is guessed from."""
 
     low: float = np.nan
     high: float = np.nan
-    n_levels: int | None = None
-    is_text: bool = False
-    is_whole: bool = False
-    n_columns: int = 1
-    lowest_prediction: float = np.inf
+    n_levels: int | None = None  # distinct values; None if they were not counted
+    is_text: bool = False  # whether the values are labels
+    is_whole: bool = False  # whether all are whole numbers
+    n_columns: int = 1  # of class probabilities
+    lowest_prediction: float = np.inf  # of an outcome
 
 
 def guess_family(
@@ -53,13 +39,8 @@ def guess_family(
 ) -> tuple[str, str]:
     """Guess a family, and give the reason; every guess in the library is made here.
 
-    Parameters
-    ----------
-    values : Values
-    of : {"outcome", "predictions"}
-        An outcome is drawn from the family. Predictions are its means, which can be any positive number for counts.
-    counts : bool
-        Whether whole numbers from 0 may be read as counts, whose family has a log link.
+    An outcome is drawn from the family; predictions are its means, which can be any positive number for counts. With
+    ``counts=False``, whole numbers from 0 are not read as counts, whose family has a log link.
 
     Examples
     --------
@@ -105,18 +86,8 @@ def read_family(
 ) -> Guess:
     """Guess the family of an outcome by its values, or check the one that was asked for.
 
-    Two classes are binomial, even where the multinomial family was asked for.
-
-    Parameters
-    ----------
-    outcome : ndarray of shape (n,)
-    asked : Family, optional
-    name : str
-        Name of the outcome in messages.
-    n_columns, lowest_prediction
-        As in :class:`Values`.
-    is_category : bool
-        Whether the type of the column says that it holds groups.
+    Two classes are binomial, even where the multinomial family was asked for. ``outcome`` is (n,), ``name`` its name in
+    messages; ``is_category`` means that the type of the column says that it holds groups.
 
     Examples
     --------
@@ -191,14 +162,6 @@ def positive_class(
 
     It is the class that was asked for; else 1, True or "yes"; else the class that a column of predictions is named
     after; else `otherwise`, for models whose own order of classes decides. If none of these applies, it is refused.
-
-    Parameters
-    ----------
-    classes : sequence of two str
-    asked : object, optional
-    columns : sequence of str
-        Names of columns with the probability of a class.
-    otherwise : str, optional
 
     Examples
     --------

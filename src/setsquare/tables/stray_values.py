@@ -15,12 +15,7 @@ _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 
 
 def stray_values(values: Sequence[object]) -> list[str]:
-    """Values that keep a text column from being numeric; empty if all values are numbers, or many are not.
-
-    Parameters
-    ----------
-    values : sequence
-        The distinct values of the column.
+    """Distinct values that keep a text column from being numeric; empty if all are numbers, or many are not.
 
     Examples
     --------
@@ -39,17 +34,8 @@ def stray_values(values: Sequence[object]) -> list[str]:
     return strays if 3 * len(strays) < len(values) else []
 
 
-def refuse_strays(column: str, counts: Mapping[object, int], *, groups: bool = True) -> None:
-    """Refuse a text column that is numeric except for a few values, and name these.
-
-    Parameters
-    ----------
-    column : str
-        Name of the column in the message, such as ``Column 'age'``.
-    counts : mapping of value to number of rows
-    groups : bool
-        Whether the message suggests to read the values as groups.
-    """
+def refuse_strays(column: str, counts: Mapping[object, int]) -> None:
+    """Refuse a text column (``Column 'age'``) that is numeric except for a few values, given the rows of each value."""
     strays = stray_values(list(counts))
     if not strays:
         return
@@ -57,9 +43,8 @@ def refuse_strays(column: str, counts: Mapping[object, int], *, groups: bool = T
     listed = ", ".join(repr(value) for value in strays[:5]) + (", …" if len(strays) > 5 else "")
     text = (
         "{column} holds numbers but for {strays} ({rows}), and would be read as text with {count} groups: correct "
-        "these values (leave them empty where they mean missing)"
+        "these values (leave them empty where they mean missing), or {groups} if it holds groups."
     )
-    text += ", or {groups} if it holds groups." if groups else "."
     lines = f"{rows} row{'' if rows == 1 else 's'}"
     raise InputError(
         Note("stray-values", text, column=column, strays=listed, rows=lines, count=len(counts), groups=AS_GROUPS)

@@ -33,30 +33,15 @@ FEW_VALUES = 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Summary of one column over some rows.
-
-    Attributes
-    ----------
-    n, n_missing : int
-    total : float
-        Sum of the numbers.
-    counts : mapping of level to int, or None
-        None for a numeric column.
-    declared : tuple of levels
-        The order that the column declares, if any.
-    values : frozenset of float or None
-        Distinct numbers, where they were asked for and are few.
-    is_category : bool
-        Whether the type of the column, and not only the text in it, makes it categorical.
-    """
+    """Summary of one column over some rows."""
 
     n: int
     n_missing: int
-    total: float = 0.0
-    counts: Mapping[Level, int] | None = None
-    declared: tuple[Level, ...] = ()
-    values: frozenset[float] | None = None
-    is_category: bool = False
+    total: float = 0.0  # sum of the numbers
+    counts: Mapping[Level, int] | None = None  # None for a numeric column
+    declared: tuple[Level, ...] = ()  # the order that the column declares, if any
+    values: frozenset[float] | None = None  # distinct numbers, where they were asked for and are few
+    is_category: bool = False  # whether the type of the column, and not only the text in it, makes it categorical
 
     @property
     def is_blank(self) -> bool:
