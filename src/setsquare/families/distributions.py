@@ -73,33 +73,31 @@ class Family:
 
     def row_losses(self, y: Array, eta: Array) -> Three:
         """Negative log-likelihood of each row without constants, and its first two derivatives in ``eta``."""
-        if self.own_loss is not None:
-            return self.own_loss(y, eta)
-        return self._canonical_losses(y, eta, *self.activation.evaluate(eta)[:3])
+        return self._evaluate(y, eta)[0]
 
-    def _canonical_losses(self, y: Array, eta: Array, H: Array, h: Array, slope: Array) -> Three:
+    def _evaluate(self, y: Array, eta: Array) -> tuple[Three, Three]:
+        """Loss, slope and curvature of each row; ``h``, ``h'`` and ``h''``."""
+        H, h, dh, d2h = self.activation.evaluate(eta)
+        if self.own_loss is not None:
+            return self.own_loss(y, eta), (h, dh, d2h)
         loss = H - y * eta
         if self.activation.domain[1] < np.inf:
             loss = np.where(np.isnan(loss), np.inf, loss)
-        return loss, h - y, slope
+        return (loss, h - y, dh), (h, dh, d2h)
 
     def terms(self, y: Array, eta: Array, v: Array) -> RowTerms:
         """Contribution of each row to the objective; ``v = Q @ lam`` holds the multipliers per row; all are (n, k)."""
         if self.is_vector:
             return softmax_terms(y, eta, v)
-        y, eta, v = y[:, 0], eta[:, 0], v[:, 0]
-        H, h, dh, d2h = self.activation.evaluate(eta)
-        own_loss = self.own_loss
-        loss, slope, curvature = self._canonical_losses(y, eta, H, h, dh) if own_loss is None else own_loss(y, eta)
-        return RowTerms(loss, slope[:, None], (curvature + d2h * v)[:, None, None], h[:, None], dh[:, None, None])
+        (loss, slope, curvature), (h, dh, d2h) = self._evaluate(y[:, 0], eta[:, 0])
+        curvature = (curvature + d2h * v[:, 0])[:, None, None]
+        return RowTerms(loss, slope[:, None], curvature, h[:, None], dh[:, None, None])
 
     def value_terms(self, y: Array, eta: Array) -> tuple[Array, Array]:
         """Loss (n,) and mean (n, k) only, for a line search."""
         if self.is_vector:
             return softmax_values(y, eta)
-        y, eta = y[:, 0], eta[:, 0]
-        H, h, dh, _ = self.activation.evaluate(eta)
-        loss = self._canonical_losses(y, eta, H, h, dh)[0] if self.own_loss is None else self.own_loss(y, eta)[0]
+        (loss, _, _), (h, _, _) = self._evaluate(y[:, 0], eta[:, 0])
         return loss, h[:, None]
 
     def deviance(self, y: Array, mu: Array, weight: Array | None = None) -> float:

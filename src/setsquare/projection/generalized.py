@@ -256,7 +256,8 @@ def _minimise(sums: Callable[[Array, Index], _ProblemState], m: int, d: int, max
         better = _is_better(state, trial, slope)
         B[:, active] += np.where(better, step, 0.0)
         damping[active] = _next_damping(state, damping[active], step, better)
-        state = _ProblemState(*(_choose(better, new, old) for new, old in zip(trial, state, strict=True)))
+        by_unit = [better[:, None, None] if part.ndim == 3 else better for part in state]
+        state = _ProblemState(*map(np.where, by_unit, trial, state))
     return _Minimum(B, residual, converged, n_iter)
 
 
@@ -282,7 +283,3 @@ def _next_damping(state: _ProblemState, damping: Array, step: Array, better: Boo
     first = np.linalg.norm(state.gradient, axis=0) / length
     eased = np.where(damping > 1e-3 * first, damping / 8.0, 0.0)
     return np.where(better, eased, np.maximum(4.0 * damping, first))
-
-
-def _choose(better: BoolArray, new: Array, old: Array) -> Array:
-    return np.where(better[:, None, None] if new.ndim == 3 else better, new, old)

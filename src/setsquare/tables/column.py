@@ -16,7 +16,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.notes import Note, Option
 from setsquare.tables.frame import Frame, is_sparse, open_table
 from setsquare.tables.stray_values import stray_values
-from setsquare.tables.validation import refuse_no_rows
+from setsquare.tables.validation import is_missing, refuse_no_rows
 
 #: A level as plain data, fit for JSON; None stands for "missing" where that is a level of its own.
 Level: TypeAlias = str | int | float | bool | None
@@ -261,7 +261,7 @@ def _from_objects(values: np.ndarray[Any, Any], name: str) -> Column:
         distinct = list(dict.fromkeys(items))
     except TypeError as error:
         raise _uncodable(name, "object") from error
-    present = [value for value in distinct if not _is_missing(value)]
+    present = [value for value in distinct if not is_missing(value)]
     kinds = {_kind(of) for of in set(map(type, items))} - {None}
     if not any(isinstance(value, Real | Decimal) for value in present):
         kinds.discard("number")
@@ -275,9 +275,9 @@ def _from_objects(values: np.ndarray[Any, Any], name: str) -> Column:
     position = {value: i for i, value in enumerate(distinct)}
     codes = np.fromiter(map(position.__getitem__, items), dtype=np.int64, count=len(items))
     if kinds == {"number"}:
-        return Numbers(np.array([np.nan if _is_missing(v) else float(v) for v in distinct])[codes])
+        return Numbers(np.array([np.nan if is_missing(v) else float(v) for v in distinct])[codes])
     rank = {value: i for i, value in enumerate(sorted(present))}
-    recode = np.array([-1 if _is_missing(v) else rank[v] for v in distinct], dtype=np.int64)
+    recode = np.array([-1 if is_missing(v) else rank[v] for v in distinct], dtype=np.int64)
     return Levels(recode[codes], tuple(_plain(value) for value in rank))
 
 
@@ -289,10 +289,6 @@ def _kind(of: type) -> str | None:
     if issubclass(of, bool | np.bool_):
         return "boolean"
     return "number" if issubclass(of, Real | Decimal) else of.__name__
-
-
-def _is_missing(value: Any) -> bool:
-    return _kind(type(value)) is None or (isinstance(value, Real | Decimal) and value != value)
 
 
 def _plain(level: Any) -> Level:

@@ -187,7 +187,11 @@ def check_column(name: str, names: Sequence[str]) -> None:
     >>> check_column("age", ["age", "sex"])
     """
     if name not in names:
-        raise InputError(f"There is no column {name!r}; {_nearest(name, names)}")
+        if close := difflib.get_close_matches(name, names, n=3):
+            hint = f"did you mean {' or '.join(map(repr, close))}?"
+        else:
+            hint = f"the table has {', '.join(map(repr, names[:8]))}{', …' if len(names) > 8 else ''}"
+        raise InputError(f"There is no column {name!r}; {hint}")
 
 
 def _as_narwhals(table: Table) -> nw.DataFrame[Any] | None:
@@ -249,14 +253,6 @@ def _refuse_duplicates(names: Sequence[str]) -> None:
     twice = [repr(name) for name, count in Counter(names).items() if count > 1]
     if twice:
         raise InputError(f"Column names must be unique, but {', '.join(twice)} occurs more than once; rename.")
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=3)
-    if close:
-        return "did you mean " + " or ".join(repr(match) for match in close) + "?"
-    more = ", …" if len(names) > 8 else ""
-    return "the table has " + ", ".join(repr(other) for other in names[:8]) + more
 
 
 def backend_of(*tables: Any) -> str:
