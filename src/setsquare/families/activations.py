@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from setsquare._typing import Array
 
@@ -88,11 +88,6 @@ def softplus(eta: Array) -> Array:
     """``log(1 + exp(eta))``, accurate for any ``eta``."""
     positive: Array = np.maximum(eta, 0.0)
     return positive + np.log1p(np.exp(-np.abs(eta)))
-
-
-def _logit(mu: Array) -> Array:
-    with np.errstate(divide="ignore"):
-        return np.log(mu) - np.log1p(-mu)
 
 
 def exp(eta: Array) -> Array:
@@ -176,7 +171,7 @@ def _negative_binomial_link(theta: float, mu: Array) -> Array:
 
 
 IDENTITY = Activation("identity", _identity, inverse=np.positive)
-SIGMOID = Activation("sigmoid", _sigmoid, inverse=_logit, range=(0.0, 1.0))
+SIGMOID = Activation("sigmoid", _sigmoid, inverse=logit, range=(0.0, 1.0))
 EXP = Activation("exp", _exp, inverse=_log, range=(0.0, np.inf))
 RELU = Activation("relu", _relu, inverse=None, range=(0.0, np.inf))
 TANH = Activation("tanh", _tanh, inverse=np.arctanh, range=(-1.0, 1.0))

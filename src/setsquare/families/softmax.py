@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import helmert
 
 from setsquare._typing import Array
 from setsquare.families.activations import log_sum_exp, softmax
@@ -24,8 +26,11 @@ class RowTerms(NamedTuple):
     mean_slope: Array
 
 
+@cache
 def contrasts(n_classes: int) -> Array:
     """Orthonormal contrasts, (classes, classes - 1); the softmax depends only on differences of its inputs.
+
+    Helmert's: each class against the mean of the earlier classes.
 
     Examples
     --------
@@ -33,10 +38,8 @@ def contrasts(n_classes: int) -> Array:
     >>> bool(np.allclose(C.T @ C, np.eye(2)) and np.allclose(C.sum(0), 0))
     True
     """
-    C = np.zeros((n_classes, n_classes - 1))
-    for j in range(1, n_classes):  # Helmert: class j against the mean of the earlier classes
-        C[:j, j - 1] = -1.0 / np.sqrt(j * (j + 1.0))
-        C[j, j - 1] = j / np.sqrt(j * (j + 1.0))
+    C = np.ascontiguousarray(-helmert(n_classes).T)
+    C.flags.writeable = False  # every caller gets the same array
     return C
 
 

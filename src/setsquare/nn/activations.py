@@ -10,15 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-class Terms(NamedTuple):
-    """Column sums of ``H(u)`` and ``h(u)²``, both (d,); ``h(u)`` and ``h'(u)``, both (n, d)."""
-
-    value: Tensor
-    square: Tensor
-    out: Tensor
-    slope: Tensor
-
-
 class Activation(NamedTuple):
     """An increasing function ``h``, its antiderivative ``H`` and its slope."""
 
@@ -26,14 +17,17 @@ class Activation(NamedTuple):
     h: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
 
-    def terms(self, u: Tensor, spare: Tensor) -> Terms:
-        """Return everything that a Newton step needs; ``u`` and ``spare`` may be overwritten."""
+    def terms(self, u: Tensor, spare: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return what a Newton step needs; ``u`` and ``spare`` may be overwritten.
+
+        These are the column sums of ``H(u)`` and ``h(u)²``, both (d,), and ``h(u)`` and ``h'(u)``, both (n, d).
+        """
         if self.h is torch.relu:
             out = u.relu_()
             square = torch.mul(out, out, out=spare).sum(0)
-            return Terms(0.5 * square, square, out, torch.sign(out, out=spare))
+            return 0.5 * square, square, out, torch.sign(out, out=spare)
         out = self.h(u)
-        return Terms(self.H(u).sum(0), torch.mul(out, out, out=spare).sum(0), out, self.slope(u))
+        return self.H(u).sum(0), torch.mul(out, out, out=spare).sum(0), out, self.slope(u)
 
     def times_slope(self, g: Tensor, u: Tensor, out: Tensor) -> Tensor:
         """Write ``g h'(u)`` to ``out``, which may be ``g`` or ``u`` itself."""

@@ -79,11 +79,11 @@ def row_sums(eta: Tensor, D: Tensor, B: Tensor, h: Activation) -> Tensor:
     for start in range(0, n, k):
         rows = slice(start, start + k)
         u, spare = memory[:, : len(eta[rows])]
-        terms = h.terms(torch.addmm(eta[rows], D[rows], beta, alpha=-1.0, out=u), spare)
-        total[0] += terms.value
-        total[1] += terms.square
-        total[2 : 2 + m].addmm_(D[rows].T, terms.out)
-        total[2 + m :].addmm_(P[rows].T, terms.slope)
+        value, square, out, slope = h.terms(torch.addmm(eta[rows], D[rows], beta, alpha=-1.0, out=u), spare)
+        total[0] += value
+        total[1] += square
+        total[2 : 2 + m].addmm_(D[rows].T, out)
+        total[2 + m :].addmm_(P[rows].T, slope)
     return total.to(B.dtype)
 
 

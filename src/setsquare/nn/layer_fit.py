@@ -102,17 +102,14 @@ def fit_layer(
         return {name: fitter.fit(name) for name in names}
 
 
+@dataclass(slots=True)
 class _Fitter:
-    def __init__(
-        self,
-        model: nn.Module,
-        loader: Iterable[Any],
-        forward: Callable[[nn.Module, Any], Any],
-        max_passes: int,
-        names: list[str],
-    ) -> None:
-        self.model, self.loader, self.forward, self.max_passes = model, loader, forward, max_passes
-        self.names, self.n_passes = names, 0
+    model: nn.Module
+    loader: Iterable[Any]
+    forward: Callable[[nn.Module, Any], Any]
+    max_passes: int
+    names: list[str]
+    n_passes: int = 0
 
     def fit(self, name: str) -> LayerFit:
         layer = self.model.get_submodule(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,22 +25,22 @@ from setsquare.tables.validation import check_same_rows
 SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
+@dataclass
 class OutputCollector:
     """Collects the units of a layer, batch by batch; arguments as in :func:`~setsquare.nn.audit_layer`."""
 
-    def __init__(
-        self,
-        layer: str,
-        output: int | str | None = None,
-        batch_dim: int = 0,
-        pool: int | tuple[int, ...] | Callable[[Tensor], Tensor] | None = None,
-        max_values: int = 100_000_000,
-    ) -> None:
-        self.layer, self.output, self.batch_dim, self.pool, self.max_values = layer, output, batch_dim, pool, max_values
-        name, _, number = layer.rpartition("#")
-        self.name, self.call = (name, int(number)) if name and number.isdecimal() else (layer, 1)
-        self.n_calls, self.n_values = 0, 0
-        self.parts: list[np.ndarray[Any, Any]] = []
+    layer: str
+    output: int | str | None
+    batch_dim: int
+    pool: int | tuple[int, ...] | Callable[[Tensor], Tensor] | None
+    max_values: int
+    n_calls: int = 0
+    n_values: int = 0
+    parts: list[np.ndarray[Any, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        name, _, number = self.layer.rpartition("#")
+        self.name, self.call = (name, int(number)) if name and number.isdecimal() else (self.layer, 1)
 
     def take(self, out: Any) -> None:
         """Store the output of the layer, if this is the requested call."""

@@ -110,13 +110,12 @@ class GeneralizedProjector:
         with single_threaded_blas(), np.errstate(invalid="ignore", over="ignore"):
             if h.name == "softmax":  # one joint problem, in contrasts because only differences matter
                 C = contrasts(d)
-                found = _minimise(
+                B, residual, converged, n_iter = _minimise(
                     partial(_softmax_sums, units @ C, Q, w, mean @ C), (1 + basis.rank) * (d - 1), 1, max_iter
                 )
-                B = found.B.reshape(1 + basis.rank, d - 1) @ C.T
-                return cls(basis, h, B, np.repeat(found.residual, d), np.repeat(found.converged, d), found.n_iter)
-            found = _minimise(partial(_unit_sums, units, Q, w, h, mean), 1 + basis.rank, d, max_iter)
-        return cls(basis, h, *found)
+                B = B.reshape(1 + basis.rank, d - 1) @ C.T
+                return cls(basis, h, B, np.repeat(residual, d), np.repeat(converged, d), n_iter)
+            return cls(basis, h, *_minimise(partial(_unit_sums, units, Q, w, h, mean), 1 + basis.rank, d, max_iter))
 
     def apply(self, eta: Array, X: Array) -> Array:
         """Corrected pre-activations, in the shape of ``eta`` (n, ...)."""
@@ -137,13 +136,6 @@ def _check_reach(h: Activation, units: Array) -> None:
             f"The pre-activations range from {units.min():g} to {units.max():g}, where {h.name} has no finite value: "
             "subtract a constant from all of them, or check their scale."
         )
-
-
-class _Minimum(NamedTuple):
-    B: Array
-    residual: Array
-    converged: BoolArray
-    n_iter: int
 
 
 class _ProblemState(NamedTuple):
@@ -231,10 +223,13 @@ def _softmax_sums(scores: Array, Q: Array, w: Array, mean: Array, B: Array, _: I
     return _ProblemState(total + pull, gradient.reshape(-1, 1), hessian, np.abs(total) + np.abs(pull), *sizes)
 
 
-def _minimise(sums: Callable[[Array, Index], _ProblemState], m: int, d: int, max_iter: int) -> _Minimum:
+def _minimise(
+    sums: Callable[[Array, Index], _ProblemState], m: int, d: int, max_iter: int
+) -> tuple[Array, Array, BoolArray, int]:
     """Minimise d convex functions by Newton steps, with Levenberg-Marquardt damping where a step fails.
 
-    Each problem has its own damping; problems that have converged are skipped.
+    Each problem has its own damping; problems that have converged are skipped. Returns the solution (m, d), the
+    remaining correlation (d,), whether each converged (d,), and the number of steps.
     """
     B, damping = np.zeros((m, d)), np.zeros(d)
     residual, converged = np.full(d, np.inf), np.zeros(d, dtype=bool)
@@ -258,7 +253,7 @@ def _minimise(sums: Callable[[Array, Index], _ProblemState], m: int, d: int, max
         damping[active] = _next_damping(state, damping[active], step, better)
         by_unit = [better[:, None, None] if part.ndim == 3 else better for part in state]
         state = _ProblemState(*map(np.where, by_unit, trial, state))
-    return _Minimum(B, residual, converged, n_iter)
+    return B, residual, converged, n_iter
 
 
 def _damped_step(state: _ProblemState, damping: Array) -> tuple[Array, Array]:
