@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -75,9 +74,7 @@ class Blinded(nn.Module):
         self._install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._remove()
         if not self._depth:
             self.protected = None

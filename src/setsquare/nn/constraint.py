@@ -13,16 +13,15 @@ units hardly vary, as the predictions of an untrained network do: the noise outw
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from setsquare.errors import InputError
 from setsquare.nn.distributed import sum_over_processes
 from setsquare.nn.functional import check_n_protected, flatten, read_protected, refuse_missing
-from setsquare.nn.moments import MIN_EIGENVALUE, in_double
+from setsquare.nn.moments import MIN_EIGENVALUE, DoubleModule
 from setsquare.tables.validation import check_choice
 
 Method: TypeAlias = Literal["augmented_lagrangian", "mdmm"]
@@ -33,7 +32,7 @@ RATES = {"augmented_lagrangian": 0.25, "mdmm": 50.0}
 MIN_SPREAD = 0.01
 
 
-class OrthogonalityConstraint(nn.Module):
+class OrthogonalityConstraint(DoubleModule):
     """Penalty that drives the covariance of any output of a network with the protected columns to zero.
 
     Add ``constraint(activations, protected)`` to the loss of each batch: predictions, activations, or activations
@@ -258,10 +257,6 @@ class OrthogonalityConstraint(nn.Module):
         # Not in place: the backward pass still needs the old tensor.
         slope = c.square().sum() if self.method == "mdmm" else c
         self.multipliers = self.multipliers + rate * slope
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OrthogonalityConstraint:
-        super()._apply(in_double(fn), recurse)  # type: ignore[no-untyped-call]
-        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         saved = state_dict.get(prefix + "mean")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,19 @@ PAST = 10
 MIN_EIGENVALUE = 1e-10
 
 
-class RunningMoments(nn.Module):
+class DoubleModule(nn.Module):
+    """A module whose buffers stay in double precision: ``model.half()`` must not round moments."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
+class RunningMoments(DoubleModule):
     """Means of products of the design ``D = [1, (X - anchor) / scale]`` with itself and with the units (n, d).
 
     Anchor and scale are the mean and standard deviation of the first batch, so that no digits are lost however far a
@@ -136,10 +148,6 @@ class RunningMoments(nn.Module):
         self.rows.copy_(torch.where(finite, rows, self.rows))
         self.skipped.add_((~finite).to(self.skipped.dtype))
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RunningMoments:
-        super()._apply(in_double(fn), recurse)  # type: ignore[no-untyped-call]
-        return self
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         for name, buffer in self.named_buffers(recurse=False):  # shapes depend on the batches seen
             if prefix + name in state_dict:
@@ -188,13 +196,3 @@ class LinearCorrection(torch.autograd.Function):
         (G,) = gradients
         lam = ctx.weight * (M @ sum_over_processes((D.T @ G).to(M.dtype)))
         return torch.addmm(G, D, lam.to(D.dtype), alpha=-1.0), None, None, None, None
-
-
-def in_double(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Apply only the device change of ``fn``: ``model.half()`` must not round moments."""
-
-    def move(tensor: Tensor) -> Tensor:
-        moved = fn(tensor)
-        return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-    return move

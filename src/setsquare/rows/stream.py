@@ -104,8 +104,7 @@ class Stream:
         source: Source = self.data
         return replace(self, data=source.keep(self.names))
 
-    def __getitem__(self, columns: str | Sequence[str]) -> Stream:
-        return self.select(columns)
+    __getitem__ = select
 
     def __iter__(self) -> Iterator[Table]:
         for table in self.parts():
