@@ -86,15 +86,13 @@ def generalized_project_out(
     with torch.autocast(pre.device.type, enabled=False):
         Q = _basis(X, X.new_full((n,), 1.0 / n))
         D = torch.cat([torch.ones_like(Q[:, :1]), Q], dim=1)
-        m, rows, one = D.shape[1], D.new_tensor(float(n)), D.new_tensor(1.0)
-        D = D.to(eta.dtype)
+        m, D = D.shape[1], D.to(eta.dtype)
         with torch.no_grad():
-            nothing = X.new_zeros(m, m, d)
             target = h.h(eta).mean(0).to(X.dtype)
-            prior = Prior(one, D.mean(0).to(X.dtype), target, X.new_ones(m), nothing, nothing[0])
+            prior = Prior(1.0, D.mean(0).to(X.dtype), target, X.new_ones(m))
             eps = torch.finfo(eta.dtype).eps
             found = minimise(
-                lambda B: assemble(row_sums(eta, D, B, h), rows, B, prior),
+                lambda B: assemble(row_sums(eta, D, B, h), n, B, prior),
                 X.new_zeros(m, d),
                 prior,
                 eps=eps,
@@ -104,7 +102,7 @@ def generalized_project_out(
             )
         _check_converged(found.converged, found.residual, strict)
         corrected, _ = ImplicitCorrection.apply(  # type: ignore[no-untyped-call]
-            eta, found.B, D, rows, one, prior.centre, nothing, activation, False
+            eta, found.B, D, n, prior.share, prior.centre, None, activation, False
         )
     result: Tensor = corrected.to(pre.dtype).reshape(pre.shape)
     return result
