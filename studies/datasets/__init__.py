@@ -1,5 +1,4 @@
-"""Data sets that only the study uses: embeddings of faces and chest X-rays, movies, coloured digits,
-and drawn images of two groups.
+"""Data sets that only the study uses: embeddings of faces and chest X-rays, movies, coloured digits, two groups.
 
 Their files are looked up and checked like those of :mod:`setsquare.datasets`.
 """
