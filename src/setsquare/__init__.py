@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from setsquare._lazy import names_by_module
+
 if TYPE_CHECKING:
     from setsquare import auditing, datasets, errors, families, nn, projection, report, tables
 
@@ -33,27 +35,6 @@ if TYPE_CHECKING:
     from setsquare.rows import Stream
     from setsquare.storage import load, save
 
-_HOME = {
-    "AuditResult": "setsquare.auditing",
-    "Comparison": "setsquare.auditing",
-    "LinearOrthogonalizer": "setsquare.estimators",
-    "OrthogonalGLMClassifier": "setsquare.estimators",
-    "OrthogonalGLMRegressor": "setsquare.estimators",
-    "PredictionOrthogonalizer": "setsquare.estimators",
-    "PrincipalComponents": "setsquare.estimators",
-    "ProbeResult": "setsquare.auditing",
-    "Problem": "setsquare.glm",
-    "Solution": "setsquare.glm",
-    "Stream": "setsquare.rows",
-    "audit": "setsquare.auditing",
-    "audit_correction": "setsquare.auditing",
-    "audit_model": "setsquare.auditing",
-    "compare": "setsquare.auditing",
-    "load": "setsquare.storage",
-    "probe": "setsquare.auditing",
-    "save": "setsquare.storage",
-    "solve": "setsquare.glm",
-}
 _MODULES = ("auditing", "datasets", "tables", "errors", "families", "nn", "projection", "report")
 
 __all__ = [
@@ -87,14 +68,37 @@ __all__ = [
 ]
 
 
+_find = names_by_module(
+    __name__,
+    {
+        "auditing": (
+            "AuditResult",
+            "Comparison",
+            "ProbeResult",
+            "audit",
+            "audit_correction",
+            "audit_model",
+            "compare",
+            "probe",
+        ),
+        "estimators": (
+            "LinearOrthogonalizer",
+            "OrthogonalGLMClassifier",
+            "OrthogonalGLMRegressor",
+            "PredictionOrthogonalizer",
+            "PrincipalComponents",
+        ),
+        "glm": ("Problem", "Solution", "solve"),
+        "rows": ("Stream",),
+        "storage": ("load", "save"),
+    },
+)
+
+
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
     if name == "__version__":
         return import_module("importlib.metadata").version("setsquare")
-    if name in _MODULES:
-        return import_module(f"setsquare.{name}")
-    raise AttributeError(f"module 'setsquare' has no attribute {name!r}")
+    return import_module(f"setsquare.{name}") if name in _MODULES else _find(name)
 
 
 def __dir__() -> list[str]:

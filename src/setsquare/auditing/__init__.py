@@ -8,22 +8,27 @@ columns from representations; ``compare`` compares several predictions. Each eva
 
 from __future__ import annotations
 
-from setsquare.auditing.audit_corrections import audit_correction
-from setsquare.auditing.audit_models import audit_model
-from setsquare.auditing.audit_predictions import audit
-from setsquare.auditing.certificate import Certificate
-from setsquare.auditing.comparison.compare import Comparison, compare
-from setsquare.auditing.comparison.performance import Interval, Metric, difference, interval, performance
-from setsquare.auditing.confound_leakage import ConfoundLeakage
-from setsquare.auditing.evaluations.forest import forest_importances, forest_r2
-from setsquare.auditing.evaluations.glm import fit_glm
-from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, benjamini_hochberg, holm
-from setsquare.auditing.evaluations.tensor import EffectMap, unit_correlations
-from setsquare.auditing.probes.probe import probe
-from setsquare.auditing.probes.result import ProbeResult
-from setsquare.auditing.protected import Protected
-from setsquare.auditing.result import AuditResult
-from setsquare.auditing.verdict import Limits, Verdict
+from typing import TYPE_CHECKING
+
+from setsquare._lazy import names_by_module
+
+if TYPE_CHECKING:
+    from setsquare.auditing.audit_corrections import audit_correction
+    from setsquare.auditing.audit_models import audit_model
+    from setsquare.auditing.audit_predictions import audit
+    from setsquare.auditing.certificate import Certificate
+    from setsquare.auditing.comparison.compare import Comparison, compare
+    from setsquare.auditing.comparison.performance import Interval, Metric, difference, interval, performance
+    from setsquare.auditing.confound_leakage import ConfoundLeakage
+    from setsquare.auditing.evaluations.forest import forest_importances, forest_r2
+    from setsquare.auditing.evaluations.glm import fit_glm
+    from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, benjamini_hochberg, holm
+    from setsquare.auditing.evaluations.tensor import EffectMap, unit_correlations
+    from setsquare.auditing.probes.probe import probe
+    from setsquare.auditing.probes.result import ProbeResult
+    from setsquare.auditing.protected import Protected
+    from setsquare.auditing.result import AuditResult
+    from setsquare.auditing.verdict import Limits, Verdict
 
 __all__ = [
     "AuditResult",
@@ -55,3 +60,24 @@ __all__ = [
     "probe",
     "unit_correlations",
 ]
+__getattr__ = names_by_module(
+    __name__,
+    {
+        "audit_corrections": ("audit_correction",),
+        "audit_models": ("audit_model",),
+        "audit_predictions": ("audit",),
+        "certificate": ("Certificate",),
+        "comparison.compare": ("Comparison", "compare"),
+        "comparison.performance": ("Interval", "Metric", "difference", "interval", "performance"),
+        "confound_leakage": ("ConfoundLeakage",),
+        "evaluations.forest": ("forest_importances", "forest_r2"),
+        "evaluations.glm": ("fit_glm",),
+        "evaluations.records": ("Effect", "Evaluation", "Test", "benjamini_hochberg", "holm"),
+        "evaluations.tensor": ("EffectMap", "unit_correlations"),
+        "probes.probe": ("probe",),
+        "probes.result": ("ProbeResult",),
+        "protected": ("Protected",),
+        "result": ("AuditResult",),
+        "verdict": ("Limits", "Verdict"),
+    },
+)

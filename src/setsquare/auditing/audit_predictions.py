@@ -19,7 +19,6 @@ from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.score import sample_of
 from setsquare.auditing.evaluations.shape import evaluate_shape
 from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
-from setsquare.auditing.open_stream import open_stream, refuse_in_memory
 from setsquare.auditing.predictions import Raw, Subject, check_mean, open_predictions, read_predictions
 from setsquare.auditing.protected import Protected, note_constant, note_left_out, reference_groups
 from setsquare.auditing.result import AuditResult
@@ -148,6 +147,8 @@ def audit(
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
+        from setsquare.auditing.open_stream import open_stream, refuse_in_memory  # brings scikit-learn
+
         asked = None if family is None else make_family(family)
         refuse_in_memory(predictions, protected, names, cluster, classes)
         subject, columns, learned, notes = open_stream(

@@ -6,12 +6,13 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv, feather, parquet
 
-from setsquare.cli.files import Source, open_source
-from setsquare.cli.roles import resolve
+from setsquare.cli.files import Source, open_source, resolve
 from setsquare.cli.terminal import Screen, as_option_of_fit, collected_warnings, phrase, working
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.estimators import PredictionOrthogonalizer
@@ -19,9 +20,6 @@ from setsquare.estimators.glm import OrthogonalGLM
 from setsquare.notes import message
 from setsquare.storage import check_targets, load, write_files
 from setsquare.tables import Categorical, Cells, Design
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def apply(file: str, model: Path, predictions: Path | None, keep: Sequence[str], quiet: bool) -> int:
@@ -46,8 +44,6 @@ def apply(file: str, model: Path, predictions: Path | None, keep: Sequence[str],
 
 def predict_table(model: Any, source: Source, keep: Sequence[str]) -> pa.Table:
     """Predictions for the rows of a file, next to the columns to keep."""
-    import pyarrow as pa
-
     kept = resolve(source, {"keep": keep})["keep"]
     designs = _designs(model)
     needed = [name for design in designs for name in design.columns]
@@ -105,8 +101,6 @@ def _text_columns(design: Design) -> list[str]:
 
 def render_table(table: pa.Table, path: Path) -> bytes:
     """Bytes of a table in the format of its file name: Parquet, Feather, or else CSV."""
-    from pyarrow import csv, feather, parquet
-
     stream = io.BytesIO()
     if path.suffix == ".parquet":
         parquet.write_table(table, stream)

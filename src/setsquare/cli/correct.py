@@ -18,10 +18,8 @@ from setsquare.auditing.audit_models import predict_held_out
 from setsquare.auditing.cross_validated import audit_held_out
 from setsquare.auditing.held_out import HeldOut
 from setsquare.cli.apply import predict_table, render_table
-from setsquare.cli.files import Source, open_source
-from setsquare.cli.output import check_outputs, render_results
-from setsquare.cli.roles import is_category, read_roles, resolve, values
-from setsquare.cli.shared_options import Options
+from setsquare.cli.files import Source, is_category, open_source, read_roles, resolve, values
+from setsquare.cli.options import Options, check_outputs, render_results
 from setsquare.cli.terminal import Screen, collected_warnings, working
 from setsquare.document import Headline
 from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning

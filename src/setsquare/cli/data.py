@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from setsquare._extras import require
+import pyarrow as pa
+
 from setsquare.cli.apply import render_table
 from setsquare.cli.terminal import Screen, working
 from setsquare.datasets import available, describe, load, names
@@ -43,9 +44,6 @@ def fetch_set(name: str, output: Path | None, quiet: bool) -> int:
     with working(f"Fetching {info.name}", quiet=quiet):
         places = [str(locate(file)) for file in info.files] or ["inside scikit-learn"]
         if output is not None:
-            require("Writing tables needs", "pyarrow")
-            import pyarrow as pa
-
             table = pa.Table.from_pandas(load(info.name).table, preserve_index=False)
             write_files({output: render_table(table, output)})
     screen.say(f"{info.name}: {info.title}.")

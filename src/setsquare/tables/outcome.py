@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 import numpy as np
-from sklearn.utils.validation import column_or_1d
 
 from setsquare.errors import InputError
 from setsquare.families import Family, family
@@ -125,6 +124,8 @@ def read_outcome(y: Any, n_rows: int) -> Any:
     """Outcome of an estimator as one column without missing values."""
     if y is None:
         raise InputError("The estimator requires y to be passed, but the target y is None.")
+    from sklearn.utils.validation import column_or_1d  # heavy, and an audit does not need it
+
     y = column_or_1d(y, warn=True)
     if y.dtype.kind == "O":
         refuse_missing_outcome(sum(map(is_missing, y)))

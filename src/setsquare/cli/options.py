@@ -1,10 +1,22 @@
-"""Options that the commands with an audit share."""
+"""Options that the commands with an audit share, and the files that they ask for."""
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from setsquare._extras import require
+from setsquare.storage import check_targets
+
+if TYPE_CHECKING:
+    from setsquare.auditing import AuditResult, Comparison
+    from setsquare.cli.files import Source
+    from setsquare.document import Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +62,37 @@ class Options:
     def outputs(self) -> list[Path]:
         """Files to write."""
         return [path for path in (self.html, self.json) if path is not None]
+
+
+def check_outputs(options: Options, *inputs: str | None, more: Sequence[Path | None] = ()) -> None:
+    """Say before any work what cannot be written here."""
+    paths = [path for path in (*options.outputs, *more) if path is not None]
+    check_targets(paths, [Path(name) for name in inputs if name not in (None, "-")])
+    if options.html is not None:
+        require("A report page needs", "jinja2")
+
+
+def render_results(
+    options: Options,
+    source: Source,
+    found: AuditResult | Comparison,
+    page: Callable[..., Document],
+    more: dict[str, Any] | None = None,
+) -> dict[Path, bytes]:
+    """Contents of the files that were asked for; `page` makes the document, `more` are further entries of the JSON."""
+    from setsquare.document import plain
+
+    contents: dict[Path, bytes] = {}
+    data = {"file": source.name, "sha256": source.sha256}
+    if options.html is not None:
+        contents[options.html] = page(command=command_line(), data=data).to_html().encode()
+    if options.json is not None:
+        tree = {"command": command_line(), "data": data, **found.to_dict(), **(more or {})}
+        text = json.dumps(plain(tree), ensure_ascii=False, indent=2, allow_nan=False)
+        contents[options.json] = f"{text}\n".encode()
+    return contents
+
+
+def command_line() -> str:
+    """The command as it was given."""
+    return shlex.join(["setsquare", *sys.argv[1:]])
