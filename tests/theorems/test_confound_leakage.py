@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from setsquare import datasets, tables
-from setsquare.auditing.confound_leakage import confound_leakage
+from setsquare.auditing.audit_corrections import confound_leakage
 from setsquare.projection import Projector
 
 

@@ -16,9 +16,8 @@ from setsquare._typing import Array
 from setsquare.auditing.audit_models import predict_held_out
 from setsquare.auditing.cross_fit import corrected_p, mutual_scores, variances
 from setsquare.auditing.fold_bounds import scale_error
-from setsquare.auditing.held_out import as_numbers
+from setsquare.auditing.held_out import as_numbers, determines
 from setsquare.auditing.protected import Protected
-from setsquare.auditing.protected_in_features import determines
 
 N, N_SAMPLES = 200, 80
 #: More false alarms than this happen in one of a thousand runs where 5 % are promised.

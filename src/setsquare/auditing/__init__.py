@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 from setsquare._lazy import names_by_module
 
 if TYPE_CHECKING:
-    from setsquare.auditing.audit_corrections import audit_correction
+    from setsquare.auditing.audit_corrections import ConfoundLeakage, audit_correction
     from setsquare.auditing.audit_models import audit_model
     from setsquare.auditing.audit_predictions import audit
     from setsquare.auditing.certificate import Certificate
     from setsquare.auditing.comparison.compare import Comparison, compare
     from setsquare.auditing.comparison.performance import Interval, Metric, difference, interval, performance
-    from setsquare.auditing.confound_leakage import ConfoundLeakage
     from setsquare.auditing.evaluations.forest import forest_importances, forest_r2
     from setsquare.auditing.evaluations.glm import fit_glm
     from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, benjamini_hochberg, holm
@@ -63,13 +62,12 @@ __all__ = [
 __getattr__ = names_by_module(
     __name__,
     {
-        "audit_corrections": ("audit_correction",),
+        "audit_corrections": ("ConfoundLeakage", "audit_correction"),
         "audit_models": ("audit_model",),
         "audit_predictions": ("audit",),
         "certificate": ("Certificate",),
         "comparison.compare": ("Comparison", "compare"),
         "comparison.performance": ("Interval", "Metric", "difference", "interval", "performance"),
-        "confound_leakage": ("ConfoundLeakage",),
         "evaluations.forest": ("forest_importances", "forest_r2"),
         "evaluations.glm": ("fit_glm",),
         "evaluations.records": ("Effect", "Evaluation", "Test", "benjamini_hochberg", "holm"),

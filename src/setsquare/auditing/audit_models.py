@@ -17,8 +17,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 from setsquare import tables
 from setsquare._typing import Array, Table
 from setsquare.auditing.audit_predictions import audit
-from setsquare.auditing.cross_validated import audit_held_out
-from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers
+from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers, audit_held_out
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import IN_SAMPLE
 from setsquare.errors import InputError

@@ -10,11 +10,9 @@ import numpy as np
 
 from setsquare import tables
 from setsquare._typing import Array, BoolArray, IntArray, Table
-from setsquare.auditing.certificate import certify
-from setsquare.auditing.conclusion import Settings, conclude_audit, nothing_to_leak
+from setsquare.auditing.certificate import Certificate, certify
 from setsquare.auditing.evaluations.covariance import KINDS
 from setsquare.auditing.evaluations.glm import Fit, evaluate_glm
-from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED
 from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.score import sample_of
 from setsquare.auditing.evaluations.shape import evaluate_shape
@@ -22,12 +20,12 @@ from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
 from setsquare.auditing.predictions import Raw, Subject, check_mean, open_predictions, read_predictions
 from setsquare.auditing.protected import Protected, note_constant, note_left_out, reference_groups
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.verdict import Limits
+from setsquare.auditing.verdict import Limits, Verdict, is_tautology, judge
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.glm.outcome_summary import OutcomeSummary
-from setsquare.notes import Note
+from setsquare.notes import Note, Option
 from setsquare.rows import Stream
 from setsquare.tables import Design
 from setsquare.tables.frame import backend_of, dense
@@ -41,22 +39,21 @@ from setsquare.tables.validation import (
     read_weight,
 )
 
+#: Evaluation models with permutation tests, by name; :mod:`setsquare.auditing.evaluations.nonlinear` has them.
+PERMUTATION_BASED = ("relu", "relu without intercept", "forest", "independence")
 EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Weights and clusters of the rows, or None."""
+class Settings:
+    """How an audit is done; see :func:`audit`."""
 
-    weight: Array | None
-    cluster: IntArray | None
-
-    def take(self, keep: BoolArray) -> Rows:
-        """Return those of some rows."""
-        return Rows(
-            None if self.weight is None else self.weight[keep],
-            None if self.cluster is None else np.unique(self.cluster[keep], return_inverse=True)[1],
-        )
+    vcov: str
+    confidence: float
+    limits: Limits
+    n_permutations: int
+    max_rows: int | None
+    seed: int
 
 
 def audit(
@@ -146,29 +143,22 @@ def audit(
     settings = Settings(vcov, confidence, limits, n_permutations, max_rows, random_state)
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
+    backend = "pandas"
+    reading: dict[str, Any] = {"coding": coding, "reference": reference, "missing": missing}
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
         from setsquare.auditing.open_stream import open_stream, refuse_in_memory  # brings scikit-learn
 
-        asked = None if family is None else make_family(family)
         refuse_in_memory(predictions, protected, names, cluster, classes)
-        subject, columns, learned, notes = open_stream(
-            predictions, protected, sample_weight, asked, coding, reference, missing
-        )
-        result = _audit(subject, columns, notes, names, settings)
-        return replace(
-            result, setting=setting, is_weighted=sample_weight is not None, references=reference_groups(learned)
-        )
-    raw = open_predictions(predictions, classes)
-    check_same_rows("The predictions have", raw.n_rows, "the protected columns have", tables.n_rows(protected))
-    for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
-        check_alignment(protected, values, what)
-    rows = Rows(read_weight(sample_weight, raw.n_rows), cluster_numbers(cluster, raw.n_rows))
-    raw, columns, learned, notes = _complete(raw, protected, rows, coding, reference, missing)
-    subject = read_predictions(raw, family, positive)
+        asked = None if family is None else make_family(family)
+        subject, columns, learned, notes = open_stream(predictions, protected, sample_weight, asked, **reading)
+    else:
+        backend = backend_of(protected, predictions)
+        raw, columns, learned, notes = _complete(predictions, protected, classes, sample_weight, cluster, reading)
+        subject = read_predictions(raw, family, positive)
     return replace(
         _audit(subject, columns, notes, names, settings),
         setting=setting,
-        backend=backend_of(protected, predictions),
+        backend=backend,
         positive=subject.positive,
         is_clustered=cluster is not None,
         is_weighted=sample_weight is not None,
@@ -222,32 +212,45 @@ def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
 
 
 def _complete(
-    raw: Raw,
+    predictions: Any,
     protected: Table,
-    rows: Rows,
-    coding: Any,
-    reference: Mapping[str, Any] | None,
-    missing: Any,
+    classes: Sequence[Any] | None,
+    sample_weight: Any,
+    cluster: Any,
+    reading: Mapping[str, Any],
 ) -> tuple[Raw, Protected, Design, tuple[Note, ...]]:
-    """Code the protected columns, and drop incomplete rows on request."""
+    """Read predictions and protected columns of the same rows; incomplete rows are dropped on request."""
+    raw = open_predictions(predictions, classes)
     n = raw.n_rows
-    keep = np.ones(n, dtype=bool) if rows.weight is None else rows.weight > 0.0  # rows with weight 0 are not audited
-    if missing == "drop":
+    check_same_rows("The predictions have", n, "the protected columns have", tables.n_rows(protected))
+    for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
+        check_alignment(protected, values, what)
+    weight, codes = read_weight(sample_weight, n), cluster_numbers(cluster, n)
+    keep = np.ones(n, dtype=bool) if weight is None else weight > 0.0  # rows with weight 0 are not audited
+    if reading["missing"] == "drop":
         keep &= ~raw.missing
         if not keep.any():
             raise MissingValuesError("Every prediction is missing: there is nothing to audit.")
-        known = tables.learn(protected, coding=coding, reference=reference, missing=missing).apply(protected).keep
-        keep &= True if known is None else known
-    notes: tuple[Note, ...] = ()
+    raw.take(keep).check_complete()
+    keep, columns, learned = code_protected(protected, weight, codes, keep, reading)
+    notes = note_left_out(n - columns.n_rows, n)
+    return raw.take(keep), columns, learned, (*notes, *note_constant(learned, bool(columns.varies.any())))
+
+
+def code_protected(
+    protected: Table, weight: Array | None, cluster: IntArray | None, keep: BoolArray, reading: Mapping[str, Any]
+) -> tuple[BoolArray, Protected, Design]:
+    """Code the protected columns of the rows to `keep`, which must be complete if missing values are dropped."""
+    if reading.get("missing") == "drop":
+        known = tables.learn(protected, **reading).apply(protected).keep
+        keep = keep if known is None else keep & known
     if not keep.all():
-        raw, rows, protected = raw.take(keep), rows.take(keep), tables.filter_rows(protected, keep)
-        notes = note_left_out(n - raw.n_rows, n)
-    raw.check_complete()
-    learned = tables.learn(protected, coding=coding, reference=reference, missing=missing)
+        protected = tables.filter_rows(protected, keep)
+        weight = None if weight is None else weight[keep]
+        cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
+    learned = tables.learn(protected, **reading)
     encoded = learned.apply(protected)
-    columns = Protected(dense(encoded.values), encoded.names, encoded.sources, rows.weight, rows.cluster)
-    notes += note_constant(learned, bool(columns.varies.any()))
-    return raw, columns, learned, notes
+    return keep, Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster), learned
 
 
 def _audit(
@@ -257,8 +260,18 @@ def _audit(
     if n < p + 3:
         raise InputError(f"Too few rows ({n}) for {p} protected column(s): pass at least three more rows than columns.")
     names = _check_subject(subject, names)
-    blank = nothing_to_leak(n, p, settings.confidence, subject.family)
-    blank = replace(blank, notes=(*notes, *subject.notes))
+    blank = AuditResult(
+        verdict=Verdict.NONE,
+        reason="Every prediction is the same, so nothing can leak.",
+        evaluations=(),
+        certificate=Certificate(n, p, settings.confidence, 0.0, 0.0, "", ()),
+        setting="",
+        glm=subject.family,
+        n=n,
+        n_protected=p,
+        confidence=settings.confidence,
+        notes=(*notes, *subject.notes),
+    )
     if subject.is_constant:
         return blank
     evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
@@ -267,7 +280,24 @@ def _audit(
         robust = "HC3" if protected.cluster is None else "cluster"
         fit = evaluate_glm(subject.predictions, protected, subject.family, vcov=robust)[1]
     bounds = certify(subject.predictions, protected, subject.family, fit, settings.confidence)
-    return conclude_audit(blank, evaluations, bounds, settings, protected, effect_map=effect_map)
+    return decide(
+        replace(
+            blank,
+            limits=settings.limits,
+            evaluations=evaluations,
+            certificate=bounds,
+            notes=(*blank.notes, *_cautions(evaluations, protected, bounds, settings)),
+            effect_map=effect_map,
+        )
+    )
+
+
+def decide(result: AuditResult) -> AuditResult:
+    """Verdict, reason and findings from the tests and bounds of a result."""
+    decision = judge(result.evaluations, result.certificate, confidence=result.confidence, limits=result.limits)
+    return replace(
+        result, verdict=decision.verdict, reason=decision.reason, found=decision.found, members=decision.members
+    )
 
 
 def _evaluate(
@@ -285,7 +315,9 @@ def _evaluate(
             sample = sample_of(y if isinstance(y, OutcomeSummary) else tested.part(y), tested)
             found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, confidence)
         elif name in PERMUTATION_BASED:
-            found = PERMUTATION_BASED[name](
+            from setsquare.auditing.evaluations import nonlinear  # brings scikit-learn
+
+            found = nonlinear.PERMUTATION_BASED[name](
                 subject.values, protected, rng=rng, n_permutations=settings.n_permutations, max_rows=settings.max_rows
             )
         elif subject.shape:
@@ -307,3 +339,40 @@ def _evaluate(
             fit = own if name == "glm" else fit
         evaluations.append(found)
     return tuple(evaluations), fit, effect_map
+
+
+def _cautions(
+    evaluations: tuple[Evaluation, ...], protected: Protected, bounds: Certificate, settings: Settings
+) -> tuple[Note, ...]:
+    notes = []
+    factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
+    if factor * len(evaluations) > (1.0 - settings.confidence) * (settings.n_permutations + 1):
+        text = (
+            "With {count} permutations no p-value can be significant after adjustment for this many tests: raise "
+            "n_permutations."
+        )
+        notes.append(Note("few-permutations", text, severity="warning", count=settings.n_permutations))
+    if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
+        text = "Standard errors in the effect map are HC3, not {vcov}."
+        notes.append(Note("effect-map-errors", text, vcov=settings.vcov))
+    blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
+    listed = ", ".join(blind)
+    if blind and protected.cluster is not None:
+        text = "The permutation test(s) of {tests} ignore the clusters."
+        notes.append(Note("clusters-ignored", text, severity="caution", tests=listed))
+    if any(name != "tensor" for name in blind) and protected.weight is not None:
+        text = "The permutation test(s) of {tests} ignore the weights."
+        notes.append(Note("weights-ignored", text, severity="caution", tests=listed))
+    if is_tautology(bounds):
+        text = (
+            "The predictions are orthogonal to these columns up to rounding: they were corrected on these same rows. "
+            "New rows can differ: audit held-out predictions."
+        )
+        notes.append(Note("corrected-rows", text, severity="warning"))
+    if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
+        text = (
+            "Model-based standard errors are meant for observed outcomes. For predictions they are far too large, "
+            "and the test hardly ever rejects. They are the paper's; use {robust} to find a leak."
+        )
+        notes.append(Note("model-based-errors", text, severity="warning", robust=Option("vcov", "HC3")))
+    return tuple(notes)

@@ -1,20 +1,35 @@
-"""Held-out predictions of several models, one per fold, and the mean prediction of each model.
+"""Audit of held-out predictions from several folds, with corrections for cross-validation.
 
 The mean of a model's predictions depends on the outcomes that it was fitted to. Where a fold has many rows of a group,
 the training rows of its model have few: the means of the models move against the held-out rows, and pooled predictions
 depend on the protected columns although no model does. The mean prediction of each model on its training rows is
 therefore subtracted. This also works for folds of a single row, and keeps the differences between folds that the
 features explain.
+
+A model may also be fitted to a protected column that the audit receives as a separate table: the column may still be
+among the features, renamed, recoded, or as a linear combination of others. :func:`determines` compares values.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
+from sklearn.utils import _safe_indexing
 
-from setsquare._typing import Array
+from setsquare import tables
+from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare.auditing.audit_predictions import audit, cluster_numbers, code_protected, decide
+from setsquare.auditing.cross_fit import allow_for_mutual_scores, mutual_scores
+from setsquare.auditing.fold_bounds import allow_for_fit
+from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
+from setsquare.auditing.protected import Protected
+from setsquare.auditing.result import AuditResult
+from setsquare.notes import Note
+from setsquare.tables.validation import read_weight
 
 #: Means that differ less than this, relative to the standard deviation within folds, are not subtracted.
 SAME = 0.02
@@ -92,3 +107,190 @@ def as_numbers(values: Any, classes: Any) -> Array:
         return array.reshape(len(array), -1).astype(np.float64)
     except (TypeError, ValueError):
         return np.zeros((len(array), 0))
+
+
+#: Note for models that were fitted to the protected columns.
+CANCEL = Note(
+    "folds-cancel",
+    "The models were fitted to the protected columns. Cross-validation then understates the correlation on new rows; "
+    "the bounds correct for this.",
+)
+
+
+def audit_held_out(
+    held: HeldOut,
+    y: Any,
+    protected: Table,
+    *,
+    told: bool,
+    features: Any = None,
+    sample_weight: Any = None,
+    **options: Any,
+) -> AuditResult:
+    """Audit held-out predictions; `options` are those of :func:`audit`.
+
+    Parameters
+    ----------
+    held : HeldOut
+    y : array of n values
+        The outcome that the models were fitted to.
+    protected : table of n rows
+    told : bool
+        Whether the models were fitted to the protected columns; see :mod:`setsquare.auditing.fold_bounds`.
+    features : table of n rows, optional
+        Features of the models; where they determine a protected column, the models were fitted to it.
+    sample_weight : array of n values, optional
+    """
+    known = np.unique(np.asarray(y))
+    if held.classes is not None and held.predictions.ndim == 1 and len(known) == 2:
+        options = {"positive": known[1]} | options  # for labels, too, the second class is positive, as in scikit-learn
+    result = _audit(held, protected, sample_weight, options)
+    if not result.evaluations:
+        return result  # constant predictions
+    n = tables.n_rows(protected)
+    weight, cluster = read_weight(sample_weight, n), cluster_numbers(options.get("cluster"), n)
+    keep = np.ones(n, dtype=bool) if weight is None else weight > 0.0
+    reading = {name: value for name, value in options.items() if name in ("coding", "reference", "missing")}
+    keep, coded, _ = code_protected(protected, weight, cluster, keep, reading)
+    outcome = as_numbers(y, held.classes)[keep]
+    if outcome.shape[1] and np.isfinite(outcome).all() and held.numbers.shape[1]:
+        predictions = (held.numbers - held.means)[keep]
+        result = allow_for_mutual_scores(result, mutual_scores(outcome, np.nan_to_num(predictions), coded))
+    if told or (features is not None and _are_known(features, keep, coded, options.get("random_state", 0))):
+        bounds = allow_for_fit(result.certificate, held.growth, coded.basis.rank)
+        result = replace(result, certificate=bounds, notes=(*result.notes, CANCEL))
+    return decide(result)
+
+
+def _audit(held: HeldOut, protected: Table, sample_weight: Any, options: Mapping[str, Any]) -> AuditResult:
+    """Audit the predictions, minus the means of the models where they differ."""
+    values = held.audited()
+    options = dict(options)
+    if np.ndim(values) == 2 and held.classes is not None:
+        options = {"classes": held.classes} | options
+    if values is held.predictions:
+        return audit(values, protected, sample_weight=sample_weight, **options)
+    # The family is that of the original predictions: subtracting a mean does not change it.
+    raw = open_predictions(held.predictions, held.classes if held.predictions.ndim == 2 else None)
+    subject = read_predictions(raw.take(~raw.missing), options.pop("family", None), options.get("positive"))
+    if np.ndim(values) == 1:
+        options.pop("positive", None)  # no longer labels or class probabilities
+    result = audit(values, protected, subject.family, sample_weight=sample_weight, **options)
+    result = replace(result, positive=subject.positive)
+    return replace(result, notes=(*subject.notes, *(note for note in result.notes if note.code != OUTSIDE)))
+
+
+def _are_known(features: Any, keep: BoolArray, coded: Protected, seed: int) -> bool:
+    rows = features if keep.all() else _safe_indexing(features, np.flatnonzero(keep))
+    return determines(rows, coded.values, np.random.default_rng(seed))
+
+
+#: Number of rows compared; more of them for many features.
+COMPARED = 2000
+#: With more features than this, only single columns are compared, and only up to scale.
+WIDE = 1000
+#: Share of a column's variance that is attributed to rounding.
+ROUNDING = 1e-8
+
+
+def determines(Z: Any, X: Array, rng: np.random.Generator) -> bool:
+    """Whether a protected column is a function of one feature, or a linear combination of several.
+
+    Parameters
+    ----------
+    Z : dataframe, array, sparse matrix or list of n rows
+        Features.
+    X : ndarray of shape (n, p)
+        Coded protected columns.
+    rng : Generator
+        Chooses the rows that are compared.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> Z = rng.normal(size=(100, 3))
+    >>> x = (rng.random(100) < 0.4).astype(float)
+    >>> determines(Z, x[:, None], rng), determines(np.column_stack([Z, Z[:, 0] - 2.0 * x]), x[:, None], rng)
+    (False, True)
+    """
+    n = len(X)
+    m = min(n, max(COMPARED, 3 * _width(Z)) if _width(Z) <= WIDE else COMPARED)
+    rows = np.sort(rng.choice(n, m, replace=False)) if m < n else np.arange(n)
+    X = X[rows] - X[rows].mean(axis=0)
+    size = np.linalg.norm(X, axis=0)
+    X = X[:, size > 0.0] / size[size > 0.0]
+    if not X.shape[1]:
+        return False
+    part = _safe_indexing(Z, rows)
+    if _width(Z) > WIDE or hasattr(part, "tocsr"):
+        return _resembles(part if hasattr(part, "tocsr") else _matrix(part), X)
+    numbers: list[Array] = []
+    for codes, values in _columns(part, m):
+        if codes is not None and _is_function(codes, X):
+            return True
+        numbers += [] if values is None else [values]
+    return bool(numbers) and _combines(np.column_stack(numbers), X)
+
+
+def _width(Z: Any) -> int:
+    shape = np.shape(Z) if not hasattr(Z, "shape") else Z.shape
+    return int(np.prod(shape[1:])) if len(shape) > 1 else 1
+
+
+def _matrix(part: Any) -> Array:
+    """Wide features as numbers; columns that are not numeric are skipped."""
+    try:
+        values = np.asarray(part, dtype=np.float64).reshape(len(part), -1)
+    except (TypeError, ValueError):
+        return np.zeros((len(part), 0))
+    return np.asarray(values[:, np.isfinite(values).all(axis=0)])
+
+
+def _resembles(F: Any, X: Array) -> bool:
+    """Whether some column of the features, dense or sparse, is one of ``X`` in other units."""
+    squares = F.multiply(F) if hasattr(F, "tocsr") else F * F
+    mean, square = (np.asarray(part.mean(axis=0)).ravel() for part in (F, squares))
+    spread = np.maximum(square - mean**2, 0.0)
+    varies = spread > 1e-12 * square
+    if not varies.any():
+        return False
+    size = np.sqrt(len(X) * np.where(varies, spread, np.inf))
+    correlation = np.asarray(F.T @ X) / size[:, None]
+    return bool((1.0 - correlation**2).min() < ROUNDING)
+
+
+def _columns(part: Any, m: int) -> Iterator[tuple[IntArray | None, Array | None]]:
+    """Level codes of each feature with few levels, and the values of each numeric feature."""
+    frame = nw.from_native(part, eager_only=True, allow_series=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        columns = [frame[:, j].to_numpy() for j in range(frame.shape[1])]
+    else:
+        columns = list(np.asarray(part).reshape(m, -1).T)
+    for column in columns:
+        values: Array | None
+        try:
+            values = np.asarray(column, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = None
+        levels, codes = np.unique(column.astype(str) if values is None else values, return_inverse=True)
+        few = 1 < len(levels) <= max(2, m // 10)
+        yield (codes if few else None), (values if values is not None and np.isfinite(values).all() else None)
+
+
+def _is_function(codes: IntArray, X: Array) -> bool:
+    """Whether rows with the same level always have the same value of some protected column."""
+    first = np.unique(codes, return_index=True)[1]
+    return bool((np.abs(X - X[first[codes]]).max(axis=0) == 0.0).any())
+
+
+def _combines(F: Array, X: Array) -> bool:
+    """Whether a linear combination of the features is a column of ``X``."""
+    F = F - F.mean(axis=0)
+    size = np.linalg.norm(F, axis=0)
+    F = F[:, size > 0.0] / size[size > 0.0]
+    if not F.shape[1]:
+        return False
+    if 2 * F.shape[1] > len(X):  # this many features can fit any column
+        return bool((1.0 - (F.T @ X) ** 2).min() < ROUNDING)
+    left = X - F @ np.linalg.lstsq(F, X, rcond=1e-12)[0]
+    return bool((left**2).sum(axis=0).min() < ROUNDING)

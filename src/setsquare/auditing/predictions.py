@@ -114,7 +114,7 @@ class Raw:
 
     def take(self, keep: BoolArray) -> Raw:
         """Return some of the rows."""
-        return replace(self, array=self.array[keep], missing=self.missing[keep])
+        return self if keep.all() else replace(self, array=self.array[keep], missing=self.missing[keep])
 
     def check_complete(self) -> None:
         """Refuse missing values."""

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError, Parameter
 
 from setsquare import __version__
-from setsquare.cli.options import Options
+from setsquare.cli.options import AuditedColumns, Family, Options
 from setsquare.cli.terminal import clean, phrase
 from setsquare.errors import InputError, SetsquareError
 from setsquare.notes import message
@@ -32,23 +32,13 @@ datasets = app.command(App(name="data", help="Data sets that the library can loa
 #: A CSV, Parquet or Feather file; "-" is standard input.
 File = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Shared = Annotated[Options, Parameter(name="*")]
-Family = Literal["gaussian", "binomial", "multinomial", "poisson", "gamma", "tweedie", "negative_binomial"]
+Columns = Annotated[AuditedColumns, Parameter(name="*")]
 DEFAULTS = Options()
 
 
 @app.command
 def audit(
-    file: File,
-    /,
-    *,
-    predictions: list[str],
-    protected: list[str],
-    outcome: str | None = None,
-    cluster: str | None = None,
-    weight: str | None = None,
-    family: Family | None = None,
-    positive: str | None = None,
-    options: Shared = DEFAULTS,
+    file: File, /, *, predictions: list[str], columns: Columns, outcome: str | None = None, options: Shared = DEFAULTS
 ) -> int:
     """Audit predictions: whether they depend on protected columns, how strongly, and how certain that is.
 
@@ -58,39 +48,17 @@ def audit(
         CSV, Parquet or Feather; "-" is standard input.
     predictions
         Column of predictions; several, comma-separated, for the probabilities of classes.
-    protected
-        Columns that the predictions must not depend on, comma-separated.
     outcome
         Outcome column; with it the audit also reports accuracy and calibration.
-    cluster
-        Cluster column, for example the patient; gives cluster-robust standard errors.
-    weight
-        Column of sample weights.
-    family
-        Family of the predictions; guessed by default.
-    positive
-        The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that the
-        column of predictions is named after.
     """
     from setsquare.cli import audit as auditing
 
-    request = auditing.Request(predictions, protected, outcome, cluster, weight, family, positive)
-    return auditing.audit(file, request, options)
+    return auditing.audit(file, predictions, outcome, columns, options)
 
 
 @app.command
 def compare(
-    file: File,
-    /,
-    *,
-    predictions: list[str],
-    protected: list[str],
-    outcome: str,
-    cluster: str | None = None,
-    weight: str | None = None,
-    family: Family | None = None,
-    positive: str | None = None,
-    options: Shared = DEFAULTS,
+    file: File, /, *, predictions: list[str], columns: Columns, outcome: str, options: Shared = DEFAULTS
 ) -> int:
     """Compare predictions of the same outcome: what they leak, and how accurate they are.
 
@@ -100,24 +68,12 @@ def compare(
         CSV, Parquet or Feather; "-" is standard input.
     predictions
         Columns of predictions, comma-separated; the others are compared with the first.
-    protected
-        Columns that the predictions must not depend on, comma-separated.
     outcome
         Outcome column.
-    cluster
-        Cluster column, for example the patient; gives cluster-robust standard errors.
-    weight
-        Column of sample weights.
-    family
-        Family of outcome and predictions; guessed from the outcome by default.
-    positive
-        The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that a column
-        of predictions is named after.
     """
     from setsquare.cli import audit as auditing
 
-    request = auditing.Request(predictions, protected, outcome, cluster, weight, family, positive)
-    return auditing.compare(file, request, options)
+    return auditing.audit(file, predictions, outcome, columns, options, several=True)
 
 
 @app.command

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from setsquare.cli.files import Source, decoded, open_source, read_roles, series, values
-from setsquare.cli.options import Options, check_outputs, render_results
+import pyarrow as pa
+
+from setsquare.cli.files import decoded, open_source, read_roles, series, values
+from setsquare.cli.options import AuditedColumns, Options, check_outputs, render_results
 from setsquare.cli.terminal import Screen, working
 from setsquare.storage import write_files
 
@@ -17,52 +19,47 @@ if TYPE_CHECKING:
     from setsquare.notes import Note
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Names of the columns of a file by role, and what was asked for beside them."""
-
-    predictions: Sequence[str]
-    protected: Sequence[str]
-    outcome: str | None = None
-    cluster: str | None = None
-    weight: str | None = None
-    family: str | None = None
-    positive: str | None = None
-
-
-def audit(file: str, request: Request, options: Options) -> int:
-    """Audit one set of predictions; several columns are probabilities of classes."""
-    return _run(file, request, options, several=False)
-
-
-def compare(file: str, request: Request, options: Options) -> int:
-    """Compare several sets of predictions, one column each."""
-    return _run(file, request, options, several=True)
-
-
-def _run(file: str, request: Request, options: Options, *, several: bool) -> int:
+def audit(
+    file: str,
+    predictions: Sequence[str],
+    outcome: str | None,
+    columns: AuditedColumns,
+    options: Options,
+    *,
+    several: bool = False,
+) -> int:
+    """Audit one set of predictions, whose columns are probabilities of classes; or compare several, one column each."""
     check_outputs(options, file)
     with working(f"Reading {file}", quiet=options.quiet) as say:
         source = open_source(file)
-        predictions, protected, outcome, rows, notes = _read(source, request, options)
+        table, roles, notes = read_roles(
+            source,
+            {
+                "predictions": predictions,
+                "protected": columns.protected,
+                "outcome": outcome,
+                "cluster": columns.cluster,
+                "weight": columns.weight,
+            },
+            options,
+        )
         say("Comparing" if several else "Auditing")
-        names = predictions.column_names
-        columns = {name: predictions.column(name) for name in names}
-        given = columns if several or len(names) == 1 else {", ".join(names): predictions}
-        asked = {"family": request.family, **rows, **options.audit}
+        protected = table.select(roles["protected"])
+        given = _predictions(table, roles["predictions"], several=several)
+        cluster, weight = (values(table.column(roles[r][0])) if roles[r] else None for r in ("cluster", "weight"))
+        rows = {"cluster": cluster, "sample_weight": weight, "positive": columns.positive}
+        asked = {"family": columns.family, **rows, **options.audit}
         found: AuditResult | Comparison
         page: Callable[..., Document]
         if outcome is None:
-            (values,) = given.values()
-            found, page = _audit(values, protected, asked, rows, notes)
+            found, page = _audit(next(iter(given.values())), protected, asked, rows, notes)
             audits = [found]
         else:
-            found, page = _compare(given, outcome, protected, asked, notes)
+            found, page = _compare(given, series(table, roles["outcome"][0]), protected, asked, notes)
             audits = [side.audit for side in found.sides]
-            if not several:
-                audits = [replace(audits[0], notes=(*found.notes, *audits[0].notes))]
         say("Writing")
-        more = None if several else audits[0].to_dict()
+        first = audits[0] if outcome is None else replace(audits[0], notes=(*found.notes, *audits[0].notes))
+        more = None if several else first.to_dict()
         write_files(render_results(options, source, found, page, more))
     screen, document = Screen(), found.document().brief()
     for each in document.verdicts:
@@ -73,17 +70,10 @@ def _run(file: str, request: Request, options: Options, *, several: bool) -> int
     return int(options.fail_on_leak and any(one.is_leak for one in audits))
 
 
-def _read(source: Source, request: Request, options: Options) -> tuple[Any, Any, Any, dict[str, Any], tuple[Note, ...]]:
-    """Predictions, protected columns, outcome, arguments of an audit about the rows, and notes."""
-    parts = {role: getattr(request, role) for role in ("predictions", "protected", "outcome", "cluster", "weight")}
-    table, roles, notes = read_roles(source, parts, options)
-    outcome = series(table, roles["outcome"][0]) if roles["outcome"] else None
-    cluster, weight = (values(table.column(roles[r][0])) if roles[r] else None for r in ("cluster", "weight"))
-    predictions = table.select(roles["predictions"])
-    for j, column in enumerate(predictions.columns):
-        predictions = predictions.set_column(j, roles["predictions"][j], decoded(column))
-    rows = {"cluster": cluster, "sample_weight": weight, "positive": request.positive}
-    return predictions, table.select(roles["protected"]), outcome, rows, notes
+def _predictions(table: Any, names: Sequence[str], *, several: bool) -> dict[str, Any]:
+    """Sets of predictions by name: several, or one, of which several columns are probabilities of classes."""
+    columns = {name: decoded(table.column(name)) for name in names}
+    return columns if several or len(names) == 1 else {", ".join(names): pa.table(columns)}
 
 
 def _audit(

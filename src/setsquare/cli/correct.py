@@ -15,8 +15,7 @@ from setsquare import families
 from setsquare._typing import Array
 from setsquare.auditing import Comparison, compare
 from setsquare.auditing.audit_models import predict_held_out
-from setsquare.auditing.cross_validated import audit_held_out
-from setsquare.auditing.held_out import HeldOut
+from setsquare.auditing.held_out import HeldOut, audit_held_out
 from setsquare.cli.apply import predict_table, render_table
 from setsquare.cli.files import Source, is_category, open_source, read_roles, resolve, values
 from setsquare.cli.options import Options, check_outputs, render_results

@@ -19,6 +19,26 @@ if TYPE_CHECKING:
     from setsquare.document import Document
 
 
+Family = Literal["gaussian", "binomial", "multinomial", "poisson", "gamma", "tweedie", "negative_binomial"]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedColumns:
+    """Columns of an audit beside predictions and outcome, and what is said about the predictions."""
+
+    protected: list[str]
+    """Columns that the predictions must not depend on, comma-separated."""
+    cluster: str | None = None
+    """Cluster column, for example the patient; gives cluster-robust standard errors."""
+    weight: str | None = None
+    """Column of sample weights."""
+    family: Family | None = None
+    """Family of the predictions (and the outcome); guessed by default."""
+    positive: str | None = None
+    """The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that a column of
+    predictions is named after."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options for reading columns, for the audit, and for its output."""

@@ -1,11 +1,11 @@
-"""Formats of numbers, p-values and table cells, shared by all renderers."""
+"""Formats of numbers, p-values and table cells, and colours of verdicts, shared by all renderers."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 #: Control characters, bidirectional controls and lone surrogates.
 _UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -117,3 +117,44 @@ def grid_of(table: Mapping[str, Any], show: Callable[[object], str] = visible) -
 def typed(value: Any, kind: str) -> tuple[Any, str]:
     """Value and kind of a cell: its own, or that of its column."""
     return (value["value"], value["kind"]) if isinstance(value, Mapping) else (value, kind)
+
+
+class Tone(NamedTuple):
+    """Colours of a verdict: on a light page, on a dark one, in print; its tint in a notebook; on a terminal."""
+
+    light: str
+    dark: str
+    printed: str
+    tint: str
+    terminal: str
+
+
+TONES = {
+    "leak": Tone("#9f2219", "#ff958a", "#8a1a12", "#fbeceb", "red"),
+    "none": Tone("#17633f", "#74d0a2", "#0f5132", "#eaf6f0", "green"),
+    "unsure": Tone("#7d5000", "#e6b555", "#6b4400", "#fdf4e3", "yellow"),
+}
+
+
+def tone_name(verdict: str) -> str:
+    """Name of a verdict's tone.
+
+    Examples
+    --------
+    >>> tone_name("no leak found"), tone_name("trace")
+    ('none', 'unsure')
+    """
+    return {"leak": "leak", "no leak found": "none"}.get(verdict, "unsure")
+
+
+def page_style() -> str:
+    """CSS rules of a page: light, dark and print."""
+    light, dark, printed = (
+        " ".join(f".{name} {{ color: {tone[k]}; }}" for name, tone in TONES.items()) for k in range(3)
+    )
+    return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n@media print {{ {printed} }}\n"
+
+
+def fragment_style() -> str:
+    """CSS rules of an html fragment in a notebook."""
+    return "".join(f".sq .{name}{{border-color:{t.light};background:{t.tint}}}" for name, t in TONES.items())

@@ -12,8 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from setsquare.document import figures
-from setsquare.document.formats import cell, typed, visible
-from setsquare.document.tones import page_style, tone_name
+from setsquare.document.formats import cell, page_style, tone_name, typed, visible
 
 #: Long tables that duplicate a figure; the page shows them on demand.
 FOLDED = ("levels", "calibration")

@@ -11,8 +11,7 @@ import pytest
 import setsquare as sq
 from setsquare.cli.terminal import Screen
 from setsquare.document import Document, Headline, section, table, typed
-from setsquare.document.formats import cell, grid_of, signed
-from setsquare.document.tones import TONES, page_style, tone_name
+from setsquare.document.formats import TONES, cell, grid_of, page_style, signed, tone_name
 
 N = 500
 rng = np.random.default_rng(3)

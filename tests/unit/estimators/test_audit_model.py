@@ -28,7 +28,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 import setsquare as sq
 from setsquare.auditing.audit_models import predict_held_out
-from setsquare.auditing.cross_validated import audit_held_out
+from setsquare.auditing.held_out import audit_held_out
 from setsquare.errors import InputError
 
 N = 240

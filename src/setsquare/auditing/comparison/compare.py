@@ -11,12 +11,8 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Array, Table
 from setsquare.auditing.audit_predictions import audit
-from setsquare.auditing.comparison.by_group import Sample
-from setsquare.auditing.comparison.calibration import Calibration, calibration
-from setsquare.auditing.comparison.classes import align, class_names, code_outcome
-from setsquare.auditing.comparison.performance import Interval, interval
-from setsquare.auditing.comparison.predicted_rows import PredictedRows
-from setsquare.auditing.comparison.scores import Score, score_models
+from setsquare.auditing.comparison.performance import Calibration, Interval, Score, calibration, interval, score_models
+from setsquare.auditing.comparison.predicted_rows import PredictedRows, Sample, align, class_names, code_outcome
 from setsquare.auditing.documents.assemble import assemble
 from setsquare.auditing.documents.group_sections import describe_groups
 from setsquare.auditing.predictions import LABELS, Raw, open_predictions

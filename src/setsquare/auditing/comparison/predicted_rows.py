@@ -1,4 +1,4 @@
-"""Predictions, outcome and protected columns of the same rows, for summaries by protected group."""
+"""Predictions, outcome and protected columns of the same rows; labels and probabilities of classes in one order."""
 
 from __future__ import annotations
 
@@ -8,14 +8,183 @@ from typing import Any
 
 import numpy as np
 
-from setsquare._typing import Array, BoolArray, Table
-from setsquare.auditing.comparison.by_group import Sample
-from setsquare.auditing.comparison.classes import align, class_names, code_outcome
-from setsquare.auditing.predictions import Raw, open_predictions, read_predictions
+from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare.auditing.predictions import LABELS, Raw, open_predictions, read_predictions
 from setsquare.errors import InputError
 from setsquare.families import Family
+from setsquare.notes import Note
 from setsquare.tables import n_rows
+from setsquare.tables.outcome import MANY_CLASSES, bears, class_name, positive_class, refuse_positive, refuse_text
 from setsquare.tables.validation import check_alignment, check_same_rows, read_cluster, read_weight
+
+
+def is_text(raw: Raw) -> bool:
+    """Whether the values are labels rather than numbers."""
+    return raw.array.dtype.kind in "OUSb"
+
+
+def class_names(outcome: Raw, given: Mapping[str, Raw], glm: Family, positive: object = None) -> tuple[str, ...]:
+    """Names of the classes, with the positive one of two last; None for a numeric outcome.
+
+    Parameters
+    ----------
+    outcome : Raw
+    given : mapping of name to Raw
+        Predictions; see :func:`align`.
+    glm : Family
+    positive : object, optional
+        Which of two classes is positive; see :func:`setsquare.tables.outcome.positive_class`.
+    """
+    classes = _ordered_classes(outcome, given, glm)
+    if len(classes) != 2 or glm.is_vector:
+        if positive is not None:
+            refuse_positive(positive)
+        return classes
+    single = {name: raw for name, raw in given.items() if raw.array.ndim == 1}
+    columns = [name for key, raw in single.items() if not is_text(raw) for name in (key, *raw.names)]
+    # As in scikit-learn, the second of two columns is the positive class.
+    one = positive_class(classes, positive, columns, otherwise=None if single else classes[1])
+    return next(name for name in classes if name != one), one
+
+
+def _ordered_classes(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tuple[str, ...]:
+    """Names of the classes in the order of unnamed columns of probabilities; empty for a numeric outcome."""
+    if glm.name not in ("binomial", "multinomial"):
+        if is_text(outcome):
+            refuse_text(glm)
+        return ()
+    seen = _levels(outcome)
+    if glm.name == "binomial" and not is_text(outcome) and len(seen) > 2:
+        if outcome.array.min() < 0.0 or outcome.array.max() > 1.0:
+            raise InputError(f"The outcome has {len(seen)} values; the binomial family takes two classes, or shares.")
+        return ()
+    widths = {raw.array.shape[1] for raw in given.values() if raw.array.ndim == 2}
+    if len(widths) > 1:
+        raise InputError(
+            f"The predictions have {sorted(widths)} columns: pass probabilities of the same classes in each set."
+        )
+    width = widths.pop() if widths else None
+    columns = [_named_after(raw.names, seen) for raw in given.values() if raw.names and raw.array.ndim == 2]
+    named = [names for names in columns if set(seen) <= set(names)]
+    if named:
+        return tuple(named[0]) if len(named[0]) == 2 else tuple(sorted(named[0]))
+    numbers = not is_text(outcome) and all(float(c).is_integer() and float(c) >= 0 for c in seen)
+    if numbers and (width is None or float(seen[-1]) < width):
+        top = max(int(float(c)) for c in seen) if width is None else width - 1
+        if max(top, 1) < MANY_CLASSES and (glm.is_vector or set(seen) <= {"0", "1"}):
+            return tuple(str(j) for j in range(max(top, 1) + 1))
+    labels = [_levels(raw) for raw in given.values() if raw.array.ndim == 1 and is_text(raw)]
+    union = tuple(sorted(set(seen).union(*labels)))
+    if not is_text(outcome) and set(union) == set(seen):
+        union = seen  # columns of probabilities are in numerical order: 9 before 10
+    if width is not None and width != len(seen):
+        raise InputError(
+            f"The outcome has {len(seen)} classes and the predictions {width} columns: name the columns like the "
+            "classes."
+        )
+    if width is None and glm.name == "binomial" and len(union) > 2:
+        strange = sorted(set(union) - set(seen))
+        raise InputError(f"Predicted labels {', '.join(strange)} are not among the outcomes {', '.join(seen)}.")
+    if len(union) < 2:
+        raise InputError(f"The outcome is {union[0]} in every row: there is nothing to compare.")
+    return union
+
+
+def _named_after(columns: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Map each column to the class that it is named after, or to its own name."""
+    found = []
+    for column in columns:
+        after = [name for name in classes if bears(column, name)]
+        found.append(column if column in classes or len(after) != 1 else after[0])
+    return tuple(found)
+
+
+def _column_classes(columns: tuple[str, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
+    """The class of each column of probabilities; columns without names have the order of ``predict_proba``."""
+    names = _named_after(columns, classes)
+    if sorted(names) == sorted(classes):
+        return names
+    if columns and columns != tuple(str(j) for j in range(len(columns))):
+        raise InputError(
+            f"The columns {', '.join(columns)} do not say which of the classes {', '.join(classes)} they belong to: "
+            "name them after the classes."
+        )
+    if len(classes) > 2:
+        return classes
+    try:
+        return tuple(sorted(classes, key=float))
+    except ValueError:
+        return tuple(sorted(classes))
+
+
+def _levels(raw: Raw) -> tuple[str, ...]:
+    array = raw.array
+    if array.dtype.kind in "fiu":
+        return tuple(map(class_name, np.unique(array)))
+    return tuple(sorted(set(array.astype(str).tolist())))
+
+
+def _codes(raw: Raw, classes: tuple[str, ...]) -> Array:
+    number = raw.array.dtype.kind in "fiu"
+    values, places = np.unique(raw.array if number else raw.array.astype(str), return_inverse=True)
+    names = list(map(class_name, values))
+    if strange := sorted(set(names) - set(classes)):
+        raise InputError(
+            f"The label(s) {', '.join(strange[:5])} are not among the classes {', '.join(classes)}: use one set of "
+            "labels."
+        )
+    return np.array([classes.index(name) for name in names], dtype=np.float64)[places]
+
+
+def _are_classes(raw: Raw, classes: tuple[str, ...]) -> bool:
+    """Whether numbers are class numbers rather than probabilities."""
+    try:
+        return bool(np.isin(raw.array, [float(name) for name in classes]).all())
+    except ValueError:
+        return False
+
+
+def code_outcome(outcome: Raw, classes: tuple[str, ...]) -> Array:
+    """The outcome as numbers, or as class numbers."""
+    return _codes(outcome, classes) if classes else outcome.array.astype(np.float64)
+
+
+def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple[Note, ...]]:
+    """Predictions as means, or as shares in the order of the classes."""
+    raw.check_complete()
+    if raw.array.ndim > 2:
+        raise InputError("Tensors and embeddings have no outcome to be compared with: use audit.")
+    if raw.array.ndim == 2 and raw.array.shape[1] == len(classes):
+        names = _column_classes(raw.names, classes)
+        raw = Raw(raw.array[:, [names.index(name) for name in classes]], classes, raw.missing)
+    labels = raw.array.ndim == 1 and bool(classes) and (is_text(raw) or glm.is_vector or _are_classes(raw, classes))
+    if labels:
+        codes = _codes(raw, classes)
+        note = Note(
+            LABELS, "The predictions are class labels: give probabilities where you have them.", severity="caution"
+        )
+        return (np.eye(len(classes))[codes.astype(int)] if glm.is_vector else codes), (note,)
+    subject = read_predictions(raw, glm)
+    if subject.shape:
+        raise InputError("Columns that are not class probabilities cannot be compared with an outcome: use audit.")
+    if glm.is_vector and subject.values.shape[1] < raw.array.shape[1]:
+        # A class that is never predicted can still occur in the outcome.
+        return raw.array.astype(np.float64), subject.notes
+    return subject.values, subject.notes
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Weights and clusters of the rows (or None), and the confidence level of intervals."""
+
+    weight: Array | None = None
+    cluster: IntArray | None = None
+    confidence: float = 0.95
+
+    def part(self, rows: IntArray) -> tuple[Array | None, IntArray | None]:
+        """Weights and clusters of some rows."""
+        weight = None if self.weight is None else self.weight[rows]
+        return weight, None if self.cluster is None else self.cluster[rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +282,8 @@ def _interpret(
     """Predictions as means or shares, names of the classes, and the outcome as numbers; units are not predictions."""
     if target is not None:
         classes = class_names(target, given, glm, positive)
-        return {name: _means(raw, glm, classes) for name, raw in given.items()}, classes, _outcome(target, classes)
+        return {n: align(raw, glm, classes)[0] for n, raw in given.items()}, classes, code_outcome(target, classes)
     subjects = {name: read_predictions(raw, glm, positive=positive) for name, raw in given.items()}
     if any(subject.shape for subject in subjects.values()):
         return {}, (), None
     return {name: one.values for name, one in subjects.items()}, next(iter(subjects.values())).classes, None
-
-
-def _means(raw: Raw, glm: Family, classes: tuple[str, ...]) -> Array:
-    """Predictions as means or shares; numbers are not checked for labels one by one."""
-    is_number = raw.array.ndim == 1 and raw.array.dtype.kind == "f" and not (glm.is_vector or classes)
-    return read_predictions(raw, glm).values if is_number else align(raw, glm, classes)[0]
-
-
-def _outcome(raw: Raw, classes: tuple[str, ...]) -> Array:
-    if raw.array.dtype.kind in "fiu" and classes in ((), ("0", "1")):
-        return raw.array.astype(np.float64)
-    return code_outcome(raw, classes)

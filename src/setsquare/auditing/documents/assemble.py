@@ -1,18 +1,24 @@
-"""The document of one audit, or of several models side by side."""
+"""The document of one audit, or of several models side by side: its order, and the sections of text."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from setsquare.auditing.documents import explanations, sections
-from setsquare.document import Document, Headline, Section
+from setsquare.auditing.documents import sections
+from setsquare.auditing.verdict import IN_SAMPLE, LINEAR, Verdict
+from setsquare.document import Document, Headline, Section, section, table
 from setsquare.document.document import has_content
-from setsquare.document.formats import joined
+from setsquare.document.formats import capital, joined
+from setsquare.notes import lead
 
 if TYPE_CHECKING:
     from setsquare.auditing.comparison.compare import Side
     from setsquare.auditing.documents.sections import Audits, Scores
+    from setsquare.auditing.result import AuditResult
     from setsquare.glm.solver import Certificate
 
 
@@ -41,19 +47,126 @@ def assemble(
         audits, scores = dict(zip([""], audits.values(), strict=True)), dict(zip([""], scores.values(), strict=False))
     parts = (
         sections.summary(audits, scores, sides),
-        explanations.meaning(audits, certificate, with_calibration=any(part["id"] == "calibration" for part in groups)),
+        _meaning(audits, certificate, with_calibration=any(part["id"] == "calibration" for part in groups)),
         sections.effects(audits),
         sections.bounds({name: audit.certificate for name, audit in audits.items()}),
         *groups,
         sections.performance(audits, scores),
         sections.certificate(certificate),
-        explanations.method(audits, method),
-        explanations.notes(audits, notes),
-        explanations.reproduce(command, data or {}),
+        _method(audits, method),
+        _notes(audits, notes),
+        _reproduce(command, data or {}),
     )
-    names = joined(explanations.sources(list(audits.values())[-1])) or "the protected columns"
+    names = joined(_sources(list(audits.values())[-1])) or "the protected columns"
     return Document(
         title or f"Do the predictions depend on {names}?",
         headlines,
         tuple(part for part in parts if part is not None and has_content(part)),
     )
+
+
+_PACKAGES = ("setsquare", "numpy", "scipy", "scikit-learn", "narwhals", "pandas", "polars", "pyarrow", "torch")
+
+
+def _sources(audit: AuditResult) -> list[str]:
+    """Names of the protected columns that were audited."""
+    effects = (effect.source for evaluation in audit.evaluations for effect in evaluation.effects)
+    tests = (test.name for evaluation in audit.evaluations for test in evaluation.by_source)
+    return list(dict.fromkeys([*(bound.source for bound in audit.certificate.columns), *tests, *effects]))
+
+
+def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
+    """Meaning of each verdict."""
+    alarm = f"{100 * (1 - audit.confidence):g} in 100"
+    return {
+        Verdict.LEAK: (
+            f"The predictions depend on {names} more than chance explains: for predictions that ignore these "
+            f"columns, at most about {alarm} audits would report a leak."
+        ),
+        Verdict.TRACE: (
+            f"The predictions depend on {names}, but only slightly: with the same confidence the correlation is below "
+            f"{audit.limits.correlation:g}, and differences between groups are below {audit.limits.difference:g} "
+            "standard deviations of the predictions."
+        ),
+        Verdict.NONE: (
+            f"No dependence on {names} was found. Any dependence that was missed is small: see the bounds below. "
+            "This does not prove that there is none."
+        ),
+        Verdict.INCONCLUSIVE: (
+            f"No dependence on {names} was found, but there are too few rows to rule out one that matters. Do not read "
+            "this as an all-clear."
+        ),
+    }
+
+
+def _meaning(audits: Audits, certificate: Certificate | None, *, with_calibration: bool) -> Section:
+    """Interpretation of the verdicts, and its limits."""
+    audit = list(audits.values())[-1]
+    names = joined(_sources(audit)) or "the protected columns"
+    said = _said(audit, names)
+    verdicts: dict[Verdict, list[str]] = {}
+    for name, each in audits.items():
+        verdicts.setdefault(each.verdict, []).append(name)
+    text = [f"{joined(by)}: {said[each]}" if len(audits) > 1 else said[each] for each, by in verdicts.items()]
+    notes = ["The result holds for these rows and similar ones. Other people, places or times need their own audit."]
+    if audit.setting == IN_SAMPLE:
+        notes.append("The model was fitted to the audited rows. On new rows it can depend on the columns.")
+    if all(evaluation.name in LINEAR for evaluation in audit.evaluations):
+        notes.append(
+            "Only mean predictions were tested. A larger spread in one group, or a curve along a numeric column, was "
+            "not tested: audit with shape, forest or independence for those."
+        )
+    notes += [
+        "A dependence does not prove a cause, and there may be a harmless explanation: that is for people to judge.",
+        f"Columns other than {names} were not audited.",
+        "Predictions that do not depend on a column are only one part of fairness: error rates and calibration can "
+        + ("still differ between groups; see the calibration by group below." if with_calibration else "still differ."),
+    ]
+    if certificate is not None:
+        notes.append("The certificate is exact on the training rows. On other rows, rely on the audit instead.")
+    return section("meaning", "What this does and does not show", text=text, notes=notes, detail=True)
+
+
+def _method(audits: Audits, sentences: Sequence[str]) -> Section:
+    """Method and assumptions."""
+    last = list(audits.values())[-1]
+    about = [
+        f"The predictions ({last.family}, {last.n:,} rows, {last.setting}) are regressed on the {last.n_protected} "
+        "coded protected columns by an evaluation model. The verdict is based on the joint test of all effects, and on "
+        "tests of each column and of curvature, combinations of groups and spread; p-values are adjusted for all of "
+        "these.",
+        "The method assumes that rows (with cluster-robust standard errors: clusters) are independent, and that the "
+        "protected columns are recorded without error.",
+    ]
+    titles = dict.fromkeys(f"{capital(e.title)}." for audit in audits.values() for e in audit.evaluations)
+    return section("method", "Method and assumptions", text=about, notes=[*sentences, *titles], detail=True)
+
+
+def _notes(audits: Audits, further: Sequence[str]) -> Section:
+    """Notes on the result, each once; a note on some of the models names them."""
+    said: dict[str, list[str]] = {}
+    for name, audit in audits.items():
+        for note in audit.all_notes:
+            said.setdefault(note, []).append(name)
+    own = [note if len(by) == len(audits) else lead(joined(by), note) for note, by in said.items()]
+    return section("notes", "Notes", notes=list(dict.fromkeys([*further, *own])))
+
+
+def _reproduce(command: str | None, data: Mapping[str, str]) -> Section:
+    """Command, data and versions."""
+    rows = [["command", command]] if command else []
+    rows += [[f"data: {key}", str(value)] for key, value in data.items()]
+    versions = table("Command, data and versions", [("text", "what", "value")], [*rows, *_versions()])
+    return section("reproduce", "How to reproduce this", tables=[versions], detail=True)
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Versions of Python and the installed packages; looked up once."""
+    found = [("Python", platform.python_version())]
+    for package in _PACKAGES:
+        try:
+            found.append((package, version(package)))
+        except PackageNotFoundError:
+            continue
+    return tuple(found)

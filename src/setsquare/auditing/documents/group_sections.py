@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.auditing.comparison.by_group import Reliability, Spread, histogram_edges, reliabilities, spreads
-from setsquare.auditing.comparison.calibration import Bin
-from setsquare.auditing.comparison.groups import Groups, group_rows
+from setsquare.auditing.comparison.by_group import (
+    Groups,
+    Reliability,
+    Spread,
+    group_rows,
+    histogram_edges,
+    reliabilities,
+    spreads,
+)
+from setsquare.auditing.comparison.performance import Bin
 from setsquare.auditing.comparison.predicted_rows import PredictedRows
 from setsquare.document import Section, section, table
 from setsquare.notes import Note

@@ -13,8 +13,7 @@ from setsquare.document.formats import capital, joined, percent
 if TYPE_CHECKING:
     from setsquare.auditing.certificate import Certificate
     from setsquare.auditing.comparison.compare import Side
-    from setsquare.auditing.comparison.performance import Interval
-    from setsquare.auditing.comparison.scores import Score
+    from setsquare.auditing.comparison.performance import Interval, Score
     from setsquare.auditing.result import AuditResult
     from setsquare.glm.solver import Certificate as FitCertificate
 

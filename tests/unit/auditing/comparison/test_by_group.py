@@ -6,11 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from setsquare.auditing.comparison.by_group import QUANTILES, Sample, histogram_edges, reliabilities, spreads
-from setsquare.auditing.comparison.calibration import calibration
-from setsquare.auditing.comparison.groups import group_rows
-from setsquare.auditing.comparison.performance import interval
-from setsquare.document.svg import Scale, make_scale
+from setsquare.auditing.comparison.by_group import (
+    QUANTILES,
+    Sample,
+    group_rows,
+    histogram_edges,
+    reliabilities,
+    spreads,
+)
+from setsquare.auditing.comparison.performance import calibration, interval
+from setsquare.document.figures import Scale, make_scale
 from setsquare.families import family
 
 N = 3000

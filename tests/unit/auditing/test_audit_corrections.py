@@ -14,8 +14,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
 from setsquare import LinearOrthogonalizer
-from setsquare.auditing import confound_leakage as leakage
-from setsquare.auditing.confound_leakage import ConfoundLeakage, confound_leakage
+from setsquare.auditing import audit_corrections as leakage
+from setsquare.auditing.audit_corrections import ConfoundLeakage, confound_leakage
 from setsquare.errors import InputError, MissingValuesError
 
 
