@@ -14,7 +14,6 @@ _EXTRAS = {
     "pandas": "data",
     "jinja2": "report",
     "pooch": "data",
-    "pyarrow": "data",
     "torch": "torch",
 }
 

@@ -79,3 +79,7 @@ __getattr__ = names_by_module(
         "verdict": ("Limits", "Verdict"),
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -97,14 +97,15 @@ def mutual_scores(outcome: Array, predictions: Array, protected: Protected) -> M
     p = protected.values.shape[1]
     X = _standardise(protected.values, w)
     X = np.column_stack([X, _standardise(_products(X, protected.sources), w)])
-    views = [_view(w[:, None] * X, R, Y, None)]
-    if protected.cluster is not None:
-        views.append(_view(w[:, None] * X, R, Y, protected.cluster))
+    units = [None] if protected.cluster is None else [None, protected.cluster]
+    views = [_products_over_units(w[:, None] * X, R, Y, cluster) for cluster in units]
     gram, every, more = (X.T * w) @ X, np.arange(p), np.arange(p, X.shape[1])
 
     def values(chosen: IntArray, others: IntArray) -> Array:
+        """Singular values of the cross-correlations of some columns given others, the larger over the units."""
         M = _given(gram, chosen, others)
-        return np.asarray(np.max([view.correlations(M) for view in views], axis=0))
+        maps = [inverse_root(M.T @ own @ M) @ (M.T @ across) for own, across in views]
+        return np.asarray(np.minimum(np.max([np.linalg.svd(C, compute_uv=False) for C in maps], axis=0), 1.0))
 
     sources = np.asarray(protected.sources, dtype=object)
     columns = {name: every[j : j + 1] for j, name in enumerate(protected.names)}
@@ -150,22 +151,10 @@ def _given(gram: Array, chosen: IntArray, others: IntArray) -> Array:
     return np.asarray(M * (left > 1e-9))  # zero for a column that the others determine
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
-    """Products of columns and outcomes over independent units: rows, or clusters."""
-
-    columns: Array
-    across: Array
-
-    def correlations(self, M: Array) -> Array:
-        """Singular values of the cross-correlations of combinations of the columns; at least one."""
-        C = inverse_root(M.T @ self.columns @ M) @ (M.T @ self.across)
-        return np.asarray(np.minimum(np.linalg.svd(C, compute_uv=False), 1.0))
-
-
-def _view(A: Array, R: Array, Y: Array, cluster: IntArray | None) -> _View:
+def _products_over_units(A: Array, R: Array, Y: Array, cluster: IntArray | None) -> tuple[Array, Array]:
+    """Products of columns with each other and with whitened outcomes, over independent units: rows, or clusters."""
     A, R, Y = (cluster_sums(part.T, cluster) for part in (A, R, Y))
-    return _View(A @ A.T, A @ R.T @ inverse_root(Y @ Y.T).T)
+    return A @ A.T, A @ R.T @ inverse_root(Y @ Y.T).T
 
 
 def inverse_root(gram: Array) -> Array:

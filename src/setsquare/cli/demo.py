@@ -10,7 +10,6 @@ import numpy as np
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
@@ -20,7 +19,7 @@ from sklearn.model_selection import KFold, cross_val_predict
 from setsquare import report
 from setsquare._typing import Array
 from setsquare.auditing import AuditResult, audit_model
-from setsquare.cli.terminal import colour
+from setsquare.cli.terminal import colour, working
 from setsquare.datasets import Dataset, load_diabetes
 from setsquare.estimators import OrthogonalGLMRegressor, PredictionOrthogonalizer
 from setsquare.glm.solver import Certificate
@@ -104,9 +103,7 @@ def _against(data: Dataset, prediction: Array) -> Measured:
 def show(console: Console | None = None, page: Path | None = None) -> Demo:
     """Run the demonstration, print it, and write its report to `page` where one is given."""
     console = console or Console()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        progress.add_task("Fitting three models, and again on five folds")
+    with working("Fitting three models, and again on five folds", quiet=False):
         demo = run()
     console.print(Panel(_render(demo), title="Does a model of disease progression use age and sex?", expand=False))
     if page is not None:

@@ -37,3 +37,19 @@ def test_the_import_brings_no_optional_package_and_no_heavy_one():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_plain_audit_imports_neither_scikit_learn_nor_pandas_nor_matplotlib(tmp_path):
+    """They take longer than the audit itself."""
+    rows = "\n".join(f"{j % 7 / 7},{'mf'[j % 2]},{j % 31}" for j in range(200))
+    (tmp_path / "rows.csv").write_text(f"score,sex,age\n{rows}\n")
+    code = (
+        "import sys; from setsquare.cli.arguments import app;"
+        "app(['audit', sys.argv[1], '--predictions', 'score', '--protected', 'sex,age'], result_action='return_value');"
+        "heavy = {'torch', 'matplotlib', 'pandas', 'dask', 'sklearn', 'scipy.stats', 'scipy.optimize', 'jinja2'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "rows.csv")], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
