@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -25,6 +26,8 @@ def names_by_module(package: str, names: Mapping[str, Sequence[str]]) -> Callabl
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)  # found without this function from now on
+        return value
 
     return find

@@ -8,12 +8,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
 from setsquare import __version__
-from setsquare.cli.options import AuditedColumns, Family, Options
+from setsquare.cli.options import AuditedColumns, Fitting, Options
 from setsquare.cli.terminal import clean, phrase
 from setsquare.errors import InputError, SetsquareError
 from setsquare.notes import message
@@ -81,20 +81,10 @@ def correct(
     file: File,
     /,
     *,
-    outcome: str,
-    protected: list[str],
+    fitting: Annotated[Fitting, Parameter(name="*")],
     model: Path,
-    features: tuple[str, ...] = (),
-    family: Family | None = None,
-    method: Literal["constrained", "generalized", "linear"] = "constrained",
     apply_to: Annotated[str | None, Parameter(name="--apply", allow_leading_hyphen=True)] = None,
     write_predictions: Path | None = None,
-    cluster: str | None = None,
-    l2: float = 0.0,
-    unseen: Literal["error", "pool"] = "error",
-    folds: int = 5,
-    seed: int = 0,
-    positive: str | None = None,
     options: Shared = DEFAULTS,
 ) -> int:
     """Fit a model whose predictions do not depend on protected columns; certify, audit on held-out rows, save.
@@ -103,42 +93,15 @@ def correct(
     ----------
     file
         Training rows: CSV, Parquet or Feather; "-" is standard input.
-    outcome
-        Column to predict.
-    protected
-        Columns that the predictions must not depend on, comma-separated.
     model
         Model file to write, such as model.setsquare.
-    features
-        Columns to predict from; by default all others.
-    family
-        Family of the outcome; guessed by default.
-    method
-        Constrained: predicts without the protected columns. Generalized: needs them, keeps more accuracy. Linear:
-        needs them, and may leave the range of the predictions.
     apply_to
         File of rows to predict with the corrected model; needs --write-predictions.
     write_predictions
         File to write these predictions to: .csv, .parquet or .feather.
-    cluster
-        Cluster column, for example the patient; gives cluster-robust standard errors, and no fold
-        splits a cluster.
-    l2
-        Ridge on the coefficients.
-    unseen
-        Whether rows to predict may have groups that the training rows do not have.
-    folds
-        Number of cross-validation folds of the audit.
-    seed
-        Random seed for the folds.
-    positive
-        The class, of two, that the results are about; by default the second class of the model.
     """
     from setsquare.cli import correct as correcting
 
-    fitting = correcting.Fitting(
-        outcome, protected, features, family, method, cluster, l2, unseen, folds, seed, positive
-    )
     return correcting.correct(file, fitting, model, apply_to, write_predictions, options)
 
 

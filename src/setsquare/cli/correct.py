@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -18,7 +18,7 @@ from setsquare.auditing.audit_models import predict_held_out
 from setsquare.auditing.held_out import HeldOut, audit_held_out
 from setsquare.cli.apply import predict_table, render_table
 from setsquare.cli.files import Source, is_category, open_source, read_roles, resolve, values
-from setsquare.cli.options import Options, check_outputs, render_results
+from setsquare.cli.options import Fitting, Options, check_outputs, render_results
 from setsquare.cli.terminal import Screen, collected_warnings, working
 from setsquare.document import Headline
 from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
@@ -30,7 +30,6 @@ from setsquare.storage import write_files
 from setsquare.storage.models import dump
 from setsquare.tables.outcome import Guess, class_name, positive_class, read_family, refuse_positive
 
-Method = Literal["constrained", "generalized", "linear"]
 METHODS = {
     "constrained": "The model was fitted under the constraint that its predictions are orthogonal to the protected "
     "columns; it does not need them to predict.",
@@ -39,23 +38,6 @@ METHODS = {
     "linear": "The linear effect of the protected columns was subtracted from the predictions of an ordinary model; it "
     "needs these columns to predict, and predictions can leave their range.",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Fitting:
-    """Outcome, protected columns and options of the fit."""
-
-    outcome: str
-    protected: Sequence[str]
-    features: Sequence[str] = ()
-    family: str | None = None
-    method: Method = "constrained"
-    cluster: str | None = None
-    l2: float = 0.0
-    unseen: Literal["error", "pool"] = "error"
-    folds: int = 5
-    seed: int = 0
-    positive: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

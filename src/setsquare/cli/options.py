@@ -40,6 +40,35 @@ class AuditedColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class Fitting:
+    """Columns and options of a corrected fit."""
+
+    outcome: str
+    """Column to predict."""
+    protected: list[str]
+    """Columns that the predictions must not depend on, comma-separated."""
+    features: tuple[str, ...] = ()
+    """Columns to predict from; by default all others."""
+    family: Family | None = None
+    """Family of the outcome; guessed by default."""
+    method: Literal["constrained", "generalized", "linear"] = "constrained"
+    """Constrained: predicts without the protected columns. Generalized: needs them, keeps more accuracy. Linear: needs
+    them, and may leave the range of the predictions."""
+    cluster: str | None = None
+    """Cluster column, for example the patient; gives cluster-robust standard errors, and no fold splits a cluster."""
+    l2: float = 0.0
+    """Ridge on the coefficients."""
+    unseen: Literal["error", "pool"] = "error"
+    """Whether rows to predict may have groups that the training rows do not have."""
+    folds: int = 5
+    """Number of cross-validation folds of the audit."""
+    seed: int = 0
+    """Random seed for the folds."""
+    positive: str | None = None
+    """The class, of two, that the results are about; by default the second class of the model."""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """Options for reading columns, for the audit, and for its output."""
 
