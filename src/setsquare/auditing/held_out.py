@@ -21,12 +21,11 @@ import numpy as np
 from sklearn.utils import _safe_indexing
 
 from setsquare import tables
-from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare._typing import Array, IntArray, Table
 from setsquare.auditing.audit_predictions import audit, cluster_numbers, code_protected, decide
 from setsquare.auditing.cross_fit import allow_for_mutual_scores, mutual_scores
 from setsquare.auditing.fold_bounds import allow_for_fit
 from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
-from setsquare.auditing.protected import Protected
 from setsquare.auditing.result import AuditResult
 from setsquare.notes import Note
 from setsquare.tables.validation import read_weight
@@ -156,7 +155,10 @@ def audit_held_out(
     if outcome.shape[1] and np.isfinite(outcome).all() and held.numbers.shape[1]:
         predictions = (held.numbers - held.means)[keep]
         result = allow_for_mutual_scores(result, mutual_scores(outcome, np.nan_to_num(predictions), coded))
-    if told or (features is not None and _are_known(features, keep, coded, options.get("random_state", 0))):
+    if features is not None and not told:
+        rows = features if keep.all() else _safe_indexing(features, np.flatnonzero(keep))
+        told = determines(rows, coded.values, np.random.default_rng(options.get("random_state", 0)))
+    if told:
         bounds = allow_for_fit(result.certificate, held.growth, coded.basis.rank)
         result = replace(result, certificate=bounds, notes=(*result.notes, CANCEL))
     return decide(result)
@@ -178,11 +180,6 @@ def _audit(held: HeldOut, protected: Table, sample_weight: Any, options: Mapping
     result = audit(values, protected, subject.family, sample_weight=sample_weight, **options)
     result = replace(result, positive=subject.positive)
     return replace(result, notes=(*subject.notes, *(note for note in result.notes if note.code != OUTSIDE)))
-
-
-def _are_known(features: Any, keep: BoolArray, coded: Protected, seed: int) -> bool:
-    rows = features if keep.all() else _safe_indexing(features, np.flatnonzero(keep))
-    return determines(rows, coded.values, np.random.default_rng(seed))
 
 
 #: Number of rows compared; more of them for many features.

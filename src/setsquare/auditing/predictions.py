@@ -125,7 +125,7 @@ class Raw:
 
 def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> Raw:
     """Read predictions of any kind into an array; `classes` name its columns."""
-    array, names = _as_array(predictions)
+    array, names, is_category = _as_array(predictions)
     refuse_masked(array)
     if array.ndim == 0:
         raise InputError(
@@ -153,12 +153,7 @@ def open_predictions(predictions: Any, classes: Sequence[Any] | None = None) -> 
             raise InputError(
                 f"There are {len(names)} classes for predictions of shape {array.shape}: name each column."
             )
-    return Raw(array, names, missing, _is_category(predictions))
-
-
-def _is_category(predictions: Any) -> bool:
-    series = nw.from_native(predictions, eager_only=True, allow_series=True, pass_through=True)
-    return isinstance(series, nw.Series) and isinstance(series.dtype, nw.Categorical | nw.Enum)
+    return Raw(array, names, missing, is_category)
 
 
 def read_predictions(
@@ -210,19 +205,22 @@ def _interpret(raw: Raw, asked: Family | None, positive: object) -> Subject:
     return _means(values, asked)
 
 
-def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
+def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...], bool]:
+    """Values, names of the columns, and whether a series has a categorical type."""
     try:
         native = nw.from_native(predictions, eager_only=True, allow_series=True, pass_through=True)
         if isinstance(native, nw.Series):
-            return native.to_numpy(), (str(native.name),) if native.name else ()
+            names = (str(native.name),) if native.name else ()
+            return native.to_numpy(), names, isinstance(native.dtype, nw.Categorical | nw.Enum)
         if isinstance(native, nw.DataFrame):
-            return native.to_numpy(), tuple(str(name) for name in native.columns)
+            return native.to_numpy(), tuple(str(name) for name in native.columns), False
         refuse_lazy(predictions)
         if hasattr(predictions, "detach"):  # a torch tensor, on any device
             predictions = predictions.detach().cpu().numpy()
         if hasattr(predictions, "toarray"):
             raise InputError("Sparse predictions are not supported: pass a dense array.")
-        return (predictions if isinstance(predictions, np.ma.MaskedArray) else np.asarray(predictions)), ()
+        array = predictions if isinstance(predictions, np.ma.MaskedArray) else np.asarray(predictions)
+        return array, (), False
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -271,7 +269,8 @@ def _labels(raw: Raw, asked: Family | None, positive: object) -> Subject | None:
     names = tuple(map(class_name, levels))
     kind, _ = guess(Values(n_levels=len(levels), is_text=True), "predictions")
     if kind == "binomial" and not vector:
-        one = _positive_label(names, positive)
+        single = names[0] if positive is None else class_name(positive)  # a single label needs no choice
+        one = single if len(names) == 1 else positive_class(names, positive)
         sentence = (
             "The predictions are class labels, audited as 0 and 1 (1 is {one!r}): give probabilities where you have "
             "them."
@@ -288,13 +287,6 @@ def _labels(raw: Raw, asked: Family | None, positive: object) -> Subject | None:
     )
     note = Note(LABELS, sentence, severity="caution", count=len(levels))
     return Subject(np.eye(len(levels))[codes], family("multinomial"), classes=names, notes=(note,))
-
-
-def _positive_label(names: Sequence[str], positive: object) -> str:
-    """The positive class among the predicted labels; a single label needs no choice."""
-    if len(names) == 1:
-        return names[0] if positive is None else class_name(positive)
-    return positive_class(names, positive)
 
 
 def _sums_to_one(values: Array, asked: Family | None) -> str:

@@ -205,7 +205,9 @@ def run() -> int:
     except BrokenPipeError:
         return _close_pipe()
     except (SetsquareError, CycloptsError, OSError) as error:
-        return _refuse(error)
+        sentence = re.sub(r"\s+", " ", phrase(message(error))).strip()
+        print(f"setsquare: {clean(sentence)}", file=sys.stderr)
+        return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as end:
@@ -214,12 +216,6 @@ def run() -> int:
         traceback.print_exc()
         print("setsquare: this is a defect of setsquare; please report it with the lines above.", file=sys.stderr)
         return DEFECT
-
-
-def _refuse(error: Exception) -> int:
-    sentence = re.sub(r"\s+", " ", phrase(message(error))).strip()
-    print(f"setsquare: {clean(sentence)}", file=sys.stderr)
-    return BAD_INPUT
 
 
 def _close_pipe() -> int:

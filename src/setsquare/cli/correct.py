@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +12,9 @@ from sklearn.base import clone
 
 from setsquare import families
 from setsquare._typing import Array
-from setsquare.auditing import Comparison, compare
+from setsquare.auditing import Comparison
 from setsquare.auditing.audit_models import predict_held_out
+from setsquare.auditing.comparison.compare import read_compared, side_by_side
 from setsquare.auditing.held_out import HeldOut, audit_held_out
 from setsquare.cli.apply import predict_table, render_table
 from setsquare.cli.files import Source, is_category, open_source, read_roles, resolve, values
@@ -180,44 +180,40 @@ def _audit(
     say: Any,
 ) -> Comparison:
     """Comparison of both models on held-out rows."""
-    models: dict[str, HeldOut] = {}
-    pooled = False
-    columns = {"as trained": rows.features, "corrected": rows.features + rows.protected}
-    for name, estimator in (("as trained", plain), ("corrected", model)):
-        with collected_warnings() as of_folds:  # most repeat those of the model itself
-            models[name] = predict_held_out(
-                _forgiving(estimator),
-                rows.table.select(columns[name]),
-                rows.outcome,
-                None,
-                fitting.folds,
-                rows.cluster,
-                partial(_say_fold, say, name),
-                np.random.default_rng(fitting.seed),
-            )
-        pooled |= any(isinstance(warning, PooledLevelWarning) for warning in of_folds)
+    plain_held, _ = _hold_out(plain, "as trained", rows.features, rows, fitting, say)
+    held, pooled = _hold_out(model, "corrected", rows.features + rows.protected, rows, fitting, say)
+    models = {"as trained": plain_held, "corrected": held}
     held_out = {name: held.predictions for name, held in models.items()}
     protected = rows.table.select(rows.protected)
-    given = {"cluster": rows.cluster, "setting": f"held out ({fitting.folds} folds)", **options.audit}
-    given = {"positive": positive, **given}
-    found = compare(held_out, rows.outcome, protected, rows.guess.family, **given)
+    family, confidence = rows.guess.family, options.confidence
+    given = {"cluster": rows.cluster, "positive": positive, "sample_weight": None}
+    compared = read_compared(held_out, rows.outcome, protected, family, confidence=confidence, **given)[0]
+    given |= {"family": family, "setting": f"held out ({fitting.folds} folds)", **options.audit}
+    audits = {
+        name: audit_held_out(held, rows.outcome, protected, told=name == "corrected", **given)
+        for name, held in models.items()
+    }
     text = "Rows with a level that the other folds do not have count as the reference level in the audit."
-    note = Note("levels-pooled", text)
-    more = {"as trained": ((), ()), "corrected": (notes, (note,) if pooled else ())}
-    sides = []
-    for side, held in zip(found.sides, models.values(), strict=True):
-        audited = audit_held_out(
-            held, rows.outcome, protected, told=side.name == "corrected", family=rows.guess.family, **given
+    more = (Note("levels-pooled", text),) if pooled else ()
+    corrected = audits["corrected"]
+    audits["corrected"] = replace(corrected, notes=(*notes, *corrected.notes, *more))
+    return replace(side_by_side(compared, audits), notes=rows.notes)
+
+
+def _hold_out(
+    estimator: Any, name: str, columns: list[str], rows: Training, fitting: Fitting, say: Callable[[str], None]
+) -> tuple[HeldOut, bool]:
+    """Held-out predictions of a model, and whether a level of a fold was pooled, being absent from the others."""
+    pools = {key: "pool" for key in estimator.get_params() if key.endswith("unseen")}
+    with collected_warnings() as warnings:  # most repeat those of the model itself
+        held = predict_held_out(
+            clone(estimator).set_params(**pools),
+            rows.table.select(columns),
+            rows.outcome,
+            None,
+            fitting.folds,
+            rows.cluster,
+            lambda done, total: say(f"Auditing the model {name}: {done} of {total} folds"),
+            np.random.default_rng(fitting.seed),
         )
-        first, last = more[side.name]
-        sides.append(replace(side, audit=replace(audited, notes=(*first, *audited.notes, *last))))
-    return replace(found, sides=tuple(sides), notes=rows.notes)
-
-
-def _forgiving(estimator: Any) -> Any:
-    """The same model with ``unseen="pool"``: a rare level may be absent from the training rows of a fold."""
-    return clone(estimator).set_params(**{key: "pool" for key in estimator.get_params() if key.endswith("unseen")})
-
-
-def _say_fold(say: Callable[[str], None], name: str, done: int, total: int) -> None:
-    say(f"Auditing the model {name}: {done} of {total} folds")
+    return held, any(isinstance(warning, PooledLevelWarning) for warning in warnings)

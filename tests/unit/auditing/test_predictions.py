@@ -14,6 +14,8 @@ import pytest
 from scipy import sparse
 
 import setsquare as sq
+from setsquare.auditing import audit_predictions
+from setsquare.auditing.evaluations import nonlinear
 from setsquare.errors import InputError
 
 N = 240
@@ -760,3 +762,8 @@ def test_glm_and_linear_are_one_model_of_units() -> None:
     found = sq.audit(rng.normal(size=(N, 3)), GROUP, evaluation=["glm", "linear"], n_permutations=19)
     names = [e.name for e in found.evaluations]
     assert len(set(names)) == len(names)
+
+
+def test_every_permutation_based_evaluation_model_can_be_asked_for() -> None:
+    """They are listed where they are asked for, and imported only then: they bring scikit-learn."""
+    assert tuple(nonlinear.PERMUTATION_BASED) == audit_predictions.PERMUTATION_BASED

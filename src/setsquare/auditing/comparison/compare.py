@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from setsquare import tables
-from setsquare._typing import Array, Table
-from setsquare.auditing.audit_predictions import audit
+from setsquare._typing import Table
+from setsquare.auditing.audit_predictions import audit, cluster_numbers
 from setsquare.auditing.comparison.performance import Calibration, Interval, Score, calibration, interval, score_models
 from setsquare.auditing.comparison.predicted_rows import PredictedRows, Sample, align, class_names, code_outcome
 from setsquare.auditing.documents.assemble import assemble
@@ -28,7 +29,6 @@ from setsquare.tables.validation import (
     check_alignment,
     check_one_column,
     check_same_rows,
-    read_cluster,
     read_weight,
     refuse_missing_outcome,
 )
@@ -211,13 +211,72 @@ def compare(
     -------
     Comparison
     """
+    rows, notes, reason = read_compared(
+        predictions,
+        y,
+        protected,
+        family,
+        cluster=cluster,
+        sample_weight=sample_weight,
+        confidence=confidence,
+        positive=positive,
+        missing=options.get("missing", "error"),
+    )
+    given = {"sample_weight": rows.sample.weight, "cluster": rows.sample.cluster, "confidence": confidence, **options}
+    audits = {}
+    for name, values in rows.values.items():
+        with _naming(name):
+            found = audit(values, rows.protected, rows.family, **given)
+            kept = (note for note in found.notes if note.code != LABELS)
+            audits[name] = replace(found, notes=(*notes[name], *kept), positive=rows.positive)
+    return replace(side_by_side(rows, audits), backend=backend_of(protected, *predictions.values()), notes=reason)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Lead an error with the name of the predictions that it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(lead(name, message(error))) from error
+
+
+def side_by_side(rows: PredictedRows, audits: Mapping[str, AuditResult]) -> Comparison:
+    """Compare audited predictions: scores, calibration, and predictions by group."""
+    assert rows.outcome is not None
+    weight, codes, confidence = rows.sample.weight, rows.sample.cluster, rows.sample.confidence
+    scores, sides = score_models(rows), []
+    for name, values in rows.values.items():
+        with _naming(name):
+            own = calibration(rows.outcome, values, rows.family, weight, confidence=confidence, cluster=codes)
+        large, slope = (interval(m, confidence, codes) for m in (own.in_the_large, own.slope))
+        sides.append(Side(name, audits[name], scores[name], own, large, slope))
+    groups = describe_groups(rows.weighted(), named=len(sides) > 1)
+    n = len(rows.outcome)
+    return Comparison(tuple(sides), rows.family, n, confidence, positive=rows.positive, groups=groups)
+
+
+def read_compared(
+    predictions: Mapping[str, Any],
+    y: Any,
+    protected: Any,
+    family: str | Family | None,
+    *,
+    cluster: Any,
+    sample_weight: Any,
+    confidence: float,
+    positive: object,
+    missing: str = "error",
+) -> tuple[PredictedRows, dict[str, tuple[Note, ...]], tuple[Note, ...]]:
+    """Read predictions and outcome as numbers; with notes on each set of predictions, and on the guess of a family."""
     if not isinstance(predictions, Mapping) or not predictions:
         raise InputError("Pass the predictions as a mapping of names to arrays, such as {'plain': p, 'corrected': q}.")
     given = {str(name): open_predictions(values) for name, values in predictions.items()}
     outcome = open_predictions(y)
     _check_rows(outcome, protected, predictions, given, y)
+    check_alignment(protected, cluster, "cluster")
     weight = read_weight(sample_weight, outcome.n_rows)
-    if options.get("missing") == "drop":
+    if missing == "drop":
         keep = ~np.logical_or.reduce([outcome.missing, *(raw.missing for raw in given.values())])
         known = tables.learn(protected, missing="drop").apply(protected).keep
         keep &= True if known is None else known
@@ -225,33 +284,16 @@ def compare(
         protected = tables.filter_rows(protected, keep)
         cluster, weight = (None if v is None else np.asarray(v)[keep] for v in (cluster, weight))
     refuse_missing_outcome(int(outcome.missing.sum()))
-    glm, why = _family(outcome, given, family)
+    glm, reason = _family(outcome, given, family)
     classes = class_names(outcome, given, glm, positive)
-    one = classes[1] if len(classes) == 2 and not glm.is_vector else ""
-    target = code_outcome(outcome, classes)
-    given_rows = {"sample_weight": weight, "cluster": cluster, "confidence": confidence, **options}
-    values: dict[str, Array] = {}
-    audits: dict[str, AuditResult] = {}
-    calibrated: dict[str, Calibration] = {}
+    values, notes = {}, {}
     for name, raw in given.items():
-        try:
-            values[name], notes = align(raw, glm, classes)
-            found = audit(values[name], protected, glm, **given_rows)
-            kept = (note for note in found.notes if note.code != LABELS)
-            audits[name] = replace(found, notes=(*notes, *kept), positive=one)
-            calibrated[name] = calibration(target, values[name], glm, weight, confidence=confidence, cluster=cluster)
-        except InputError as error:
-            raise type(error)(lead(name, message(error))) from error
-    codes = None if cluster is None else read_cluster(cluster, outcome.n_rows)
-    rows = PredictedRows(values, glm, classes, protected, target, Sample(weight, codes, confidence))
-    scores = score_models(rows)
-    sides = []
-    for name, own in calibrated.items():
-        large, slope = (interval(m, confidence, codes) for m in (own.in_the_large, own.slope))
-        sides.append(Side(name, audits[name], scores[name], own, large, slope))
-    backend = backend_of(protected, *predictions.values())
-    groups = describe_groups(rows.weighted(), named=len(given) > 1)
-    return Comparison(tuple(sides), glm, outcome.n_rows, confidence, backend, one, why, groups)
+        with _naming(name):
+            values[name], notes[name] = align(raw, glm, classes)
+    codes = cluster_numbers(cluster, outcome.n_rows)
+    sample = Sample(weight, codes, confidence)
+    rows = PredictedRows(values, glm, classes, protected, code_outcome(outcome, classes), sample)
+    return rows, notes, reason
 
 
 def _check_rows(outcome: Raw, protected: Any, predictions: Mapping[str, Any], given: Mapping[str, Raw], y: Any) -> None:

@@ -216,6 +216,11 @@ class PredictedRows:
     keep: BoolArray | None = None
     n_dropped: int = 0
 
+    @property
+    def positive(self) -> str:
+        """The positive class of a binary outcome; empty for other outcomes."""
+        return self.classes[1] if len(self.classes) == 2 and not self.family.is_vector else ""
+
     def weighted(self) -> PredictedRows:
         """The rows that have a weight."""
         weight, cluster = self.sample.weight, self.sample.cluster

@@ -193,7 +193,7 @@ def _curves(groups: Groups, found: Mapping[str, tuple[Reliability, ...]]) -> dic
         {
             "label": label,
             "n": next(iter(found.values()))[k].n,
-            "curves": [{"side": side, "points": list(map(_point, own[k].bins))} for side, own in found.items()],
+            "curves": [{"side": side, "points": [_point(one) for one in own[k].bins]} for side, own in found.items()],
         }
         for k, label in enumerate(groups.labels)
     ]
