@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from setsquare.cli.files import decoded, open_source, read_roles, series, values
-from setsquare.cli.options import AuditedColumns, Options, check_outputs, render_results
+from setsquare.cli.options import AuditedColumns, Options, check_outputs, origin, render_results
 from setsquare.cli.terminal import Screen, working
 from setsquare.storage import write_files
 
 if TYPE_CHECKING:
-    from setsquare.auditing import AuditResult, Comparison
     from setsquare.document import Document
     from setsquare.notes import Note
 
@@ -47,27 +46,23 @@ def audit(
         protected = table.select(roles["protected"])
         given = _predictions(table, roles["predictions"], several=several)
         cluster, weight = (values(table.column(roles[r][0])) if roles[r] else None for r in ("cluster", "weight"))
-        rows = {"cluster": cluster, "sample_weight": weight, "positive": columns.positive}
-        asked = {"family": columns.family, **rows, **options.audit}
-        found: AuditResult | Comparison
-        page: Callable[..., Document]
-        if outcome is None:
-            found, page = _audit(next(iter(given.values())), protected, asked, rows, notes)
-            audits = [found]
-        else:
-            found, page = _compare(given, series(table, roles["outcome"][0]), protected, asked, notes)
-            audits = [side.audit for side in found.sides]
+        asked = {"cluster": cluster, "sample_weight": weight, **options.audit}
+        asked |= {"family": columns.family, "positive": columns.positive}
+        about = origin(source)
+        document, results = (
+            _audit(next(iter(given.values())), protected, asked, notes, options, about)
+            if outcome is None
+            else _compare(given, series(table, roles["outcome"][0]), protected, asked, notes, several, about)
+        )
         say("Writing")
-        first = audits[0] if outcome is None else replace(audits[0], notes=(*found.notes, *audits[0].notes))
-        more = None if several else first.to_dict()
-        write_files(render_results(options, source, found, page, more))
-    screen, document = Screen(), found.document().brief()
-    for each in document.verdicts:
+        write_files(render_results(options, document, about | results))
+    screen, shown = Screen(), document.brief()
+    for each in shown.verdicts:
         screen.verdict(each)
     if not options.quiet:
-        screen.show(document)
+        screen.show(shown)
         screen.written(options.outputs)
-    return int(options.fail_on_leak and any(one.is_leak for one in audits))
+    return int(options.fail_on_leak and any(each.verdict == "leak" for each in shown.verdicts))
 
 
 def _predictions(table: Any, names: Sequence[str], *, several: bool) -> dict[str, Any]:
@@ -77,26 +72,40 @@ def _predictions(table: Any, names: Sequence[str], *, several: bool) -> dict[str
 
 
 def _audit(
-    predictions: Any, protected: Any, asked: dict[str, Any], rows: dict[str, Any], notes: tuple[Note, ...]
-) -> tuple[AuditResult, Callable[..., Document]]:
+    predictions: Any,
+    protected: Any,
+    asked: dict[str, Any],
+    notes: tuple[Note, ...],
+    options: Options,
+    about: dict[str, Any],
+) -> tuple[Document, dict[str, Any]]:
+    """Document and plain values of an audit."""
     from setsquare.auditing import audit
 
     found = audit(predictions, protected, **asked)
     found = replace(found, notes=(*notes, *found.notes))
+    if options.html is None:
+        return found.document(), found.to_dict()
+    from setsquare.report import build
 
-    def page(**more: Any) -> Document:
-        from setsquare.report import build  # with groups, which only a page shows
-
-        return build(found, predictions=predictions, protected=protected, **rows, **more)
-
-    return found, page
+    rows = {name: asked[name] for name in ("cluster", "sample_weight", "positive")}
+    return build(found, predictions=predictions, protected=protected, **rows, **about), found.to_dict()
 
 
 def _compare(
-    given: dict[str, Any], outcome: Any, protected: Any, asked: dict[str, Any], notes: tuple[Note, ...]
-) -> tuple[Comparison, Callable[..., Document]]:
+    given: dict[str, Any],
+    outcome: Any,
+    protected: Any,
+    asked: dict[str, Any],
+    notes: tuple[Note, ...],
+    several: bool,
+    about: dict[str, Any],
+) -> tuple[Document, dict[str, Any]]:
+    """Document and plain values of a comparison; of a single set of predictions, those of its audit too."""
     from setsquare.auditing import compare
 
     found = compare(given, outcome, protected, **asked)
     found = replace(found, notes=(*notes, *found.notes))
-    return found, found.document
+    first = found.sides[0].audit
+    more = {} if several else replace(first, notes=(*found.notes, *first.notes)).to_dict()
+    return found.document(**about), found.to_dict() | more

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from setsquare.auditing.comparison.compare import read_compared, side_by_side
 from setsquare.auditing.held_out import HeldOut, audit_held_out
 from setsquare.cli.apply import predict_table, render_table
 from setsquare.cli.files import Source, is_category, open_source, read_roles, resolve, values
-from setsquare.cli.options import Fitting, Options, check_outputs, render_results
+from setsquare.cli.options import Fitting, Options, check_outputs, origin, render_results
 from setsquare.cli.terminal import Screen, collected_warnings, working
 from setsquare.document import Headline
 from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
@@ -79,6 +79,8 @@ def correct(
             contents[predictions] = render_table(predict_table(model, open_source(apply), ()), predictions)
         say("Writing")
         audited = comparison.sides[-1].audit
+        about = origin(source)
+        document = comparison.document(certificate=certificate, method=[METHODS[fitting.method]], **about)
         more = {
             "verdict": str(audited.verdict),
             "reason": audited.reason,
@@ -87,14 +89,13 @@ def correct(
             "largest_correlation_in_training": left,
             "certificate": None if certificate is None else certificate.to_dict(),
         }
-        page = partial(comparison.document, certificate=certificate, method=[METHODS[fitting.method]])
-        contents |= render_results(options, source, comparison, page, more)
+        contents |= render_results(options, document, about | comparison.to_dict() | more)
         write_files(contents)
     screen = Screen()
     screen.verdict(Headline("Corrected model, on rows that it has not seen", str(audited.verdict), audited.reason))
     if not options.quiet:
         screen.say(METHODS[fitting.method])
-        screen.show(page().brief())
+        screen.show(document.brief())
         if certificate is None:
             screen.title("Certificate, on the training rows")
             screen.say(f"Largest |corr| with a protected column: {left:.1e} ({rows.table.num_rows} rows).")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,6 @@ from setsquare._extras import require
 from setsquare.storage import check_targets
 
 if TYPE_CHECKING:
-    from setsquare.auditing import AuditResult, Comparison
     from setsquare.cli.files import Source
     from setsquare.document import Document
 
@@ -121,27 +120,20 @@ def check_outputs(options: Options, *inputs: str | None, more: Sequence[Path | N
         require("A report page needs", "jinja2")
 
 
-def render_results(
-    options: Options,
-    source: Source,
-    found: AuditResult | Comparison,
-    page: Callable[..., Document],
-    more: dict[str, Any] | None = None,
-) -> dict[Path, bytes]:
-    """Contents of the files that were asked for; `page` makes the document, `more` are further entries of the JSON."""
+def origin(source: Source) -> dict[str, Any]:
+    """The command as it was given, and the file that it read."""
+    command = shlex.join(["setsquare", *sys.argv[1:]])
+    return {"command": command, "data": {"file": source.name, "sha256": source.sha256}}
+
+
+def render_results(options: Options, document: Document, values: Mapping[str, Any]) -> dict[Path, bytes]:
+    """Contents of the files that were asked for: the page of a document, and JSON."""
     from setsquare.document import plain
 
     contents: dict[Path, bytes] = {}
-    data = {"file": source.name, "sha256": source.sha256}
     if options.html is not None:
-        contents[options.html] = page(command=command_line(), data=data).to_html().encode()
+        contents[options.html] = document.to_html().encode()
     if options.json is not None:
-        tree = {"command": command_line(), "data": data, **found.to_dict(), **(more or {})}
-        text = json.dumps(plain(tree), ensure_ascii=False, indent=2, allow_nan=False)
+        text = json.dumps(plain(values), ensure_ascii=False, indent=2, allow_nan=False)
         contents[options.json] = f"{text}\n".encode()
     return contents
-
-
-def command_line() -> str:
-    """The command as it was given."""
-    return shlex.join(["setsquare", *sys.argv[1:]])
