@@ -152,9 +152,9 @@ def audit(
         asked = None if family is None else make_family(family)
         subject, columns, learned, notes = open_stream(predictions, protected, sample_weight, asked, **reading)
     else:
-        backend = backend_of(protected, predictions)
         raw, columns, learned, notes = _complete(predictions, protected, classes, sample_weight, cluster, reading)
         subject = read_predictions(raw, family, positive)
+        backend = backend_of(protected, predictions)
     return replace(
         _audit(subject, columns, notes, names, settings),
         setting=setting,
