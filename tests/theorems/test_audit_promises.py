@@ -8,11 +8,11 @@ import pytest
 
 import setsquare as sq
 from setsquare.auditing import Limits
-from setsquare.auditing.adjustment import adjust, graphical
 from setsquare.auditing.bounds import association, bound_length
 from setsquare.auditing.evaluations.agreement import settle_disagreement
 from setsquare.auditing.evaluations.records import Evaluation, Test
 from setsquare.auditing.protected import Protected
+from setsquare.auditing.verdict import adjust, graphical
 
 SHARES = [0.40, 0.25, 0.15, 0.10, 0.07, 0.03]
 

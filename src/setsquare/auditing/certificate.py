@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from setsquare._typing import Array
 from setsquare.auditing.bounds import Association, associate
@@ -278,7 +278,7 @@ def _effect(
     estimate = np.abs(fit.coef[:, j])
     errors = np.sqrt(np.maximum(np.diag(fit.cov)[j::p], 0.0))
     share = 1.0 - (1.0 - confidence) / len(estimate)
-    z = stats.norm.ppf(share) if math.isinf(fit.df) else stats.t.ppf(share, fit.df)
+    z = special.ndtri(share) if math.isinf(fit.df) else special.stdtrit(fit.df, share)
     with np.errstate(over="ignore"):
         both = np.array([np.max(estimate), np.max(estimate + z * errors)]) * unit / scale
         effect, upper = np.exp(both) if ratio else both

@@ -6,12 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from setsquare._typing import Table
-from setsquare.auditing.adjustment import Member
 from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.documents.assemble import assemble
 from setsquare.auditing.evaluations.records import EFFECT_COLUMNS, Evaluation, benjamini_hochberg, holm
 from setsquare.auditing.evaluations.tensor import EffectMap
-from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Verdict
+from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Member, Verdict
 from setsquare.document import Document, Documented
 from setsquare.errors import InputError
 from setsquare.families import Family

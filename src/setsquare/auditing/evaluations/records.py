@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from setsquare._typing import Array
 from setsquare.notes import Note, describe
@@ -133,13 +133,13 @@ def z_effect(term: str, source: str, estimate: float, std_error: float, df: floa
 def two_sided(statistic: float, df: float) -> float:
     """Two-sided p-value of a z (``df`` infinite) or t statistic."""
     size = abs(statistic)
-    return float(2.0 * (stats.norm.sf(size) if math.isinf(df) else stats.t.sf(size, df)))
+    return float(2.0 * (special.ndtr(-size) if math.isinf(df) else special.stdtr(df, -size)))
 
 
 def critical_value(df: float, confidence: float) -> float:
     """Half the width of a two-sided interval, in standard errors."""
     share = 0.5 + 0.5 * confidence
-    return float(stats.norm.ppf(share) if math.isinf(df) else stats.t.ppf(share, df))
+    return float(special.ndtri(share) if math.isinf(df) else special.stdtrit(df, share))
 
 
 def wald(name: str, estimate: Array, covariance: Array, df: float) -> Test:

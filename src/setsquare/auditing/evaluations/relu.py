@@ -16,8 +16,7 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.auditing.evaluations.relu_cells import MAX_CELLS, branch_and_bound
-from setsquare.auditing.evaluations.relu_descent import Cells, multi_start
-from setsquare.auditing.evaluations.relu_line import one_column
+from setsquare.auditing.evaluations.relu_descent import Cells, multi_start, one_column
 from setsquare.errors import InputError
 from setsquare.projection import protected_basis
 from setsquare.rows.blocks import mean_weight, single_threaded_blas

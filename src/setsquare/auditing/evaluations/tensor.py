@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from setsquare._typing import Array, IntArray
 from setsquare.auditing.evaluations.permutation import sample_rows
@@ -175,13 +175,13 @@ def _unit_maps(Z: Array, Q: Array, w: Array, transform: Array, spread: Array) ->
         size = np.trace(meat, axis1=1, axis2=2)[:, None, None]
         scaled = meat / np.where(size > 0.0, size, 1.0) + 1e-14 * np.eye(r)
         W = np.einsum("rm,mr->m", C, np.linalg.solve(scaled, C.T[:, :, None])[:, :, 0]) / size[:, 0, 0]
-    p_values = np.where(spread > 0.0, stats.f.sf(W / r, r, max(n - r - 1, 1)), np.nan)
+    p_values = np.where(spread > 0.0, special.fdtrc(r, max(n - r - 1, 1), W / r), np.nan)
     return (transform @ C) * spread, errors, np.sqrt(np.minimum(np.sum(C * C, axis=0), 1.0)), p_values
 
 
 def _smaller_rank(statistics: Array) -> float:
     """P-value of the first row of ``statistics`` (1 + B, 2) among all, by the better of its two ranks."""
-    ranks = np.min([stats.rankdata(-column, method="max") for column in statistics.T], axis=0)
+    ranks = np.min([len(c) - np.searchsorted(np.sort(c), c) for c in statistics.T], axis=0)  # how many are as large
     return float(np.mean(ranks <= ranks[0]))
 
 

@@ -13,8 +13,7 @@ import pytest
 from setsquare.auditing.evaluations import relu as relu_module
 from setsquare.auditing.evaluations.relu import fit_relu
 from setsquare.auditing.evaluations.relu_cells import MAX_CELLS, branch_and_bound
-from setsquare.auditing.evaluations.relu_descent import Cells, descend, multi_start
-from setsquare.auditing.evaluations.relu_line import line_search, one_column
+from setsquare.auditing.evaluations.relu_descent import Cells, descend, line_search, multi_start, one_column
 from setsquare.errors import InputError
 from setsquare.rows.blocks import single_threaded_blas
 
