@@ -16,6 +16,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family, family
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.notes import Note, Option
+from setsquare.tables.frame import to_numpy
 from setsquare.tables.outcome import MANY_CLASSES, Values, class_name, positive_class, refuse_positive
 from setsquare.tables.outcome import guess_family as guess
 from setsquare.tables.stray_values import refuse_strays
@@ -211,7 +212,7 @@ def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...], 
         native = nw.from_native(predictions, eager_only=True, allow_series=True, pass_through=True)
         if isinstance(native, nw.Series):
             names = (str(native.name),) if native.name else ()
-            return native.to_numpy(), names, isinstance(native.dtype, nw.Categorical | nw.Enum)
+            return to_numpy(native), names, isinstance(native.dtype, nw.Categorical | nw.Enum)
         if isinstance(native, nw.DataFrame):
             return native.to_numpy(), tuple(str(name) for name in native.columns), False
         refuse_lazy(predictions)

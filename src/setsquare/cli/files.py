@@ -7,12 +7,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
 import narwhals.stable.v2 as nw
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv, ipc
@@ -20,7 +19,7 @@ from pyarrow import csv, ipc
 from setsquare.cli.options import Options
 from setsquare.errors import InputError
 from setsquare.notes import Note
-from setsquare.tables.frame import Frame
+from setsquare.tables.frame import Frame, to_numpy
 from setsquare.tables.frame import resolve as find_columns
 from setsquare.tables.roles import check_roles
 from setsquare.tables.summary import FEW_VALUES
@@ -269,12 +268,10 @@ def coded_groups(table: pa.Table, names: Sequence[str], fewest: int) -> list[str
 
 def complete_rows(table: pa.Table) -> pa.Table:
     """Rows without a missing value."""
-    keep = np.ones(table.num_rows, dtype=bool)
-    for column in table.columns:
-        keep &= ~pc.is_null(column, nan_is_null=True).to_numpy()
-    if not keep.any():
+    gone = reduce(pc.or_, (pc.is_null(column, nan_is_null=True) for column in table.columns))
+    if pc.all(gone).as_py():
         raise InputError("No row is complete: fill missing values, or name fewer columns.")
-    return table if keep.all() else table.filter(pa.array(keep))
+    return table.filter(pc.invert(gone))
 
 
 def series(table: pa.Table, name: str) -> Any:
@@ -296,4 +293,4 @@ def decoded(column: Any) -> Any:
 
 def values(column: Any) -> Any:
     """A column as a numpy array."""
-    return decoded(column).to_numpy()
+    return to_numpy(nw.from_native(decoded(column), series_only=True))

@@ -14,7 +14,7 @@ import numpy as np
 from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.notes import Note, Option
-from setsquare.tables.frame import Frame, is_sparse, open_table
+from setsquare.tables.frame import Frame, is_sparse, open_table, to_numpy
 from setsquare.tables.stray_values import stray_values
 from setsquare.tables.validation import is_missing, refuse_no_rows
 
@@ -184,7 +184,7 @@ def _from_series(series: nw.Series[Any], name: str) -> Column:
     dtype = series.dtype
     if dtype.is_numeric():
         series = series if dtype == nw.Float64 else series.cast(nw.Float64)
-        return Numbers(np.asarray(series.to_numpy(), dtype=np.float64))
+        return Numbers(np.asarray(to_numpy(series), dtype=np.float64))
     if isinstance(dtype, nw.String | nw.Boolean | nw.Categorical | nw.Enum):
         return _from_levels(series)
     if isinstance(dtype, nw.Object):
@@ -234,10 +234,19 @@ def _factorize(series: nw.Series[Any]) -> tuple[IntArray, list[Any]]:
         # Ten times as fast as replace_strict, which merges in pandas.
         numbers, distinct = native.factorize()
         return np.asarray(numbers, dtype=np.int64), distinct.tolist()
+    if series.implementation.is_pyarrow():
+        native = series.to_native()
+        if isinstance(series.dtype, nw.Categorical):  # its dictionary may hold nulls, and levels that do not occur
+            native = native.cast(native.type.value_type)
+        encoded = native.dictionary_encode(null_encoding="encode").combine_chunks()
+        found, codes = encoded.dictionary.to_pylist(), np.from_dlpack(encoded.indices).astype(np.int64)
+        if None in found:
+            place = found.index(None)
+            codes = np.where(codes == place, -1, codes - (codes > place))
+        return codes, [level for level in found if level is not None]
     found = series.drop_nulls().unique().to_list()
     if not found:
         return np.full(len(series), -1), []
-    # Never through to_numpy: for a pyarrow dictionary with nulls it returns the first level in their place.
     codes = series.replace_strict(found, list(range(len(found))), default=-1, return_dtype=nw.Int64)
     return codes.to_numpy(), found
 

@@ -194,6 +194,22 @@ def check_column(name: str, names: Sequence[str]) -> None:
         raise InputError(f"There is no column {name!r}; {hint}")
 
 
+def to_numpy(series: nw.Series[Any]) -> np.ndarray[Any, Any]:
+    """Values of a series; numbers of a pyarrow column without its own conversion, which would import pandas.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> to_numpy(nw.from_native(pa.chunked_array([[1.0, 2.0], [3.0]]), series_only=True))
+    array([1., 2., 3.])
+    """
+    is_number = isinstance(series.dtype, nw.Float64 | nw.Float32 | nw.Int64 | nw.Int32 | nw.UInt64 | nw.UInt32)
+    if not (series.implementation.is_pyarrow() and is_number and len(series)) or series.null_count():
+        return series.to_numpy()
+    native = series.to_native()
+    return np.from_dlpack(native.chunk(0) if native.num_chunks == 1 else native.combine_chunks())
+
+
 def _as_narwhals(table: Table) -> nw.DataFrame[Any] | None:
     try:
         native = nw.from_native(table, eager_only=True, allow_series=True, pass_through=True)
