@@ -247,8 +247,8 @@ def _factorize(series: nw.Series[Any]) -> tuple[IntArray, list[Any]]:
     found = series.drop_nulls().unique().to_list()
     if not found:
         return np.full(len(series), -1), []
-    codes = series.replace_strict(found, list(range(len(found))), default=-1, return_dtype=nw.Int64)
-    return codes.to_numpy(), found
+    coded = series.replace_strict(found, list(range(len(found))), default=-1, return_dtype=nw.Int64)
+    return coded.to_numpy(), found
 
 
 def _declared(series: nw.Series[Any]) -> list[Any]:
