@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -13,6 +14,8 @@ from scipy import sparse
 
 from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError
+from setsquare.tables.column import read
+from setsquare.tables.frame import open_table, to_numpy
 
 DATA = {"age": [1.0, 2.0], "sex": ["m", "f"], "race": ["a", "b"]}
 
@@ -151,3 +154,27 @@ def test_numeric_arrays_are_not_copied_and_still_checked() -> None:
     array[1, 1] = np.inf
     with pytest.raises(MissingValuesError, match="'x1' has 1 infinite value;"):
         learned.apply(array)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.chunked_array([["b", None], ["a", "b"]]),
+        pa.chunked_array([[True, None], [False, True]]),
+        pa.chunked_array([pa.DictionaryArray.from_arrays([2, None, 0, 2], ["a", "unused", "b"])]),
+        pa.chunked_array([pa.DictionaryArray.from_arrays([2, 1, 0, 2], ["a", None, "b"])]),
+    ],
+    ids=["text in chunks", "truth values", "category", "null in the dictionary"],
+)
+def test_levels_of_pyarrow_columns_are_coded_in_order_and_missing_ones_apart(column: pa.ChunkedArray) -> None:
+    found = read(open_table(pa.table({"x": column})), "x")
+    assert found.codes.tolist() == [1, -1, 0, 1]
+    assert found.levels in (("a", "b"), (False, True))
+
+
+def test_numbers_of_pyarrow_columns_are_read_in_all_types() -> None:
+    whole, parts = pa.chunked_array([[1, 2], [3]]), pa.chunked_array([[1.5, None]])
+    assert to_numpy(nw.from_native(whole, series_only=True)).tolist() == [1, 2, 3]
+    assert to_numpy(nw.from_native(whole.cast(pa.int8()), series_only=True)).tolist() == [1, 2, 3]
+    assert np.isnan(to_numpy(nw.from_native(parts, series_only=True))[1])
+    assert to_numpy(nw.from_native(parts.slice(0, 0), series_only=True)).shape == (0,)
