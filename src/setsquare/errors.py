@@ -71,6 +71,14 @@ class BoundaryWarning(SetsquareWarning):
     """Predictions on the boundary of their range were moved inside before the correction."""
 
 
+class TrainingRowsWarning(SetsquareWarning):
+    """A correction is, or may be, learned on the rows that the model was fitted on, and would not hold on new rows."""
+
+
+class NewRowsWarning(SetsquareWarning):
+    """A correction is exact on the training rows, but much of the association will remain on new rows."""
+
+
 class OffsetWarning(SetsquareWarning):
     """A model that was fitted with an offset predicts without one."""
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from sklearn import get_config
 from sklearn.base import clone, is_classifier
-from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, check_cv
 from sklearn.utils import _safe_indexing
 from sklearn.utils.metadata_routing import get_routing_for_object
 
@@ -21,8 +20,9 @@ from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers, audit_held_ou
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import IN_SAMPLE
 from setsquare.errors import InputError
+from setsquare.estimators.folds import split_rows
 from setsquare.notes import Note
-from setsquare.tables.validation import check_alignment, check_folds, check_same_rows
+from setsquare.tables.validation import check_alignment, check_same_rows
 
 
 def audit_model(
@@ -153,7 +153,7 @@ def predict_held_out(
 ) -> HeldOut:
     """Predict each row with a model fitted without that row and its cluster."""
     outcome = np.asarray(y)
-    folds = _folds(cv, outcome, cluster, is_classifier(estimator), int(rng.integers(2**31)))
+    folds = split_rows(cv, outcome, cluster, is_classifier(estimator), int(rng.integers(2**31)))
     predictions: Array | None = None
     classes: Any = None
     means: list[Array] = []
@@ -183,32 +183,6 @@ def predict_held_out(
 
 def _part(protected: Any, rows: Any) -> Any:
     return None if protected is None else _safe_indexing(protected, rows)
-
-
-def _folds(cv: Any, outcome: Any, cluster: Any, classifier: bool, seed: int) -> list[tuple[Any, Any]]:
-    """Disjoint training and test rows of each fold; each row is tested once."""
-    groups = None if cluster is None else np.asarray(cluster)
-    if isinstance(cv, int | np.integer) and not isinstance(cv, bool):
-        check_folds(int(cv), len(outcome))
-        kinds = (StratifiedKFold if classifier else KFold) if groups is None else GroupKFold
-        splitter = kinds(int(cv), shuffle=True, random_state=seed)
-    else:
-        try:
-            splitter = check_cv(cv, outcome, classifier=classifier)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"cv must be a number of folds, a splitter or a list, not {cv!r} ({error}).") from None
-    try:
-        folds = [
-            (np.asarray(a), np.asarray(b)) for a, b in splitter.split(np.zeros((len(outcome), 1)), outcome, groups)
-        ]
-    except ValueError as error:
-        raise InputError(f"The rows cannot be split: {error}") from None
-    tested = np.concatenate([test for _, test in folds]) if folds else np.zeros(0, dtype=int)
-    if len(tested) != len(outcome) or len(np.unique(tested)) != len(outcome):
-        raise InputError("The folds must hold out each row exactly once: use KFold or a similar splitter.")
-    if any(np.intersect1d(train, test).size for train, test in folds):
-        raise InputError("A fold trains on rows that it tests: use KFold or a similar splitter, which holds them out.")
-    return folds
 
 
 def _classes(model: Any) -> Any:

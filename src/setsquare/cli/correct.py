@@ -137,7 +137,8 @@ def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, An
             return plain, OrthogonalGLMClassifier(l2=fitting.l2, **shared)
         return plain, OrthogonalGLMRegressor(family, l2=fitting.l2, **shared)
     activation = None if rows.guess.is_classes else families.family(family).activation.name
-    return plain, PredictionOrthogonalizer(plain, fitting.method, activation=activation, **shared)
+    # The report is about the training rows, and a GLM can meet a level in one fold only.
+    return plain, PredictionOrthogonalizer(plain, fitting.method, activation=activation, cv="training rows", **shared)
 
 
 def _predict(model: Any, table: Any) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -10,15 +11,32 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare._typing import Array, Table
+from setsquare.errors import InputError
 from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.partial_fit import MomentFitting, refuse_drop
 from setsquare.estimators.scoring import refuse_blind_scorers
-from setsquare.estimators.warn import warn_dropped, warn_erased, warn_pooled
+from setsquare.estimators.warn import warn_dropped, warn_erased, warn_new_rows, warn_pooled
 from setsquare.projection import Eraser, Projector, protected_basis
 from setsquare.rows import as_stream
 from setsquare.tables.frame import dense
 from setsquare.tables.roles import Columns, learn_reader
-from setsquare.tables.validation import check_choice, read_weight
+from setsquare.tables.validation import check_choice, read_weight, require_finite
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Largest correlation of a protected column with a linear probe of the features on new rows.
+
+    Attributes
+    ----------
+    correlation : float
+        After the correction.
+    before : float
+        Before it.
+    """
+
+    correlation: float
+    before: float
 
 
 class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
@@ -27,13 +45,17 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     With ``using="protected"`` each feature is replaced by its residual from a least-squares regression on the protected
     columns, plus its mean. With ``using="features"`` the regression is on the best linear prediction of the protected
     columns from all features together, so that new rows need no protected columns; this is the map of LEACE, which
-    changes the features least. It takes as many directions out of the features as there are protected columns, and
-    needs many more rows than features.
+    changes the features least. It takes as many directions out of the features as there are protected columns.
 
     On the training rows no feature is then correlated with a protected column, and neither is any linear score of the
-    features; on new rows this holds up to sampling error (see :func:`probe`). Predictions through a non-linear link
-    (probabilities) are *not* orthogonal: use :class:`OrthogonalGLMClassifier` or :class:`PredictionOrthogonalizer` for
-    these.
+    features. With ``using="protected"`` this holds on new rows up to sampling error. With ``using="features"`` it does
+    not unless there are many more rows than features: of a multiple correlation R about ``R / sqrt(1 + R² n / q)``
+    remains on new rows. ``new_rows_`` has the estimate, and a :class:`~setsquare.errors.NewRowsWarning` names it where
+    it is large. Reduce the features first (:class:`PrincipalComponents`), or use ``orthogonal_on="new rows"`` and
+    :meth:`adapt`.
+
+    Predictions through a non-linear link (probabilities) are *not* orthogonal: use :class:`OrthogonalGLMClassifier` or
+    :class:`PredictionOrthogonalizer` for these.
 
     Parameters
     ----------
@@ -42,6 +64,10 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         By default they are given to ``fit`` and ``transform`` as an array or table.
     using : {"protected", "features"}
         What ``transform`` uses: the protected columns themselves, or their prediction from the features.
+    orthogonal_on : {"training rows", "new rows"}
+        With ``using="features"``: whether to remove the association exactly on the training rows (LEACE), or as well as
+        possible on new rows, by the ridge prediction of the protected columns with the smallest leave-one-out error.
+        The latter works with more features than rows, and gains most by :meth:`adapt`.
     coding : {"dummy", "cells"}
         Coding of the protected columns: "cells" removes every combination of their levels.
     reference : mapping of column to level, optional
@@ -60,6 +86,10 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         With ``using="protected"``.
     eraser_ : Eraser
         With ``using="features"``; its ``correlations`` say how well the features predicted the protected columns.
+    new_rows_ : NewRows
+        With ``using="features"``: largest correlation of a protected column with a linear probe on new rows, after the
+        correction (``correlation``) and before it (``before``), estimated for independent rows. Too small where rows
+        are not independent (several per patient); NaN if there are hardly more rows than features.
     protected_names_ : ndarray of str
 
     Examples
@@ -82,6 +112,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         protected: str | int | Sequence[str | int] | None = None,
         *,
         using: Literal["protected", "features"] = "protected",
+        orthogonal_on: Literal["training rows", "new rows"] = "training rows",
         coding: Literal["dummy", "cells"] = "dummy",
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
@@ -90,6 +121,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     ) -> None:
         self.protected = protected
         self.using = using
+        self.orthogonal_on = orthogonal_on
         self.coding = coding
         self.reference = reference
         self.missing = missing
@@ -121,6 +153,9 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         self._forget()
         refuse_drop(self.missing)
         check_choice("using", self.using, ("protected", "features"))
+        check_choice("orthogonal_on", self.orthogonal_on, ("training rows", "new rows"))
+        if self.using == "protected" and self.orthogonal_on == "new rows":
+            raise InputError('orthogonal_on="new rows" corrects without the protected columns: pass using="features".')
         if protected is not None and self.using == "protected":
             refuse_blind_scorers("LinearOrthogonalizer(protected=['age'])")
         table = validate_features(self, X, reset=True)
@@ -130,13 +165,56 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         names = self.reader_.protected.names
         if self.using == "features":
             basis = protected_basis(P, weight, names)
-            self.eraser_ = Eraser.fit(Z, basis, P, weight, self.reader_.feature_names)
+            if self.orthogonal_on == "new rows":
+                self.eraser_ = Eraser.fit_for_new_rows(Z, basis, P, weight)
+            else:
+                self.eraser_ = Eraser.fit(Z, basis, P, weight, self.reader_.feature_names)
             warn_erased(self.eraser_.directions.shape[1], self.eraser_.rank)
+            warn_new_rows(self.eraser_, self.orthogonal_on)
         else:
             self.projector_ = Projector.fit(Z, P, weight, names)
             basis = self.projector_.basis
         warn_dropped((*self.reader_.protected.constant, *basis.constant), basis.collinear)
         self.protected_names_ = np.asarray(names, dtype=object)
+        return self
+
+    @property
+    def new_rows_(self) -> NewRows:
+        """Estimated correlation with the protected columns on new rows, after the correction and before it."""
+        check_is_fitted(self, "eraser_")
+        return NewRows(self.eraser_.left, self.eraser_.before)
+
+    def adapt(self, X: Table, sample_weight: Any = None) -> Self:
+        """Learn the correction again from rows whose protected columns need not be known; the prediction of them stays.
+
+        Rows with protected columns are often few, and features without them many. What an erasure removes is an
+        estimated covariance of all features with the predicted protected columns; these rows determine it better. Pass
+        all rows that you have, the training rows included.
+
+        Parameters
+        ----------
+        X : dataframe or array of shape (n, q)
+        sample_weight : array of shape (n,), optional
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self, "protected_names_")
+        if self.using != "features" or self.orthogonal_on != "new rows":
+            raise InputError('Only using="features" with orthogonal_on="new rows" can be adapted to other rows.')
+        table = X if self.reader_.lacks_protected(X) else validate_features(self, X, reset=False)
+        Z, pooled = self.reader_.stored_matrix(self.reader_.feature_table(table), learned=False)
+        warn_pooled(pooled)
+        Z = Z if isinstance(Z, np.ndarray) else dense(Z)
+        weight = read_weight(sample_weight, len(Z))
+        if len(Z) <= Z.shape[1]:
+            raise InputError(
+                f"Too few rows (n_samples = {len(Z)}) to adapt the correction of {Z.shape[1]} features: pass more rows "
+                "than features, the training rows included."
+            )
+        require_finite("The features have", Z)
+        self.eraser_ = self.eraser_.adapt(Z, weight)
         return self
 
     def transform(self, X: Table, protected: Table | None = None) -> Array:

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn import config_context
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import cross_val_predict
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
@@ -18,8 +16,17 @@ from setsquare import families
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.estimators.feature_table import validate_features
+from setsquare.estimators.folds import cross_fitted_predictions, split_rows
 from setsquare.estimators.scoring import refuse_blind_scorers
-from setsquare.estimators.warn import warn_boundary, warn_dropped, warn_outside, warn_pooled, warn_unweighted
+from setsquare.estimators.training_rows import sign_of_training
+from setsquare.estimators.warn import (
+    warn_boundary,
+    warn_dropped,
+    warn_outside,
+    warn_pooled,
+    warn_training_rows,
+    warn_unweighted,
+)
 from setsquare.families import Activation
 from setsquare.notes import Note, Option
 from setsquare.projection import GeneralizedProjector, Projector
@@ -27,6 +34,9 @@ from setsquare.rows.blocks import single_threaded_blas
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, learn_reader
 from setsquare.tables.validation import check_alignment, check_choice, check_finite, read_weight
+
+#: Value of ``cv`` that learns the correction on the rows that the model is fitted on.
+IN_SAMPLE = "training rows"
 
 
 def _wraps_classifier(self: PredictionOrthogonalizer) -> bool:
@@ -39,9 +49,16 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     Around any classifier or regressor, fitted or not: linear models, gradient boosting, forests, networks.
 
     * ``method="generalized"``: probabilities become ``h(eta - a - Xc b)`` with the smallest change of their scores
-      ``eta`` that is exactly orthogonal on the training rows. They stay in their range and keep their mean.
+      ``eta`` that makes the predictions it is learned on orthogonal. They stay in their range and keep their mean.
     * ``method="linear"`` (Lemma 1): subtracts the least-squares effect of the protected columns from the predictions.
-      Exactly orthogonal too, but probabilities can leave [0, 1]; the number that do is in ``n_outside_``.
+      Orthogonal too, but probabilities can leave [0, 1]; the number that do is in ``n_outside_``.
+
+    The correction is learned on predictions for rows that the model has not seen, because an overfitted model predicts
+    its training rows differently from new ones. Around an unfitted model these are cross-fitted predictions: each row
+    is predicted by a model fitted without its fold. They are orthogonal exactly after the correction. The model itself
+    is then fitted to all rows, so that its predictions on new rows are orthogonal up to sampling error, and those on
+    the training rows are not. ``cv="training rows"`` makes these exactly orthogonal instead, which holds on new rows
+    only as far as the model does not overfit.
 
     Predictions on the boundary of their range (a forest's probabilities of 0 and 1) have no finite score: they are
     moved inside by half the distance of the nearest other prediction from that end (``boundary_``), and counted in
@@ -51,7 +68,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     ----------
     estimator : estimator
         Classifier with ``predict_proba`` or regressor. An estimator that is fitted already is wrapped in
-        ``sklearn.frozen.FrozenEstimator``, or given with ``prefit=True``.
+        ``sklearn.frozen.FrozenEstimator``, or given with ``prefit``.
     method : {"generalized", "linear"}
     protected : str, int, sequence of either, optional
         Columns inside the feature table, or a formula over them. By default they are given to ``fit`` and ``predict``.
@@ -59,11 +76,14 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     activation : str, optional
         Activation whose range the predictions keep: by default that of the probabilities for a classifier and the
         identity for a regressor; "exp" for positive predictions (counts, costs).
-    cv : int or splitter, optional
-        Learn the correction on cross-validated predictions, which it then makes exactly orthogonal; by default on those
-        of the training rows.
-    prefit : bool
-        Whether the estimator is fitted already and must not be refitted.
+    cv : int, splitter, iterable, "training rows" or None
+        Folds of the cross-fitted predictions (shuffled for a number, stratified for a classifier; a cluster is never
+        split), which take as many further fits. "training rows" or None learns the correction on the model's
+        predictions for its own training rows. Not used around a fitted model.
+    prefit : bool or "held out"
+        Whether the estimator is fitted already and must not be refitted. The correction is then learned on the rows
+        given to ``fit``, which must be rows that it was not fitted on; "held out" confirms this. Otherwise, or where
+        the rows look like training rows all the same, a :class:`~setsquare.errors.TrainingRowsWarning` says so.
     use_protected : bool
         Whether the model may see protected columns that are inside the feature table.
     coding : {"dummy", "cells"}
@@ -72,13 +92,18 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     missing : {"error", "level"}
         Rule for missing values of protected columns.
     unseen : {"error", "pool"}
+    random_state : int
+        Random seed for the folds.
 
     Attributes
     ----------
     estimator_ : estimator
-        The fitted model.
+        The model, fitted to all rows.
     projector_ : GeneralizedProjector or Projector
+    learned_on_ : {"cross-fitted predictions", "training rows", "rows given"}
+        Predictions on which the correction is exact, and which the counts below are about.
     n_boundary_, n_outside_ : int
+        Rows whose prediction was on the boundary, or is outside the range after a linear correction.
     classes_ : ndarray
         Classes of a classifier.
     protected_names_ : ndarray of str
@@ -92,10 +117,11 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     >>> age = rng.normal(size=500)
     >>> Z = np.column_stack([age + rng.normal(size=500), rng.normal(size=500)])
     >>> y = (Z.sum(axis=1) + rng.normal(size=500) > 0).astype(int)
-    >>> model = PredictionOrthogonalizer(HistGradientBoostingClassifier(max_iter=20)).fit(Z, y, protected=age)
-    >>> p = model.predict_proba(Z, protected=age)[:, 1]
-    >>> bool(abs(np.corrcoef(age, p)[0, 1]) < 1e-8 and 0 < p.min() and p.max() < 1)
-    True
+    >>> boosting = HistGradientBoostingClassifier(max_iter=20)
+    >>> model = PredictionOrthogonalizer(boosting).fit(Z[:300], y[:300], protected=age[:300])
+    >>> before, after = boosting.fit(Z[:300], y[:300]).predict_proba(Z[300:]), model.predict_proba(Z[300:], age[300:])
+    >>> [round(float(np.corrcoef(age[300:], p[:, 1])[0, 1]), 1) for p in (before, after)]
+    [0.6, 0.0]
     """
 
     def __init__(
@@ -105,13 +131,14 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         protected: str | int | Sequence[str | int] | None = None,
         *,
         activation: str | None = None,
-        cv: Any = None,
-        prefit: bool = False,
+        cv: Any = 5,
+        prefit: bool | Literal["held out"] = False,
         use_protected: bool = False,
         coding: Literal["dummy", "cells"] = "dummy",
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
         unseen: str = "error",
+        random_state: int = 0,
     ) -> None:
         self.estimator = estimator
         self.method = method
@@ -124,8 +151,11 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self.reference = reference
         self.missing = missing
         self.unseen = unseen
+        self.random_state = random_state
 
-    def fit(self, X: Table, y: Any, protected: Table | None = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Table, y: Any, protected: Table | None = None, sample_weight: Any = None, cluster: Any = None
+    ) -> Self:
         """Fit the model (unless it is fitted) and learn the correction of its predictions.
 
         Parameters
@@ -136,12 +166,18 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         protected : dataframe or array of shape (n, p), optional
         sample_weight : array of shape (n,), optional
             Weights of the correction, and of the model where it takes them.
+        cluster : array of shape (n,), optional
+            Cluster of each row, for example the patient; a fold holds out whole clusters.
 
         Returns
         -------
         self
         """
         check_choice("method", self.method, ("generalized", "linear"))
+        if not isinstance(self.prefit, bool | np.bool_):
+            check_choice("prefit", self.prefit, ("held out",))
+        if isinstance(self.cv, str):
+            check_choice("cv", self.cv, (IN_SAMPLE,))
         if self.missing == "drop":
             raise InputError('Predictions are made for every row, so none can be dropped: use missing="level".')
         if protected is not None:
@@ -154,7 +190,10 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         features = self.reader_.feature_table(table)
         check_alignment(table, y, "the outcome")
         y, weight = read_outcome(y, len(P)), read_weight(sample_weight, len(P))
-        self.estimator_, predictions = self._fit_model(features, y, weight)
+        if self.prefit or isinstance(self.estimator, FrozenEstimator):
+            predictions = self._predict_fitted(features, y)
+        else:
+            predictions = self._fit_model(features, y, weight, cluster)
         if is_classifier(self.estimator_):
             self.classes_ = self.estimator_.classes_
         self._learn_correction(predictions, P, weight)
@@ -163,8 +202,9 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     def adapt(self, X: Table, protected: Table | None = None, sample_weight: Any = None) -> Self:
         """Learn the correction again from other rows, whose outcomes need not be known; the model is unchanged.
 
-        Effects that were learned on training rows are zero on new ones up to sampling error only, and more than that
-        if the new rows come from another population. Adapted to a batch, predictions are exactly orthogonal on it.
+        A correction learned on other rows leaves sampling error on new ones, and more than that if the new rows come
+        from another population. Adapted to a batch that the model was not fitted on, predictions are exactly orthogonal
+        on it.
 
         Parameters
         ----------
@@ -179,24 +219,34 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         """
         P, predictions = self._read(X, protected)
         self._learn_correction(predictions, P, read_weight(sample_weight, len(P)))
+        self.learned_on_ = "rows given"
         return self
 
-    def _fit_model(self, features: Table, y: Any, weight: Array | None) -> tuple[Any, Array]:
-        """The fitted model, and the predictions that the correction is learned on, (n, k)."""
-        if self.prefit or isinstance(self.estimator, FrozenEstimator):
-            check_is_fitted(self.estimator)
-            return self.estimator, _raw_predictions(self.estimator, features)
+    def _predict_fitted(self, features: Table, y: Any) -> Array:
+        """Predictions (n, k) of a model that is fitted already, which should not have seen these rows."""
+        check_is_fitted(self.estimator)
+        self.estimator_, self.learned_on_ = self.estimator, "rows given"
+        predictions = _raw_predictions(self.estimator_, features)
+        if np.isfinite(predictions).all():
+            warn_training_rows(sign_of_training(self.estimator_, predictions, y), self.prefit == "held out")
+        return predictions
+
+    def _fit_model(self, features: Table, y: Any, weight: Array | None, cluster: Any) -> Array:
+        """Fit the model to all rows; the result are the predictions that the correction is learned on, (n, k)."""
+        in_sample = self.cv is None or isinstance(self.cv, str)
+        folds = None if in_sample else split_rows(self.cv, y, cluster, is_classifier(self.estimator), self.random_state)
         takes_weight = has_fit_parameter(self.estimator, "sample_weight")
         if weight is not None and not takes_weight:
             warn_unweighted(type(self.estimator).__name__)
         options = {"sample_weight": weight} if weight is not None and takes_weight else {}
-        model = clone(self.estimator).fit(features, y, **options)
-        if self.cv is None:
-            return model, _raw_predictions(model, features)
-        method = "predict_proba" if is_classifier(model) else "predict"
-        with config_context(enable_metadata_routing=False):  # the weights are for the model, whatever it has requested
-            held_out = cross_val_predict(clone(self.estimator), features, y, cv=self.cv, method=method, params=options)
-        return model, _as_units(held_out, is_classifier(model))
+        self.estimator_ = clone(self.estimator).fit(features, y, **options)
+        if folds is None:
+            self.learned_on_ = IN_SAMPLE
+            return _raw_predictions(self.estimator_, features)
+        _check_probabilities(self.estimator_)
+        self.learned_on_ = "cross-fitted predictions"
+        held_out = cross_fitted_predictions(self.estimator, features, y, folds, options)
+        return _as_units(held_out, is_classifier(self.estimator_))
 
     def _learn_correction(self, predictions: Array, P: Array, weight: Array | None) -> None:
         check_finite(predictions, [f"prediction {k}" for k in range(predictions.shape[1])], "")
@@ -297,11 +347,15 @@ def _raw_predictions(model: Any, features: Table) -> Array:
     """Predictions (n, k): the second class's probability, those of K > 2 classes, or means."""
     if not is_classifier(model):
         return _as_units(model.predict(features), False)
-    if not hasattr(model, "predict_proba"):
+    _check_probabilities(model)
+    return _as_units(model.predict_proba(features), True)
+
+
+def _check_probabilities(model: Any) -> None:
+    if is_classifier(model) and not hasattr(model, "predict_proba"):
         raise InputError(
             f"{type(model).__name__} has no predict_proba: wrap it in CalibratedClassifierCV to get probabilities."
         )
-    return _as_units(model.predict_proba(features), True)
 
 
 def _as_units(predictions: Any, classes: bool) -> Array:

@@ -40,7 +40,7 @@ def refuse_blind_scorers(example: str) -> None:
 def _blind(frame: FrameType) -> str:
     """Name of a caller that predicts without the protected columns that it passes to ``fit``; empty if none does."""
     seen: dict[str, Any] = frame.f_locals
-    if not set(seen.get("fit_params") or ()) - {"sample_weight"}:
+    if not set(seen.get("fit_params") or ()) - {"sample_weight", "cluster"}:
         return ""  # the columns come from within the model that is scored, which then also has them to predict
     if frame.f_code.co_name == "_fit_and_predict":
         return "cross_val_predict"

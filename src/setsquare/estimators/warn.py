@@ -11,19 +11,24 @@ from setsquare.errors import (
     DroppedColumnWarning,
     FewRowsWarning,
     LabelSignalWarning,
+    NewRowsWarning,
     NotOrthogonalError,
     OffsetWarning,
     PooledLevelWarning,
     SeparationWarning,
     SetsquareWarning,
     SolverWarning,
+    TrainingRowsWarning,
     WeightWarning,
 )
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.notes import Note, Option
+from setsquare.projection import Eraser
 
 #: Share of the outcome's variance explained by the protected columns from which to warn.
 LABEL_SHARE = 0.5
+#: Correlation left on new rows from which to warn.
+LEFT_ON_NEW_ROWS = 0.25
 #: Largest number of features that a warning names.
 MOST_NAMES = 10
 
@@ -103,6 +108,25 @@ def warn_erased(n_directions: int, rank: int) -> None:
         )
 
 
+def warn_new_rows(eraser: Eraser, orthogonal_on: str) -> None:
+    """Warn if an erasure leaves much on new rows, or if there are too few rows to tell."""
+    few = f"{eraser.n_rows:.0f} rows are few for {eraser.rank} features"
+    if not eraser.left <= LEFT_ON_NEW_ROWS:  # NaN, too
+        limit, before = LEFT_ON_NEW_ROWS**2, max(eraser.before**2, LEFT_ON_NEW_ROWS**2 + 1e-3)
+        wanted = min(int(eraser.n_rows * limit * before / (before - limit)), eraser.rank - 1)
+        found = f"about {eraser.left:.2f} of the correlation {eraser.before:.2f} remains on new rows, because {few}"
+        unknown = f"how much remains on new rows cannot be estimated, because {few}"
+        advice = "" if orthogonal_on == "new rows" else "use {option}, "
+        text = (
+            "{found}: reduce the features first (PrincipalComponents(n_components={k})), "
+            + advice
+            + "adapt the correction to the features of more rows (adapt), or pass more rows with protected columns."
+        )
+        found = found if eraser.left == eraser.left else unknown
+        found, option = found[0].upper() + found[1:], Option("orthogonal_on", "new rows")
+        _warn(Note("new-rows", text, found=found, k=max(wanted, 1), option=option), NewRowsWarning)
+
+
 def warn_label_share(share: float) -> None:
     """Warn if the correction removes much of the outcome's variance."""
     if share >= LABEL_SHARE:
@@ -161,6 +185,27 @@ def warn_unweighted(model: str) -> None:
         "sample_weight, or fit it beforehand and pass prefit=True.",
         WeightWarning,
     )
+
+
+def warn_training_rows(sign: str, assured: bool) -> None:
+    """Warn that a fitted model has, or may have, seen these rows.
+
+    ``sign`` says why they look like training rows; ``assured`` whether the user has confirmed that they are not.
+    """
+    harm = "A correction learned on the training rows of an overfitted model does not hold on new rows"
+    if sign:
+        _warn(
+            f"These look like the rows that the model was fitted on: {sign}. {harm}: pass rows that it has not seen, "
+            "or the unfitted model.",
+            TrainingRowsWarning,
+        )
+    elif not assured:
+        text = (
+            "Whether the model was fitted on these rows cannot be seen. {harm}: pass rows that it has not seen and "
+            "confirm it with {assurance}, or pass the unfitted model."
+        )
+        note = Note("training-rows", text, harm=harm, assurance=Option("prefit", "held out"))
+        _warn(note, TrainingRowsWarning)
 
 
 def warn_boundary(count: int, n_rows: int, distance: float) -> None:

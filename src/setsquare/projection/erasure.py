@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,6 +11,13 @@ from setsquare.errors import InputError
 from setsquare.projection.basis import Basis, cholesky_factor, settle_basis
 from setsquare.projection.linear import Projector, coordinates, subtract_product
 from setsquare.projection.moments import Moments
+from setsquare.projection.ridge_erasure import (
+    column_coordinates,
+    effective_rows,
+    fit_ridge,
+    quadratic_forms,
+    unbiased_gram,
+)
 from setsquare.rows.blocks import Sums, row_slices, sum_over_rows
 from setsquare.tables.validation import refuse_not_finite
 
@@ -38,6 +45,11 @@ class Eraser:
         Canonical correlation of each variate with the protected columns, before erasure.
     rank : int
         Rank of the features; nothing remains of them if k equals it.
+    explained, removed : ndarray of shape (p,)
+        Estimated R² of each protected column given the features on new rows, and the part of it that the map removes
+        there; NaN if there are too few rows to tell. The rest is what a linear probe finds on new rows.
+    n_rows : float
+        Number of rows behind the loadings.
 
     Examples
     --------
@@ -56,6 +68,9 @@ class Eraser:
     loadings: Array
     correlations: Array
     rank: int
+    explained: Array = field(default_factory=lambda: np.zeros(0))
+    removed: Array = field(default_factory=lambda: np.zeros(0))
+    n_rows: float = 0.0
 
     @classmethod
     def fit(
@@ -71,28 +86,69 @@ class Eraser:
                 f"Too few rows (n_samples = {n}) to correct {q} features without the protected columns: pass more "
                 'rows, reduce the features first (a few principal components), or choose using="protected".'
             )
-        moments = Moments.of([_Coordinates(basis, X), Z], weight)
-        mean, S = moments.mean[basis.rank :], moments.scatter[basis.rank :] / moments.weight
-        S_zq, S_zz = S[:, : basis.rank], S[:, basis.rank :]
-        if not np.isfinite(S).all():
-            refuse_not_finite("The features have")
-        if (np.sqrt(np.maximum(np.diag(S_zz), 0.0)) <= 1e-12 * np.abs(mean)).all():
-            raise InputError("Every feature is constant, so there is nothing to correct: pass features that vary.")
+        mean, S_zz, S_zq = _covariances(Z, basis, X, weight)
         names = names or tuple(f"x{j}" for j in range(q))
         R = cholesky_factor(S_zz)
         if R is None:
-            return cls._fit_collinear(Z, basis.apply(X), weight, names)
+            return cls._fit_collinear(Z, basis, X, weight, names)
         own = settle_basis(mean, R, names)
-        directions, correlations = _variates(own, own.transform.T @ S_zq)
+        R_zq = own.transform.T @ S_zq
+        directions, correlations = _variates(own, R_zq)
         loadings = directions.T @ S_zz
         # Adjust the loadings to the rounded directions, so that their rounding error cancels.
         loadings += np.linalg.lstsq(S_zq.T @ directions, S_zq.T - S_zq.T @ directions @ loadings, rcond=None)[0]
-        return cls(mean, directions, loadings, correlations, own.rank)
+        return cls(mean, directions, loadings, correlations, own.rank, *_on_new_rows(basis, R_zq, n, weight))
 
     @classmethod
-    def _fit_collinear(cls, Z: Array, Q: Array, weight: Array | None, names: tuple[str, ...]) -> Eraser:
+    def fit_for_new_rows(cls, Z: Array, basis: Basis, X: Array, weight: Array | None = None) -> Eraser:
+        """Fit to the same rows, with the ridge prediction of the protected columns that is best for left-out rows.
+
+        The penalty is the same for every feature in its own units or in standard deviations, whichever predicts better.
+        There may be more features than rows.
+        """
+        mean, S_zz, S_zq = _covariances(Z, basis, X, weight)
+        share = _shares(len(Z), weight)
+        spread = np.sqrt(np.maximum(np.diag(S_zz), 0.0))
+        spread = np.where(spread > 1e-12 * np.abs(mean), spread, np.inf)  # a constant feature says nothing
+        finite = np.isfinite(spread)
+        units = [np.where(finite, float(spread[finite].max()), np.inf), spread]
+        fits = (fit_ridge(Z, X, basis, share, mean, S_zz, S_zq, scale) for scale in units)
+        best = min(fits, key=lambda fit: fit.error)
+        n_rows = effective_rows(share)
+        removed = best.predicted / (1.0 + best.rank / n_rows)
+        parts = (best.directions, best.loadings, best.correlations, best.rank)
+        return cls(mean, *parts, best.explained, removed, n_rows)
+
+    def adapt(self, Z: Array, weight: Array | None = None) -> Eraser:
+        """Learn the means and loadings again from features ``Z`` (n, q) of rows whose protected columns are not known.
+
+        The prediction of the protected columns stays; what is removed with it is then as exact as these rows allow.
+        """
+        share = _shares(len(Z), weight)
+        scores, mean = np.empty((len(Z), self.directions.shape[1])), np.zeros(Z.shape[1])
+        for rows in row_slices(*Z.shape):
+            scores[rows] = Z[rows] @ self.directions
+            mean += share[rows] @ Z[rows]
+        n_rows = effective_rows(share)
+        removed = self.removed * (1.0 + self.rank / self.n_rows) / (1.0 + self.rank / n_rows)
+        return replace(self, mean=mean, loadings=_effects(Z, scores, weight), removed=removed, n_rows=n_rows)
+
+    @property
+    def before(self) -> float:
+        """Largest correlation of a protected column with a linear probe of the features as they were, on new rows."""
+        return float(np.sqrt(np.max(self.explained, initial=0.0)))
+
+    @property
+    def left(self) -> float:
+        """Largest correlation of a protected column with a linear probe of the erased features, on new rows."""
+        return float(np.sqrt(np.max(np.maximum(self.explained - self.removed, 0.0), initial=0.0)))
+
+    @classmethod
+    def _fit_collinear(
+        cls, Z: Array, protected: Basis, X: Array, weight: Array | None, names: tuple[str, ...]
+    ) -> Eraser:
         """Fit nearly collinear features, which moments cannot distinguish, in several passes over the rows."""
-        prediction = Projector.fit(Q, Z, weight, names)
+        prediction = Projector.fit(protected.apply(X), Z, weight, names)
         own = prediction.basis
         directions, correlations = _variates(own, prediction.coefficients)
         loadings = np.zeros((0, Z.shape[1]))
@@ -100,9 +156,9 @@ class Eraser:
             scores = np.empty((len(Z), len(correlations)))
             for rows in row_slices(*Z.shape):
                 scores[rows] = (Z[rows] - own.mean) @ directions
-            effects = Projector.fit(Z, scores, weight)
-            loadings = effects.basis.transform @ effects.coefficients
-        return cls(own.mean, directions, loadings, correlations, own.rank)
+            loadings = _effects(Z, scores, weight)
+        estimates = _on_new_rows(protected, prediction.coefficients, len(Z), weight)
+        return cls(own.mean, directions, loadings, correlations, own.rank, *estimates)
 
     def apply(self, Z: Array, out: Array | None = None) -> Array:
         """Correct features ``Z`` (n, q), without the protected columns; ``out=Z`` corrects in place."""
@@ -130,6 +186,43 @@ class _Coordinates:
 
     def __getitem__(self, rows: slice) -> Array:
         return coordinates(self.basis, self.X[rows])
+
+
+def _covariances(Z: Array, basis: Basis, X: Array, weight: Array | None) -> tuple[Array, Array, Array]:
+    """Mean of the features, their covariance, and their covariance with the basis of the protected columns."""
+    moments = Moments.of([_Coordinates(basis, X), Z], weight)
+    mean, S = moments.mean[basis.rank :], moments.scatter[basis.rank :] / moments.weight
+    if not np.isfinite(S).all():
+        refuse_not_finite("The features have")
+    if (np.sqrt(np.maximum(np.diag(S[:, basis.rank :]), 0.0)) <= 1e-12 * np.abs(mean)).all():
+        raise InputError("Every feature is constant, so there is nothing to correct: pass features that vary.")
+    return mean, S[:, basis.rank :], S[:, : basis.rank]
+
+
+def _shares(n: int, weight: Array | None) -> Array:
+    return np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
+
+
+def _effects(Z: Array, scores: Array, weight: Array | None) -> Array:
+    """Least-squares effects of scores (n, k) on the features, (k, q)."""
+    effects = Projector.fit(Z, scores, weight)
+    return np.asarray(effects.basis.transform @ effects.coefficients)
+
+
+def _on_new_rows(basis: Basis, R: Array, n: int, weight: Array | None) -> tuple[Array, Array, float]:
+    """R² of each protected column on new rows, how much of it the erasure removes there, and the number of rows.
+
+    ``R`` (k, r) are covariances of the orthonormal features with the basis. The removed directions are those of ``R``,
+    whose noise has the variance ``k / n`` in each column: of R² = T remains the parallel sum of T and the noise.
+    """
+    n_rows = effective_rows(_shares(n, weight))
+    T, A = unbiased_gram(R, n_rows), column_coordinates(basis)
+    if not np.isfinite(T).all():
+        return np.full(A.shape[1], np.nan), np.full(A.shape[1], np.nan), n_rows
+    size, vectors = np.linalg.eigh(T)
+    size = np.maximum(size, 0.0)
+    T, kept = (vectors * size) @ vectors.T, size**2 / (size + len(R) / n_rows)
+    return quadratic_forms(T, A), quadratic_forms((vectors * kept) @ vectors.T, A), n_rows
 
 
 def _variates(own: Basis, coefficients: Array) -> tuple[Array, Array]:
