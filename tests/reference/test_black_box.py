@@ -16,7 +16,8 @@ def test_boosted_probabilities_on_adult_are_orthogonal_in_range_and_keep_their_m
     data = sq.datasets.load_adult()
     table = data.features_table()
     boosting = HistGradientBoostingClassifier(categorical_features="from_dtype", max_iter=50, random_state=0)
-    model = sq.PredictionOrthogonalizer(boosting, protected=list(data.protected)).fit(table, data.y)
+    model = sq.PredictionOrthogonalizer(boosting, protected=list(data.protected), cv="training rows")
+    model.fit(table, data.y)
     before = model.estimator_.predict_proba(table.drop(columns=list(data.protected)))[:, 1]
     after = model.predict_proba(table)[:, 1]
     X = pd.get_dummies(data.protected_table(), drop_first=True).to_numpy(float)

@@ -35,16 +35,19 @@ def split_rows(cv: Any, outcome: Any, cluster: Any, classifier: bool, seed: int)
         _check_number(int(cv), len(outcome), groups)
         kinds = (StratifiedKFold if classifier else KFold) if groups is None else GroupKFold
         splitter = kinds(int(cv), shuffle=True, random_state=seed)
+        strata = (
+            np.unique(outcome, return_inverse=True)[1] if classifier else outcome
+        )  # labels are checked by the model
     else:
         try:
-            splitter = check_cv(cv, outcome, classifier=classifier)
+            splitter, strata = check_cv(cv, outcome, classifier=classifier), outcome
         except (TypeError, ValueError) as error:
             raise InputError(f"cv must be a number of folds, a splitter or a list, not {cv!r} ({error}).") from None
     try:
         with warnings.catch_warnings():
-            # A class with fewer rows than folds only matters if a fold has to be fitted without it.
-            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-            parts = list(splitter.split(np.zeros((len(outcome), 1)), outcome, groups))
+            # What these say matters only if a fold lacks a class or splits a cluster, which is refused.
+            warnings.filterwarnings("ignore", "The least populated class|The groups parameter is ignored", UserWarning)
+            parts = list(splitter.split(np.zeros((len(outcome), 1)), strata, groups))
     except ValueError as error:
         raise InputError(f"The rows cannot be split: {error}") from None
     folds = [(np.asarray(train), np.asarray(test)) for train, test in parts]

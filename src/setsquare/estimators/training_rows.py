@@ -28,8 +28,8 @@ def rows_fitted_on(model: Any) -> int | None:
     if isinstance(model, FrozenEstimator):
         return rows_fitted_on(model.estimator)
     for name in ("n_samples_fit_", "n_samples_seen_"):  # neighbours; scalers and incremental models
-        if isinstance(count := getattr(model, name, None), int | np.integer):
-            return int(count)
+        if isinstance(count := getattr(model, name, None), int | float | np.number):
+            return round(float(count))
     if shape := getattr(model, "shape_fit_", None):  # support vectors
         return int(shape[0])
     tree = getattr(model, "tree_", None)
@@ -56,7 +56,8 @@ def sign_of_training(model: Any, predictions: Array, y: Any) -> str:
         Probability of the second class, probabilities of K > 2 classes, or means.
     y : ndarray of shape (n,)
     """
-    name, n = type(getattr(model, "estimator", model)).__name__, len(predictions)
+    inner = model.estimator if isinstance(model, FrozenEstimator) else model
+    name, n = type(inner).__name__, len(predictions)
     if rows_fitted_on(model) == n:
         return f"{name} was fitted on {n} rows, as many as are given here"
     if is_classifier(model):

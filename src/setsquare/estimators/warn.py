@@ -110,21 +110,21 @@ def warn_erased(n_directions: int, rank: int) -> None:
 
 def warn_new_rows(eraser: Eraser, orthogonal_on: str) -> None:
     """Warn if an erasure leaves much on new rows, or if there are too few rows to tell."""
-    few = f"{eraser.n_rows:.0f} rows are few for {eraser.rank} features"
-    if not eraser.left <= LEFT_ON_NEW_ROWS:  # NaN, too
-        limit, before = LEFT_ON_NEW_ROWS**2, max(eraser.before**2, LEFT_ON_NEW_ROWS**2 + 1e-3)
-        wanted = min(int(eraser.n_rows * limit * before / (before - limit)), eraser.rank - 1)
-        found = f"about {eraser.left:.2f} of the correlation {eraser.before:.2f} remains on new rows, because {few}"
-        unknown = f"how much remains on new rows cannot be estimated, because {few}"
-        advice = "" if orthogonal_on == "new rows" else "use {option}, "
-        text = (
-            "{found}: reduce the features first (PrincipalComponents(n_components={k})), "
-            + advice
-            + "adapt the correction to the features of more rows (adapt), or pass more rows with protected columns."
-        )
-        found = found if eraser.left == eraser.left else unknown
-        found, option = found[0].upper() + found[1:], Option("orthogonal_on", "new rows")
-        _warn(Note("new-rows", text, found=found, k=max(wanted, 1), option=option), NewRowsWarning)
+    if eraser.left <= LEFT_ON_NEW_ROWS:
+        return
+    known = eraser.left == eraser.left  # not NaN
+    limit, before = LEFT_ON_NEW_ROWS**2, eraser.before**2 if known else 1.0
+    n_components = int(eraser.n_rows * limit * before / (before - limit))  # so that the limit is kept
+    found = "Of the correlation {before:.2f}, about {left:.2f} remains on new rows, because "
+    text = (
+        (found if known else "How much remains on new rows cannot be estimated, because ")
+        + "{n:.0f} rows are few for {q} features: reduce the features first (PrincipalComponents(n_components={k})), "
+        + ("" if orthogonal_on == "new rows" else "use {option}, ")
+        + "adapt the correction to the features of more rows (adapt), or pass more rows with protected columns."
+    )
+    fields = {"n": eraser.n_rows, "q": eraser.loadings.shape[1], "k": max(n_components, 1)}
+    option = Option("orthogonal_on", "new rows")
+    _warn(Note("new-rows", text, before=eraser.before, left=eraser.left, option=option, **fields), NewRowsWarning)
 
 
 def warn_label_share(share: float) -> None:

@@ -223,7 +223,7 @@ def check_max_rows(max_rows: int | None) -> None:
 def check_folds(cv: int, n_rows: int, fewest: int = 2) -> None:
     """Refuse a number of folds that the rows, or clusters, cannot be split into."""
     if not fewest <= cv <= n_rows:
-        text = "{cv} folds of {n} rows are not possible: give {fewest} or more, such as 5."
+        text = "{cv} folds of the rows (n_samples = {n}) are not possible: give {fewest} or more, at most one per row."
         raise InputError(Note("folds", text, cv=Option("cv", cv), n=n_rows, fewest=fewest))
 
 
