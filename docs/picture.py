@@ -25,7 +25,7 @@ def main() -> None:
     data = sq.datasets.load_diabetes()
     table, high = data.features_table(), data.y > np.median(data.y)
     boosting = HistGradientBoostingClassifier(max_iter=40, max_leaf_nodes=4, random_state=0)
-    model = sq.PredictionOrthogonalizer(boosting, protected=["age", "sex"]).fit(table, high)
+    model = sq.PredictionOrthogonalizer(boosting, protected=["age", "sex"], cv="training rows").fit(table, high)
     before = model.estimator_.predict_proba(table.drop(columns=["age", "sex"]))[:, 1]
     after = model.predict_proba(table)[:, 1]
     age = table["age"].to_numpy(float)

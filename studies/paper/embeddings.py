@@ -111,7 +111,7 @@ def _constrained() -> tuple[Any, ...]:
 
 
 def _projected() -> tuple[Any, ...]:
-    model = PredictionOrthogonalizer(logistic())
+    model = PredictionOrthogonalizer(logistic(), cv="training rows")
     return (model.set_fit_request(protected=True).set_predict_proba_request(protected=True),)
 
 

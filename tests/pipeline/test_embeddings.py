@@ -35,7 +35,7 @@ def test_head_is_corrected_exactly_behind_the_components(patients):
     with config_context(enable_metadata_routing=True):
         plain = _pipeline(LogisticRegression()).fit(Z, y)
         model = _pipeline(sq.OrthogonalGLMClassifier().set_fit_request(protected=True)).fit(Z, y, protected=age)
-        around = sq.PredictionOrthogonalizer(LogisticRegression())
+        around = sq.PredictionOrthogonalizer(LogisticRegression(), cv="training rows")
         around = _pipeline(around.set_fit_request(protected=True).set_predict_proba_request(protected=True))
         around.fit(Z, y, protected=age)
         p = [plain.predict_proba(Z), model.predict_proba(Z), around.predict_proba(Z, protected=age)]
