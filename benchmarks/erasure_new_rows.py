@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ POPULATIONS: dict[str, Callable[[], Population]] = {
     "generated, 768 features": generated,
 }
 Erase = Callable[[Values], Values]
-Fit = Callable[[Values, Values, Values], tuple[Erase, float]]
+Fit = Callable[[Values, Values, Values, Values | None], tuple[Erase, float]]
 
 
 def _wide(array: Any) -> Values:
@@ -92,27 +93,31 @@ def _zero_one(y: Any) -> Values:
     return np.unique(np.asarray(y), return_inverse=True)[1]
 
 
-def nothing(Z: Values, X: Values, more: Values) -> tuple[Erase, float]:
+def nothing(Z: Values, X: Values, more: Values, cluster: Values | None) -> tuple[Erase, float]:
     return (lambda rows: rows), np.nan
 
 
-def leace(Z: Values, X: Values, more: Values) -> tuple[Erase, float]:
+def leace(Z: Values, X: Values, more: Values, cluster: Values | None) -> tuple[Erase, float]:
     eraser = LeaceEraser.fit(torch.from_numpy(Z), torch.from_numpy((X - X.mean(axis=0)) / X.std(axis=0)))
     return (lambda rows: eraser(torch.from_numpy(rows)).numpy()), np.nan
 
 
-def ours(Z: Values, X: Values, more: Values, *, on: str = "new rows", adapted: bool = False) -> tuple[Erase, float]:
-    fitted = sq.LinearOrthogonalizer(using="features", orthogonal_on=on).fit(Z, protected=X)
+def ours(
+    Z: Values, X: Values, more: Values, cluster: Values | None, *, on: str = "new rows", adapted: bool = False
+) -> tuple[Erase, float]:
+    fitted = sq.LinearOrthogonalizer(using="features", orthogonal_on=on).fit(Z, protected=X, cluster=cluster)
     if adapted:
         fitted.adapt(np.vstack([Z, more]))
     return fitted.transform, fitted.new_rows_.correlation
 
 
-def reduced(k: int, *, adapted: bool) -> Fit:
-    def fit(Z: Values, X: Values, more: Values) -> tuple[Erase, float]:
+def reduced(k: int, inner: Fit = ours, *, adapted: bool = False) -> Fit:
+    """A method behind principal components, which may come from all rows."""
+
+    def fit(Z: Values, X: Values, more: Values, cluster: Values | None) -> tuple[Erase, float]:
         components = sq.PrincipalComponents(k).fit(np.vstack([Z, more]) if adapted else Z)
-        inner, left = ours(components.transform(Z), X, components.transform(more), adapted=adapted)
-        return (lambda rows: inner(components.transform(rows))), left
+        erase, left = inner(components.transform(Z), X, components.transform(more), cluster)
+        return (lambda rows: erase(components.transform(rows))), left
 
     return fit
 
@@ -120,12 +125,13 @@ def reduced(k: int, *, adapted: bool) -> Fit:
 METHODS: dict[str, Fit] = {
     "not erased": nothing,
     "LEACE (concept-erasure)": leace,
-    "training rows": lambda Z, X, more: ours(Z, X, more, on="training rows"),
+    "training rows": partial(ours, on="training rows"),
     "new rows": ours,
-    "new rows, adapted": lambda Z, X, more: ours(Z, X, more, adapted=True),
-    "64 components, new rows, adapted": reduced(64, adapted=True),
-    "32 components, new rows": reduced(32, adapted=False),
-    "32 components, new rows, adapted": reduced(32, adapted=True),
+    "new rows, adapted": partial(ours, adapted=True),
+    "64 components, new rows, adapted": reduced(64, partial(ours, adapted=True), adapted=True),
+    "32 components, LEACE": reduced(32, leace),
+    "32 components, new rows": reduced(32),
+    "32 components, new rows, adapted": reduced(32, partial(ours, adapted=True), adapted=True),
 }
 
 
@@ -154,13 +160,14 @@ def try_one(population: Population, n: int, seed: int) -> dict[str, list[float]]
     rows, new = population.draw(n, rng)
     within, other = _halves(population, new, rng)
     Z, X, y = population.Z, population.X[:, population.X[rows].std(axis=0) > 0.0], population.y
+    cluster = None if population.cluster is None else population.cluster[rows]
     found = {}
     for name, fit in METHODS.items():
         if Z.shape[1] >= len(rows) and name == "training rows":
             continue  # refused
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SetsquareWarning)
-            erase, estimated = fit(Z[rows], X[rows], Z[within])
+            erase, estimated = fit(Z[rows], X[rows], Z[within], cluster)
         erased, tested = erase(Z[rows]), erase(Z[other])
         scale = StandardScaler().fit(erased)
         head = LogisticRegression(C=0.01, max_iter=500).fit(scale.transform(erased), y[rows])

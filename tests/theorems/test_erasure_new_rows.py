@@ -8,7 +8,7 @@ import pytest
 import setsquare as sq
 from setsquare.errors import NewRowsWarning
 from setsquare.projection import Eraser, protected_basis
-from setsquare.projection.ridge_erasure import PENALTIES, column_coordinates, fit_ridge
+from setsquare.projection.ridge_erasure import PENALTIES, LabelledRows, column_coordinates, fit_ridge
 
 Q = 60
 
@@ -91,8 +91,9 @@ def test_what_remains_is_the_parallel_sum_of_the_correlation_and_the_noise_of_th
         assert np.mean(left) == pytest.approx(R2 * (Q / n) / (R2 + Q / n), rel=0.05)
 
 
+@pytest.mark.parametrize("clustered", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_left_out_predictions_are_those_of_refits(weighted):
+def test_left_out_predictions_are_those_of_refits(weighted, clustered):
     rng = np.random.default_rng(1)
     n, q = 40, 6
     X = rng.normal(size=(n, 1))
@@ -101,14 +102,16 @@ def test_left_out_predictions_are_those_of_refits(weighted):
     share, basis = weight / weight.sum(), protected_basis(X, weight)
     mean, target = share @ Z, basis.apply(X)
     S, C = (Z - mean).T @ ((Z - mean) * share[:, None]), (Z - mean).T @ (target * share[:, None])
-    found = fit_ridge(Z, X, basis, share, mean, S, C, np.ones(q))
+    cluster = rng.integers(0, 15, n) if clustered else None
+    cluster = np.unique(cluster, return_inverse=True)[1] if clustered else None
+    found = fit_ridge(LabelledRows(Z, X, basis, share, cluster), mean, S, C, np.ones(q))
 
     def error(penalty: float) -> tuple[float, np.ndarray]:
         design = np.column_stack([np.ones(n), Z])
         ridge = np.diag([0.0] + [penalty] * q)
         left = np.empty(n)
         for i in range(n):
-            w = np.where(np.arange(n) == i, 0.0, share)
+            w = np.where(np.arange(n) == i if cluster is None else cluster == cluster[i], 0.0, share)
             solved = np.linalg.solve(design.T @ (design * w[:, None]) + ridge, design.T @ (w * target[:, 0]))
             left[i] = design[i] @ solved
         return float(share @ (target[:, 0] - left) ** 2), left
@@ -118,6 +121,27 @@ def test_left_out_predictions_are_those_of_refits(weighted):
     assert found.error == pytest.approx(best, rel=1e-9)
     explained = (share @ (left * target[:, 0])) ** 2 / (share @ left**2)
     assert found.predicted[0] == pytest.approx(explained, rel=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore::setsquare.errors.NewRowsWarning")
+def test_estimates_for_new_patients_count_patients_and_those_that_count_rows_are_too_small():
+    draw = population()
+    found: dict[str, list[float]] = {}
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        (Z, X), (new, Xn) = draw(150, rng), draw(20_000, rng)
+        patient = np.repeat(np.arange(150), 5)
+        Z, X = Z[patient] + 0.02 * rng.normal(size=(750, Q)), X[patient]
+        for on in ("training rows", "new rows"):
+            for name, cluster in (("by patient", patient), ("by row", None)):
+                fitted = sq.LinearOrthogonalizer(using="features", orthogonal_on=on)
+                fitted.fit(Z, protected=X, cluster=cluster)
+                found.setdefault(f"{on}, {name}", []).append(fitted.new_rows_.correlation)
+                found.setdefault(f"{on}, {name}, true", []).append(probe(fitted.transform(new), Xn))
+    mean = {name: float(np.mean(values)) for name, values in found.items()}
+    for on in ("training rows", "new rows"):
+        assert mean[f"{on}, by patient"] == pytest.approx(mean[f"{on}, by patient, true"], abs=0.08)
+        assert mean[f"{on}, by row"] < mean[f"{on}, by row, true"] - 0.1
 
 
 def test_without_a_penalty_it_is_the_exact_erasure():

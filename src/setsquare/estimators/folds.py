@@ -14,7 +14,7 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, check_cv
 from setsquare._typing import IntArray, Table
 from setsquare.errors import InputError
 from setsquare.notes import Note, Option
-from setsquare.tables.validation import check_folds, read_cluster
+from setsquare.tables.validation import check_clusters, check_folds, read_cluster
 
 Folds = list[tuple[IntArray, IntArray]]
 
@@ -59,12 +59,8 @@ def _check_number(cv: int, n_rows: int, groups: IntArray | None) -> None:
     if groups is None:
         check_folds(cv, n_rows)
         return
+    check_clusters(groups)
     n_clusters = int(groups.max()) + 1
-    if n_clusters == 1:
-        raise InputError(
-            "cluster has the same value in every row, so no fold can leave a cluster out: give a column that tells "
-            "the clusters apart, or leave cluster out if the rows are independent."
-        )
     if not 2 <= cv <= n_clusters:
         text = "{cv} folds of {n} clusters are not possible: give 2 to {n} folds."
         raise InputError(Note("folds", text, cv=Option("cv", cv), n=n_clusters))

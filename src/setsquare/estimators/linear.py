@@ -20,7 +20,7 @@ from setsquare.projection import Eraser, Projector, protected_basis
 from setsquare.rows import as_stream
 from setsquare.tables.frame import dense
 from setsquare.tables.roles import Columns, learn_reader
-from setsquare.tables.validation import check_choice, read_weight, require_finite
+from setsquare.tables.validation import check_choice, check_clusters, read_cluster, read_weight, require_finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         With ``using="features"``; its ``correlations`` say how well the features predicted the protected columns.
     new_rows_ : NewRows
         With ``using="features"``: largest correlation of a protected column with a linear probe on new rows, after the
-        correction (``correlation``) and before it (``before``), estimated for independent rows. Too small where rows
-        are not independent (several per patient); NaN if there are hardly more rows than features.
+        correction (``correlation``) and before it (``before``), estimated for independent rows, or clusters if they
+        are given to ``fit``; NaN if there are hardly more of them than features.
     protected_names_ : ndarray of str
 
     Examples
@@ -131,7 +131,14 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     def _columns(self) -> Columns:
         return Columns(self.protected, False, self.coding, self.reference, self.missing, self.unseen)
 
-    def fit(self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Table,
+        y: Any = None,
+        protected: Table | None = None,
+        sample_weight: Any = None,
+        cluster: Any = None,
+    ) -> Self:
         """Learn the effects of the protected columns.
 
         Parameters
@@ -142,6 +149,9 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         y : ignored
         protected : dataframe or array of shape (n, p), optional
         sample_weight : array of shape (n,), optional
+        cluster : array of shape (n,), optional
+            Cluster of each row, for example the patient. With ``using="features"`` the rows of a cluster are left out
+            together, and ``new_rows_`` is about new clusters; otherwise not used.
 
         Returns
         -------
@@ -165,10 +175,13 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         names = self.reader_.protected.names
         if self.using == "features":
             basis = protected_basis(P, weight, names)
+            groups = None if cluster is None else read_cluster(cluster, len(P))
+            if groups is not None:
+                check_clusters(groups)
             if self.orthogonal_on == "new rows":
-                self.eraser_ = Eraser.fit_for_new_rows(Z, basis, P, weight)
+                self.eraser_ = Eraser.fit_for_new_rows(Z, basis, P, weight, groups)
             else:
-                self.eraser_ = Eraser.fit(Z, basis, P, weight, self.reader_.feature_names)
+                self.eraser_ = Eraser.fit(Z, basis, P, weight, self.reader_.feature_names, groups)
             warn_erased(self.eraser_.directions.shape[1], self.eraser_.rank)
             warn_new_rows(self.eraser_, self.orthogonal_on)
         else:
@@ -249,10 +262,15 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         return self.eraser_.apply(Z, out) if P is None else self.projector_.apply(Z, P, out)
 
     def fit_transform(
-        self, X: Table, y: Any = None, protected: Table | None = None, sample_weight: Any = None
+        self,
+        X: Table,
+        y: Any = None,
+        protected: Table | None = None,
+        sample_weight: Any = None,
+        cluster: Any = None,
     ) -> Array:
         """Learn the effects and correct the same rows."""
-        return self.fit(X, y, protected, sample_weight)._correct(X, protected, learned=True)
+        return self.fit(X, y, protected, sample_weight, cluster)._correct(X, protected, learned=True)
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """Names of the corrected features: the input features, with one name per dummy, without protected columns."""

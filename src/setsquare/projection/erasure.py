@@ -6,15 +6,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from setsquare._typing import Array
+from setsquare._typing import Array, IntArray
 from setsquare.errors import InputError
 from setsquare.projection.basis import Basis, cholesky_factor, settle_basis
 from setsquare.projection.linear import Projector, coordinates, subtract_product
 from setsquare.projection.moments import Moments
 from setsquare.projection.ridge_erasure import (
+    LabelledRows,
     column_coordinates,
     effective_rows,
     fit_ridge,
+    independent_rows,
     quadratic_forms,
     unbiased_gram,
 )
@@ -74,11 +76,18 @@ class Eraser:
 
     @classmethod
     def fit(
-        cls, Z: Array, basis: Basis, X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None
+        cls,
+        Z: Array,
+        basis: Basis,
+        X: Array,
+        weight: Array | None = None,
+        names: tuple[str, ...] | None = None,
+        cluster: IntArray | None = None,
     ) -> Eraser:
         """Fit to features ``Z`` (n, q) and protected columns ``X`` (n, p) with their basis.
 
-        Takes one pass over the rows unless some features are nearly collinear.
+        Takes one pass over the rows unless some features are nearly collinear. Clusters (codes 0, 1, ...) take another
+        one and affect only the estimates for new rows.
         """
         n, q = Z.shape
         if n <= q:
@@ -90,34 +99,35 @@ class Eraser:
         names = names or tuple(f"x{j}" for j in range(q))
         R = cholesky_factor(S_zz)
         if R is None:
-            return cls._fit_collinear(Z, basis, X, weight, names)
+            return cls._fit_collinear(LabelledRows(Z, X, basis, _shares(n, weight), cluster), weight, names)
         own = settle_basis(mean, R, names)
         R_zq = own.transform.T @ S_zq
         directions, correlations = _variates(own, R_zq)
         loadings = directions.T @ S_zz
         # Adjust the loadings to the rounded directions, so that their rounding error cancels.
         loadings += np.linalg.lstsq(S_zq.T @ directions, S_zq.T - S_zq.T @ directions @ loadings, rcond=None)[0]
-        return cls(mean, directions, loadings, correlations, own.rank, *_on_new_rows(basis, R_zq, n, weight))
+        data = LabelledRows(Z, X, basis, _shares(n, weight), cluster)
+        return cls(mean, directions, loadings, correlations, own.rank, *_on_new_rows(data, own, R_zq))
 
     @classmethod
-    def fit_for_new_rows(cls, Z: Array, basis: Basis, X: Array, weight: Array | None = None) -> Eraser:
+    def fit_for_new_rows(
+        cls, Z: Array, basis: Basis, X: Array, weight: Array | None = None, cluster: IntArray | None = None
+    ) -> Eraser:
         """Fit to the same rows, with the ridge prediction of the protected columns that is best for left-out rows.
 
         The penalty is the same for every feature in its own units or in standard deviations, whichever predicts better.
-        There may be more features than rows.
+        There may be more features than rows. The rows of a cluster (codes 0, 1, ...) are left out together.
         """
         mean, S_zz, S_zq = _covariances(Z, basis, X, weight)
-        share = _shares(len(Z), weight)
+        data = LabelledRows(Z, X, basis, _shares(len(Z), weight), cluster)
         spread = np.sqrt(np.maximum(np.diag(S_zz), 0.0))
         spread = np.where(spread > 1e-12 * np.abs(mean), spread, np.inf)  # a constant feature says nothing
         finite = np.isfinite(spread)
         units = [np.where(finite, float(spread[finite].max()), np.inf), spread]
-        fits = (fit_ridge(Z, X, basis, share, mean, S_zz, S_zq, scale) for scale in units)
-        best = min(fits, key=lambda fit: fit.error)
-        n_rows = effective_rows(share)
-        removed = best.predicted / (1.0 + best.rank / n_rows)
+        best = min((fit_ridge(data, mean, S_zz, S_zq, scale) for scale in units), key=lambda fit: fit.error)
+        removed = best.predicted / (1.0 + best.rank / best.n_rows)
         parts = (best.directions, best.loadings, best.correlations, best.rank)
-        return cls(mean, *parts, best.explained, removed, n_rows)
+        return cls(mean, *parts, best.explained, removed, best.n_rows)
 
     def adapt(self, Z: Array, weight: Array | None = None) -> Eraser:
         """Learn the means and loadings again from features ``Z`` (n, q) of rows whose protected columns are not known.
@@ -144,11 +154,10 @@ class Eraser:
         return float(np.sqrt(np.max(np.maximum(self.explained - self.removed, 0.0), initial=0.0)))
 
     @classmethod
-    def _fit_collinear(
-        cls, Z: Array, protected: Basis, X: Array, weight: Array | None, names: tuple[str, ...]
-    ) -> Eraser:
+    def _fit_collinear(cls, data: LabelledRows, weight: Array | None, names: tuple[str, ...]) -> Eraser:
         """Fit nearly collinear features, which moments cannot distinguish, in several passes over the rows."""
-        prediction = Projector.fit(protected.apply(X), Z, weight, names)
+        Z = data.Z
+        prediction = Projector.fit(data.basis.apply(data.X), Z, weight, names)
         own = prediction.basis
         directions, correlations = _variates(own, prediction.coefficients)
         loadings = np.zeros((0, Z.shape[1]))
@@ -157,7 +166,7 @@ class Eraser:
             for rows in row_slices(*Z.shape):
                 scores[rows] = (Z[rows] - own.mean) @ directions
             loadings = _effects(Z, scores, weight)
-        estimates = _on_new_rows(protected, prediction.coefficients, len(Z), weight)
+        estimates = _on_new_rows(data, own, prediction.coefficients)
         return cls(own.mean, directions, loadings, correlations, own.rank, *estimates)
 
     def apply(self, Z: Array, out: Array | None = None) -> Array:
@@ -209,14 +218,15 @@ def _effects(Z: Array, scores: Array, weight: Array | None) -> Array:
     return np.asarray(effects.basis.transform @ effects.coefficients)
 
 
-def _on_new_rows(basis: Basis, R: Array, n: int, weight: Array | None) -> tuple[Array, Array, float]:
+def _on_new_rows(data: LabelledRows, own: Basis, R: Array) -> tuple[Array, Array, float]:
     """R² of each protected column on new rows, how much of it the erasure removes there, and the number of rows.
 
-    ``R`` (k, r) are covariances of the orthonormal features with the basis. The removed directions are those of ``R``,
-    whose noise has the variance ``k / n`` in each column: of R² = T remains the parallel sum of T and the noise.
+    ``R`` (k, r) are covariances of the features' own basis with that of the protected columns. The removed directions
+    are those of ``R``, whose noise has the variance ``k / n`` in each column: of R² = T remains the parallel sum of T
+    and the noise.
     """
-    n_rows = effective_rows(_shares(n, weight))
-    T, A = unbiased_gram(R, n_rows), column_coordinates(basis)
+    n_rows = independent_rows(data, own.mean @ own.transform, own.transform)
+    T, A = unbiased_gram(R, n_rows), column_coordinates(data.basis)
     if not np.isfinite(T).all():
         return np.full(A.shape[1], np.nan), np.full(A.shape[1], np.nan), n_rows
     size, vectors = np.linalg.eigh(T)

@@ -96,6 +96,15 @@ def read_cluster(cluster: Any, n_rows: int) -> IntArray:
     return np.array([place[label] for label in values], dtype=np.int64)
 
 
+def check_clusters(codes: IntArray) -> None:
+    """Refuse a single cluster, which cannot be left out; the codes are those of :func:`read_cluster`."""
+    if not codes.any():
+        raise InputError(
+            "cluster has the same value in every row, so that no cluster can be left out: give a column that tells the "
+            "clusters apart, or leave cluster out if the rows are independent."
+        )
+
+
 def is_missing(value: Any) -> bool:
     """Whether a single value is None, NaN or pandas' NA."""
     try:
