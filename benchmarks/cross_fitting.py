@@ -6,7 +6,8 @@
 Samples of real populations; the model is fitted and corrected on a sample and predicts the other rows. Measured there:
 the largest correlation of a protected column with the predictions, their multiple correlation with all protected
 columns, and AUC or R². ``chance`` is the multiple correlation of a correction whose only error is that of n rows, seen
-on N others: sqrt(r / n + r / N) for r protected columns.
+on N others: sqrt(r / n + r / N) for r protected columns. It counts rows: the X-rays, several per patient, are worth
+fewer, and there chance is larger than stated.
 """
 
 from __future__ import annotations

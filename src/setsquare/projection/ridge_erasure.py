@@ -154,7 +154,7 @@ def independent_rows(data: LabelledRows, centre: Array, whitening: Array) -> flo
     for Z, Q, root in data.by_cluster():
         U = (Z @ whitening - centre) * root[:, :, None]
         noise += float(np.sum(np.square(np.swapaxes(U, 1, 2) @ (Q * root[:, :, None]))))
-    return min(most, whitening.shape[1] * data.basis.rank / noise)
+    return float(min(most, whitening.shape[1] * data.basis.rank / noise))
 
 
 def unbiased_gram(R: Array, n_rows: float) -> Array:
@@ -170,7 +170,7 @@ def column_coordinates(basis: Basis) -> Array:
     kept = [j for j, name in enumerate(basis.names) if name not in basis.dropped]
     found = np.zeros((basis.rank, len(basis.names)))
     found[:, kept] = np.linalg.inv(basis.transform[kept])
-    return found / np.maximum(np.linalg.norm(found, axis=0), np.finfo(float).tiny)
+    return np.asarray(found / np.maximum(np.linalg.norm(found, axis=0), np.finfo(float).tiny))
 
 
 def quadratic_forms(M: Array, A: Array) -> Array:
