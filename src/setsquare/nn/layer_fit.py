@@ -74,7 +74,9 @@ def fit_layer(
     model : torch.nn.Module
         A network from :func:`~setsquare.nn.blind`, or your own with :class:`~setsquare.nn.Orthogonalize` layers.
     loader : iterable
-        Batches ``(inputs, ..., protected)`` on the device of the model; an iterator allows a single pass only.
+        Batches ``(inputs, ..., protected)`` on the device of the model; an iterator allows a single pass only. Use
+        rows that the network was not trained on: the layers of an overfitted network depend on the protected columns
+        differently on its training rows, and a correction learned there does not hold on new rows.
     layer : Orthogonalize, optional
         Fit only this layer; by default all that the model runs.
     forward : callable

@@ -59,7 +59,7 @@ def read_state(state: State) -> Any:
     kind, _ = _KINDS[state["class"]]
     attributes = {}
     for name in _fitted(kind, "eraser" in state):
-        if state[name] is not None:
+        if state.get(name) is not None:  # older files lack the newer attributes
             attributes[f"{name}_"] = _CODERS[name][1](state[name]) if name in _CODERS else state[name]
     attributes |= _derived(kind, attributes)
     parameters = dict(state["parameters"])
@@ -182,7 +182,7 @@ _CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 _GLM = ("reader", "family", "solution", "has_offset", "n_dropped")
 _PLAIN = ("design", "family", "intercept", "coef")
-_PREDICTION = ("reader", "projector", "estimator", "activation", "boundary", "n_boundary", "n_outside")
+_PREDICTION = ("reader", "projector", "estimator", "activation", "boundary", "n_boundary", "n_outside", "learned_on")
 #: Classes that can be saved, each with its fitted attributes.
 _KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
     "OrthogonalGLMClassifier": (OrthogonalGLMClassifier, _GLM),

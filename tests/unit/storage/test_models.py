@@ -199,3 +199,15 @@ def test_plain_models_are_those_of_statsmodels():
     found = PlainGLMClassifier().fit(Z, outcomes["label"])
     np.testing.assert_allclose(found.predict_proba(Z)[:, 1], logit.predict(), rtol=1e-8)
     assert list(found.classes_) == ["no", "yes"]
+
+
+def test_what_is_said_of_new_rows_is_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    Z = x[:, None] + rng.normal(size=(400, 3))
+    eraser = sq.LinearOrthogonalizer(using="features", orthogonal_on="new rows").fit(Z, protected=x).adapt(Z)
+    around = sq.PredictionOrthogonalizer(PlainGLMRegressor("gaussian")).fit(pd.DataFrame(Z), x + Z[:, 0], protected=x)
+    for name, model in (("eraser", eraser), ("around", around)):
+        sq.save(model, tmp_path / name)
+    assert sq.load(tmp_path / "eraser").new_rows_ == eraser.new_rows_
+    assert sq.load(tmp_path / "around").learned_on_ == "cross-fitted predictions"
