@@ -31,6 +31,8 @@ from setsquare.rows.blocks import Block, Sums
 KNOTS = (-1.6, -0.7, 0.0, 0.7, 1.6)
 #: Smallest number of rows in a tested combination of groups, and largest number of combinations.
 FEW_ROWS, MOST_CELLS = 20, 60
+#: Residuals below this share of their standard deviation have no sign.
+ROUNDING = 1e-9
 TITLE = "curvature, combinations and spread"
 CURVATURE, COMBINATIONS, SPREAD = "curvature", "combinations", "spread"
 
@@ -61,21 +63,27 @@ class Shape:
 
     def apply(self, X: Array) -> Array:
         """Protected columns (b, p) followed by the derived ones."""
-        curves = [_spline(X[:, j], knots) for j, knots in self.knots]
+        p, first = X.shape[1], X.shape[1] + self.n_curves
+        out = np.empty((len(X), first + len(self.products)), order="F")  # columns are filled one by one
+        out[:, :p] = X
+        if self.knots:
+            out[:, p:first] = np.vstack([_spline(X[:, j], knots) for j, knots in self.knots]).T
         used = sorted({j for pair in self.products for j in pair})
         centred = {j: (X[:, j] - self.mean[j]) / self.scale[j] for j in used}
-        return np.column_stack([X, *curves, *(centred[a] * centred[b] for a, b in self.products)])
+        for column, (a, b) in enumerate(self.products, start=first):
+            np.multiply(centred[a], centred[b], out=out[:, column])
+        return out
 
 
 def _spline(x: Array, knots: Array) -> Array:
-    """Non-linear terms of a natural cubic spline, (b, knots - 2)."""
+    """Non-linear terms of a natural cubic spline, (knots - 2, b)."""
     low, high = knots[0], knots[-1]
     t = (x - low) / (high - low)
     u = (knots - low) / (high - low)
-    cubes = np.maximum(t[:, None] - u, 0.0)
+    cubes = np.maximum(t - u[:, None], 0.0)
     cubes *= cubes * cubes  # a power of 3 takes ten times as long
-    last = (cubes[:, :-1] - cubes[:, -1:]) / (1.0 - u[:-1])
-    return np.asarray(last[:, :-1] - last[:, -1:])
+    last = (cubes[:-1] - cubes[-1]) / (1.0 - u[:-1, None])
+    return np.asarray(last[:-1] - last[-1])
 
 
 def plan_shape(sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ...], sources: tuple[str, ...]) -> Shape:
@@ -216,8 +224,9 @@ def _spread_sample(sample: Sample) -> Sample:
     p, S, mean = sample.n_columns, sample.moments.scatter, sample.moments.mean
     T = orthonormal(S[:p, :p])
     slopes = T @ (T.T @ S[:p, p:])
-    lean = sample.rows.reduce(partial(_lean, mean, slopes))[0]
     size = np.sqrt(np.maximum(np.diag(S)[p:] - np.sum(slopes * S[:p, p:], axis=0), 0.0))
+    signs, counted = sample.rows.reduce(partial(_signs, mean, slopes, ROUNDING * size))
+    lean = signs / np.maximum(counted, 1e-300)
     rows = sample.rows.map(partial(_change_response, mean, slopes, lean))
     shift = np.append(mean[:p], 0.8 * size.sum())
     return Sample.of(rows, shift, p, equal_weights=sample.equal_weights, cluster=sample.cluster)
@@ -228,8 +237,11 @@ def _residual(mean: Array, slopes: Array, block: Block) -> Array:
     return np.asarray(block.y - mean[p:] - (np.asarray(block.Z) - mean[:p]) @ slopes)
 
 
-def _lean(mean: Array, slopes: Array, block: Block) -> Sums:
-    return (block.weight @ np.sign(_residual(mean, slopes, block)),)
+def _signs(mean: Array, slopes: Array, least: Array, block: Block) -> Sums:
+    """Sums of the signs of the residuals, and of the weights; a group in which a label is absent has no residuals."""
+    residual = _residual(mean, slopes, block)
+    counts = np.abs(residual) > least
+    return block.weight @ np.where(counts, np.sign(residual), 0.0), block.weight @ counts
 
 
 def _change_response(mean: Array, slopes: Array, lean: Array, block: Block) -> Block:
