@@ -26,8 +26,8 @@ from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.rows.blocks import mean_weight
 
 N_PERMUTATIONS = 999
-#: Number of permuted statistics as large as the observed one, in both tails, at which sampling stops: the p-value is then
-#: at least 0.02, and valid (Besag and Clifford 1991).
+#: Number of permuted statistics as large as the observed one, in both tails, at which sampling stops: the p-value is
+#: then at least 0.02, and valid (Besag and Clifford 1991).
 ENOUGH = 20.0
 #: P-values within this factor of each other agree.
 AGREE = 1.25
