@@ -13,10 +13,12 @@ from itertools import combinations_with_replacement
 from math import comb
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import fft
 
 from setsquare._typing import Array, IntArray
 
+Transforms = NDArray[np.complex128]
 #: Largest share of the equal-variance estimate in the covariance of several columns, and the smallest of any.
 MOST_SHRUNK, LEAST_SHRUNK = 1.0 / 3.0, 1e-9
 
@@ -43,11 +45,11 @@ class Shifts:
 
     n: int
     rank: int
-    triples: Array
+    triples: Transforms
     place: IntArray
-    singles: Array
+    singles: Transforms
     fourth: Array
-    cubes: Array
+    cubes: Transforms
 
     @classmethod
     def of(cls, Q: Array, w: Array) -> Shifts:
@@ -84,7 +86,7 @@ class Shifts:
         score = slopes[1:].T
         return np.asarray(np.einsum("br,br->b", score, np.linalg.solve(whole, score[:, :, None])[:, :, 0]))
 
-    def _sums(self, transformed: Array, y: Array, at: IntArray) -> Array:
+    def _sums(self, transformed: Transforms, y: Array, at: IntArray) -> Array:
         """Sums of products with ``y`` moved by ``at`` places, (..., len(at))."""
         return np.asarray(fft.irfft(np.conj(transformed) * fft.rfft(y), self.n)[..., at])
 
