@@ -62,6 +62,8 @@ class Association:
 PIECE_BYTES = 2**20
 #: Above this the normal approximation is exact to all relevant digits.
 NORMAL = 2e3
+#: A leverage counts up to one minus this, which doubles the influence of a row.
+LEAST_REST = 0.5
 #: With fewer rows per column than this, the noisiest direction is an artefact.
 MANY = 50
 NONE = Association(0.0, 0.0, 0.0, 0.0, 0)
@@ -172,21 +174,25 @@ class _Parts:
         """Squares of the rows' scores near zero (r, r), powers of their influence on R; then column by column.
 
         The influence of a row on a correlation ``R`` is ``q z - R (q² + z²) / 2``, with ``q`` and ``z`` in standard
-        deviations; for a multiple correlation, ``q`` is the fitted value.
+        deviations; for a multiple correlation, ``q`` is the fitted value. Each is divided by one minus the row's
+        leverage, as in HC3 standard errors: rows in the tail of a protected column draw the fit towards themselves.
         """
         w, z = block.weight, (block.y[:, 0] - self.mean) / self.size
         Q = self.basis.apply(np.asarray(block.Z))
         fitted = Q @ self.c
-        near = cluster_sums((Q * (w * (z - fitted))[:, None]).T, cluster)
+        own = w / np.maximum(1.0 - w * np.einsum("nr,nr->n", Q, Q), LEAST_REST)
+        near = cluster_sums((Q * (own * (z - fitted))[:, None]).T, cluster)
         R = max(math.sqrt(float(self.c @ self.c)), 1e-150)
         along = fitted / R
-        pull = cluster_sums(w * (z * along - 0.5 * R * (along * along + z * z)), cluster)
+        pull = cluster_sums(own * (z * along - 0.5 * R * (along * along + z * z)), cluster)
         # Columns first, so that rows are contiguous in memory.
         S = np.subtract(np.asarray(block.Z).T, self.basis.mean[:, None], order="C")
         S *= (self.inverse * np.where(self.own < 0.0, -1.0, 1.0))[:, None]
         size = np.abs(self.own)[:, None]
-        near_alone = cluster_sums((z - size * S) * S * w, cluster)
-        pull_alone = cluster_sums((z * S - 0.5 * size * (S * S + z * z)) * w, cluster)
+        squares = S * S
+        own_alone = w / np.maximum(1.0 - w * squares, LEAST_REST)
+        near_alone = cluster_sums((z - size * S) * S * own_alone, cluster)
+        pull_alone = cluster_sums((z * S - 0.5 * size * (squares + z * z)) * own_alone, cluster)
         return near @ near.T, _powers(pull), np.einsum("pn,pn->p", near_alone, near_alone), _powers(pull_alone)
 
 

@@ -133,7 +133,9 @@ def _without_rounding(moments: Moments) -> Moments:
 
 
 def _sums(shift: Array, d: int, equal_weights: bool, block: Block) -> Sums:
-    both = np.column_stack([np.asarray(block.Z), block.y]) - shift
+    both = np.empty((len(block.y), len(shift)), order="F")
+    np.subtract(np.asarray(block.Z), shift[:d], out=both[:, :d])
+    np.subtract(block.y, shift[d:], out=both[:, d:])
     sums = block.weight @ both, weighted_gram(both, block.weight)
     if equal_weights:
         return sums
@@ -165,10 +167,14 @@ def _shared_noise(rows: Rows, moments: Moments, d: int, cluster: IntArray) -> Ar
 def orthonormal(S: Array) -> Array:
     """Map to an orthonormal basis of columns with the scatter ``S``; constant columns are skipped."""
     size = np.sqrt(np.maximum(np.diag(S), 0.0))
+    if not size.any():
+        return S[:, :0]
+    if len(S) == 1:
+        return np.asarray(1.0 / size[:, None])
     inverse = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0.0)
     values, vectors = np.linalg.eigh(inverse[:, None] * S * inverse)
     kept = values > DETERMINED**2 * max(float(values[-1]), 0.0)
-    return np.asarray(inverse[:, None] * vectors[:, kept] / np.sqrt(values[kept])) if size.any() else S[:, :0]
+    return np.asarray(inverse[:, None] * vectors[:, kept] / np.sqrt(values[kept]))
 
 
 class _Map(NamedTuple):
@@ -245,7 +251,8 @@ def _scores(mean: Array, maps: Sequence[_Map], block: Block) -> list[Array]:
     scores = []
     for tested, fit, _ in maps:
         residual = (gap - X @ fit) * block.weight[:, None]
-        scores.append(np.asarray(residual.T[:, None, :] * (X @ tested).T[None, :, :]).reshape(-1, len(X)))
+        along = tested.T @ X.T
+        scores.append(np.asarray(residual.T[:, None, :] * along).reshape(-1, len(X)))
     return scores
 
 
