@@ -5,17 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import lapack
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
-from setsquare.projection.basis import Basis, cholesky_factor, settle_basis
+from setsquare.projection.basis import Basis, cholesky_factor, keeps_all, settle_basis
 from setsquare.projection.linear import Projector, coordinates, subtract_product
 from setsquare.projection.moments import Moments
+from setsquare.projection.single_precision import is_enough, single_moments
 from setsquare.rows.blocks import Sums, row_slices, sum_over_rows
 from setsquare.tables.validation import refuse_not_finite
 
 #: Canonical correlations below this are rounding error; such directions are kept.
 ROUNDING = 1e-9
+#: Features from which their squares take most of the time, so that single precision pays off.
+LARGE_GRAM = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +75,25 @@ class Eraser:
                 f"Too few rows (n_samples = {n}) to correct {q} features without the protected columns: pass more "
                 'rows, reduce the features first (a few principal components), or choose using="protected".'
             )
-        moments = Moments.of([_Coordinates(basis, X), Z], weight)
+        moments, R = _moments(Z, _Coordinates(basis, X), weight)
         mean, S = moments.mean[basis.rank :], moments.scatter[basis.rank :] / moments.weight
         S_zq, S_zz = S[:, : basis.rank], S[:, basis.rank :]
-        if not np.isfinite(S).all():
-            refuse_not_finite("The features have")
         if (np.sqrt(np.maximum(np.diag(S_zz), 0.0)) <= 1e-12 * np.abs(mean)).all():
             raise InputError("Every feature is constant, so there is nothing to correct: pass features that vary.")
         names = names or tuple(f"x{j}" for j in range(q))
-        R = cholesky_factor(S_zz)
         if R is None:
             return cls._fit_collinear(Z, basis.apply(X), weight, names)
-        own = settle_basis(mean, R, names)
-        directions, correlations = _variates(own, own.transform.T @ S_zq)
+        if keeps_all(mean, R):  # triangular solves for a few columns, where a basis would need the inverse
+            U, correlations = _singular(lapack.dtrtrs(R, S_zq, trans=1)[0])
+            directions, rank = lapack.dtrtrs(R, U)[0], q
+        else:
+            own = settle_basis(mean, R, names)
+            directions, correlations = _variates(own, own.transform.T @ S_zq)
+            rank = own.rank
         loadings = directions.T @ S_zz
         # Adjust the loadings to the rounded directions, so that their rounding error cancels.
         loadings += np.linalg.lstsq(S_zq.T @ directions, S_zq.T - S_zq.T @ directions @ loadings, rcond=None)[0]
-        return cls(mean, directions, loadings, correlations, own.rank)
+        return cls(mean, directions, loadings, correlations, rank)
 
     @classmethod
     def _fit_collinear(cls, Z: Array, Q: Array, weight: Array | None, names: tuple[str, ...]) -> Eraser:
@@ -132,8 +138,38 @@ class _Coordinates:
         return coordinates(self.basis, self.X[rows])
 
 
+def _moments(Z: Array, protected: _Coordinates, weight: Array | None) -> tuple[Moments, Array | None]:
+    """Joint moments of protected columns and features, and the triangular factor of the features' covariances.
+
+    Many features in single precision need no more, unless they are too close to collinear for it. The factor is None if
+    they are so even for float64.
+    """
+    if Z.dtype == np.float32 and Z.shape[1] >= LARGE_GRAM:
+        moments = single_moments(protected, Z, weight)
+        S = _covariances(moments, protected)
+        R = cholesky_factor(S)
+        if R is not None and is_enough(S, R):
+            return moments, R
+    moments = Moments.of([protected, Z], weight)
+    return moments, cholesky_factor(_covariances(moments, protected))
+
+
+def _covariances(moments: Moments, protected: _Coordinates) -> Array:
+    """Covariances of the features, after a check that they and those with the protected columns are finite."""
+    rank = protected.shape[1]
+    if not np.isfinite(moments.scatter[rank:]).all():
+        refuse_not_finite("The features have")
+    return np.asarray(moments.scatter[rank:, rank:] / moments.weight)
+
+
 def _variates(own: Basis, coefficients: Array) -> tuple[Array, Array]:
-    """Directions of the canonical variates and their correlations, which are singular values in orthonormal bases."""
+    """Directions of the canonical variates and their correlations, from coefficients in orthonormal bases."""
+    U, correlations = _singular(coefficients)
+    return own.transform @ U, correlations
+
+
+def _singular(coefficients: Array) -> tuple[Array, Array]:
+    """Left singular vectors and singular values, without those that are rounding error."""
     U, correlations, _ = np.linalg.svd(coefficients, full_matrices=False)
     kept = correlations > ROUNDING
-    return own.transform @ U[:, kept], correlations[kept]
+    return U[:, kept], correlations[kept]
