@@ -1,6 +1,6 @@
 """The linear correction of a million rows, beside fairlearn, concept-erasure and a plain least-squares fit.
 
-    python -m benchmarks.bench_linear               # about 4 minutes
+    python -m benchmarks.bench_linear               # about 8 minutes
 
 Everyone learns the correction and applies it to the same rows, float64 and in memory, with its own default of threads.
 fairlearn takes features and protected columns in one array; ours is given that as well. Memory is what a process of its
@@ -31,6 +31,8 @@ OURS, INSIDE, IN_PLACE = "ours", "ours, one array", "ours, in place"
 ALONE, ALONE_IN_PLACE = "ours, using features", "ours, using features, in place"
 FAIRLEARN, ORACLE, LSTSQ, LEACE = "fairlearn CorrelationRemover", "concept-erasure Oracle", "numpy lstsq", "LEACE"
 
+#: Widths of embeddings in single precision.
+WIDTHS = (768, 4096)
 #: Makes a process keep what it frees: fresh pages take a virtual machine longer than all the work, now and then.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
@@ -124,6 +126,28 @@ def clock(n: int, q: int, p: int, rounds: int) -> dict[str, tuple[float, ...]]:
     return {name: each.seconds[1:] for name, each in timed.items()}
 
 
+def clock_single(n: int, q: int, p: int, rounds: int) -> dict[str, tuple[float, ...]]:
+    """Seconds of each round of both erasures of float32 embeddings, after one that does not count."""
+    rng = np.random.default_rng(0)
+    X = (rng.random((n, p)) < 0.4).astype(np.float32)
+    Z = rng.standard_normal((n, q), dtype=np.float32)
+    Z += X @ rng.standard_normal((p, q), dtype=np.float32)
+    todo = {ALONE: lambda: METHODS[ALONE](Z, X) is None, LEACE: lambda: leace(Z, X) is None}
+    return {name: each.seconds[1:] for name, each in interleave(todo, rounds + 1).items()}
+
+
+def compare_single(rows: int, rounds: int) -> list[Ratio]:
+    """Ratios of erasures of as many embeddings as a twentieth of the rows, of each width."""
+    ratios = []
+    for q in steps([q for q in WIDTHS if 2 * q < rows // 20], "embeddings"):
+        n = rows // 20
+        timed = in_child(clock_single, n, q, 2, rounds, **KEEP_MEMORY)
+        what = f"C^l without protected columns to predict, {n} x {q} float32, 2 protected columns"
+        peer = (LEACE, timed[LEACE])
+        ratios.append(Ratio.over(what, (ALONE, timed[ALONE]), peer, PACKAGES[LEACE], 1 / 2))
+    return ratios
+
+
 def run(rows: int = 1_000_000, features: int = 100, protected: int = 10, rounds: int = 5) -> dict[str, Any]:
     looks = {name: in_child(look, name, rows, features, protected) for name in steps(NAMES, "memory")}
     timed = in_child(clock, rows, features, protected, rounds, **KEEP_MEMORY)
@@ -142,6 +166,7 @@ def run(rows: int = 1_000_000, features: int = 100, protected: int = 10, rounds:
                 over(what, OURS, LSTSQ, None),
                 over(alone, ALONE, LEACE, 1 / 3),
                 over(what, OURS, LEACE, 1 / 3),
+                *compare_single(rows, min(rounds, 3)),
             ],
             "bounds": [
                 *(Bound(f"memory beyond the data, {m}", looks[m]["memory"], 1.3, "x data") for m in (OURS, ALONE)),

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench_roofline import HEADS as ROOFLINE
+from benchmarks.bench_roofline import about as about_roofline
+from benchmarks.bench_roofline import cells as roofline_cells
 from benchmarks.estimate import BEST, WORST, Measured, n_tasks, seconds
 from benchmarks.frame import HERE, ON_PAPER, Bound, Ratio, digits
 from benchmarks.plot import NAMES, draw_growth, draw_ratios
@@ -67,6 +70,9 @@ def benchmarks_page(found: Mapping[str, Any], missing: Sequence[str]) -> str:
 def scale_parts(found: Mapping[str, Any]) -> dict[str, str]:
     """What the page on scale says of measurements, by the name of the place."""
     parts = dict.fromkeys(("exponents", "estimate"), "Not measured yet: `python -m benchmarks growth out_of_core`.")
+    parts["roofline"] = "Not measured yet: `python -m benchmarks roofline`."
+    if "roofline" in found:
+        parts["roofline"] = roofline_part(found["roofline"])
     if "growth" in found:
         parts["exponents"] = exponent_part(found["growth"])
         if "out_of_core" in found:
@@ -86,6 +92,13 @@ def exponent_part(record: Mapping[str, Any]) -> str:
     about = f"{record['date'].partition('T')[0]}, {record['processor']}, {record['cores']} cores"
     source = f"*From `{record['command']}`, {about}: medians and ranges of the rounds.*"
     return f"{text}\n{source}\n\n{PICTURE}"
+
+
+def roofline_part(record: Mapping[str, Any]) -> str:
+    lines = [roofline_cells(line) for line in record["result"]["lines"]]
+    where = f"{record['date'].partition('T')[0]}, {record['processor']}, {record['cores']} cores"
+    source = f"*From `{record['command']}`, {where}: {about_roofline(record['result'])}.*"
+    return f"{table(ROOFLINE, lines)}\n{source}"
 
 
 def estimate_part(m: Measured, processor: str) -> str:

@@ -81,7 +81,7 @@ def test_pages_say_what_was_measured_and_what_was_not(tmp_path):
     assert "| 1.50 (1.40 to 1.60) | 1.00: **no** |" in text and "0.9 to 1.1: **no**" in text
     assert "Not measured yet: growth." in text and (tmp_path / "images" / "benchmarks.png").exists()
     scales = (tmp_path / "how_it_scales.md").read_text(encoding="utf-8")
-    assert scales.count("Not measured yet") == 2 and page.fill(scales, page.scale_parts({})) == scales
+    assert scales.count("Not measured yet") == 3 and page.fill(scales, page.scale_parts({})) == scales
 
 
 def test_a_script_writes_its_record(tmp_path, monkeypatch, capsys):

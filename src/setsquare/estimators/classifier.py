@@ -109,8 +109,11 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         return self
 
     def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
-        check_classification_targets(y)
-        classes, codes = np.unique(y, return_inverse=True)
+        two = _two_classes(y)
+        if two is None:
+            check_classification_targets(y)
+            two = np.unique(y, return_inverse=True)
+        classes, codes = two
         check_classes(classes, weight is None or len(np.unique(codes[weight > 0.0])) == len(classes))
         return families.binomial if len(classes) == 2 else families.multinomial, codes.astype(np.float64), classes
 
@@ -143,3 +146,14 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         """Accuracy of the predicted classes."""
         y, sample_weight = self._scored(X, y, sample_weight)
         return float(accuracy_score(y, self.predict(X, offset), sample_weight=sample_weight))
+
+
+def _two_classes(y: Any) -> tuple[Any, Any] | None:
+    """Classes and codes if there are two, given as whole numbers; sorting the rows takes as long as a small fit."""
+    if not isinstance(y, np.ndarray) or y.ndim != 1 or y.dtype.kind not in "biuf" or not len(y):
+        return None
+    ends = np.asarray([y.min(), y.max()])
+    upper = y == ends[1]
+    if not ends[0] < ends[1] or not (upper | (y == ends[0])).all() or (ends != np.floor(ends)).any():
+        return None
+    return ends, upper

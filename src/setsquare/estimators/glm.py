@@ -140,15 +140,15 @@ class OrthogonalGLM(BaseEstimator, ABC):
             tol=self.tol,
             start=self._start(problem) if self.warm_start else None,
             n_restarts=self.n_restarts,
-            rng=np.random.default_rng(self.random_state),
+            rng=np.random.default_rng(self.random_state) if self.n_restarts else None,
         )
         judge(solution, reader.protected.constant)
-        warn_left_out(solution, reader.feature_names)
+        warn_left_out(solution, problem.feature_names)
         self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, problem.family, solution.n_iter
         self.has_offset_ = has_offset
         self.n_dropped_ = n_dropped
         self.protected_names_ = np.asarray(reader.protected.names, dtype=object)
-        self.coefficient_names_ = np.asarray(reader.feature_names, dtype=object)
+        self.coefficient_names_ = np.asarray(problem.feature_names, dtype=object)
 
     def _start(self, problem: Problem) -> tuple[Array, Array] | None:
         before: Solution | None = getattr(self, "solution_", None)

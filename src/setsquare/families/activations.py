@@ -73,15 +73,29 @@ def _identity(eta: Array) -> Four:
 
 def _sigmoid(eta: Array) -> Four:
     # A single exponential for all four; neither mu nor 1 - mu loses digits.
-    e = np.exp(-np.abs(eta))
+    if not eta.ndim:
+        H, mu, slope, bend = _sigmoid(eta[None])
+        return H[0], mu[0], slope[0], bend[0]
+    # Intermediate results are overwritten, which keeps them in the cache.
+    e = np.abs(eta)
+    np.negative(e, out=e)
+    np.exp(e, out=e)
     above = 1.0 + e
     large = 1.0 / above
     small = e * large
     mu = np.where(eta >= 0.0, large, small)
-    slope = large * small
     # np.log1p(e) would take as long as all the rest: use the logarithm of the rounded sum plus the rounding error.
-    log1p = np.log(above) + (e - (above - 1.0)) * large
-    return np.maximum(eta, 0.0) + log1p, mu, slope, slope * (1.0 - 2.0 * mu)
+    H = np.log(above)
+    above -= 1.0
+    e -= above
+    e *= large
+    H += e
+    H += np.maximum(eta, 0.0, out=above)
+    large *= small  # the slope
+    np.multiply(mu, -2.0, out=small)
+    small += 1.0
+    small *= large
+    return H, mu, large, small
 
 
 def softplus(eta: Array) -> Array:

@@ -11,14 +11,15 @@ from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.families import contrasts
 from setsquare.families.activations import SIGMOID
-from setsquare.glm.domain_edge import follow
+from setsquare.glm.deferred import Deferred
 from setsquare.glm.influence import Floor, Tally, tally_block
-from setsquare.glm.newton import OPEN, Iterate, Settings, kkt_residual
-from setsquare.glm.objective import Objective, linear_predictor
+from setsquare.glm.newton import OPEN, Iterate, kkt_residual
+from setsquare.glm.objective import linear_predictor
 from setsquare.glm.preparation import Prepared
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
-from setsquare.glm.sqp import reduced_hessian, solve_reduced, solve_sqp
+from setsquare.glm.sqp import reduced_hessian
+from setsquare.glm.unconstrained_loss import defer_loss, unconstrained_loss
 from setsquare.rows.blocks import Block, Sums
 
 #: Curvature, relative to the intercept-only model, below which the data do not determine a direction.
@@ -32,12 +33,8 @@ NOTHING_LEFT = 1e-9
 STUCK = 1e-4
 
 
-#: Stopping rule of the unconstrained fit: only its loss is needed.
-ROUGHLY = Settings(max_iter=50, kkt=1e-5, loss=5e-7)
-
-
 class Measured(NamedTuple):
-    """Solver-specific measurements that cost more than one pass over the rows.
+    """Solver-specific measurements.
 
     Attributes
     ----------
@@ -45,12 +42,13 @@ class Measured(NamedTuple):
         Smallest curvature on the tangent space, relative to the intercept-only model.
     flat_directions : ndarray of shape (m, c)
         Directions of zero curvature.
-    loss_unconstrained : float
+    unconstrained : Deferred
+        Loss without the constraint.
     """
 
     curvature: float
     flat_directions: Array
-    loss_unconstrained: float
+    unconstrained: Deferred
 
 
 def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | None = None) -> Solution:
@@ -75,7 +73,7 @@ def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | 
         kkt_residual=kkt,
         min_curvature=curvature,
         loss=end.model.loss,
-        loss_unconstrained=measured.loss_unconstrained,
+        unconstrained=measured.unconstrained,
         loss_null=objective.start.loss,
         rank_protected=0 if basis is None else basis.rank,
         rank_features=prepared.rank_features,
@@ -112,14 +110,19 @@ def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple
 
 def measure(prepared: Prepared, end: Iterate) -> Measured:
     """Measure curvature and unconstrained loss from the full Hessian."""
-    loss = end.model.loss if prepared.basis is None else _unconstrained_loss(prepared, end)
+    objective = prepared.objective
+    loss = defer_loss(prepared.problem, objective, end, lambda: unconstrained_loss(objective, end))
     reduced, null = reduced_hessian(end.model)
     if not len(reduced):
         return Measured(np.inf, null, loss)
-    values, vectors = np.linalg.eigh(reduced)
-    values /= prepared.objective.start.curvature
     limit = OPEN if end.status is Status.FLAT else FLAT  # the solver already stopped for lack of curvature
-    return Measured(float(values[0]), null @ vectors[:, np.abs(values) <= limit], loss)
+    limit *= objective.start.curvature
+    values = np.linalg.eigvalsh(reduced)  # without vectors in a third of the time
+    flat = null[:, :0]
+    if (np.abs(values) <= limit).any():
+        values, vectors = np.linalg.eigh(reduced)
+        flat = null @ vectors[:, np.abs(values) <= limit]
+    return Measured(float(values[0]) / objective.start.curvature, flat, loss)
 
 
 def is_met(prepared: Prepared, end: Iterate, association: Association) -> bool:
@@ -204,68 +207,3 @@ def _tally(prepared: Prepared, end: Iterate, at_the_edge: bool) -> Tally:
 def _both_tails(eta: Array) -> Array:
     """Probabilities of both classes: the smaller one keeps its relative precision."""
     return np.hstack([SIGMOID(eta), SIGMOID(-eta)])
-
-
-def _unconstrained_loss(prepared: Prepared, end: Iterate) -> float:
-    """Loss of the fit without the constraint, by quasi-Newton steps from the solution, or by a separate fit."""
-    free = prepared.objective.unconstrained()
-    if free.barrier:
-        return min(follow(free, solve_sqp, None, ROUGHLY).end.model.loss, end.model.loss)
-    theta, loss = _descend(free, end) if _is_near(free, end) else (end.theta, None)
-    if loss is not None:
-        return min(loss, end.model.loss)
-    return lowest_loss(free, end, theta, lambda start: solve_sqp(free, start, ROUGHLY))
-
-
-def lowest_loss(free: Objective, end: Iterate, theta: Array, fit: Callable[[Array | None], Iterate]) -> float:
-    """Lowest loss of unconstrained fits from ``theta`` and, where that may not be enough, from the default start."""
-    losses = [end.model.loss, free.start.loss]
-    settled = False
-    if end.model.loss <= free.start.loss:  # otherwise the solution is a poor starting point
-        found = fit(theta)
-        losses.append(found.model.loss)
-        settled = found.status in (Status.CONVERGED, Status.FLAT)
-    if not settled or not free.family.is_convex:
-        losses.append(fit(None).model.loss)
-    return min(loss for loss in losses if np.isfinite(loss))
-
-
-def _is_near(free: Objective, end: Iterate) -> bool:
-    """Whether the unique unconstrained optimum may be within reach of a few quasi-Newton steps."""
-    return end.model.loss <= free.start.loss and free.family.is_convex
-
-
-def _descend(free: Objective, end: Iterate) -> tuple[Array, float | None]:
-    """Take quasi-Newton steps from the solution; return the end point, and its loss if it is the optimum, else None.
-
-    They start from the available Hessian of the Lagrangian, with flat directions regularised: a gradient costs an
-    eighth of a new Hessian. Multipliers can make that Hessian far too large, and the predicted reduction far too small,
-    so the gradient itself must be small as well.
-    """
-    theta, model, pairs = end.theta, end.model, list[tuple[Array, Array]]()
-    H = model.H if end.status is Status.CONVERGED else model.H + OPEN * free.start.curvature * np.eye(len(theta))
-    for _ in range(30):
-        step = _quasi_newton(H, pairs, -model.g)
-        reduction = -0.5 * float(model.g @ step)
-        near = float(np.abs(model.g).max(initial=0.0)) <= 0.01 * free.start.slope
-        if near and 0.0 <= reduction <= ROUGHLY.loss * abs(model.loss):  # skip the last step
-            return theta, model.loss - reduction
-        trial = free.model(theta + step, None)
-        if not trial.loss < model.loss:
-            break
-        pairs.append((step, trial.g - model.g))
-        theta, model = theta + step, trial
-    return theta, None  # a line search is needed
-
-
-def _quasi_newton(H: Array, pairs: list[tuple[Array, Array]], target: Array) -> Array:
-    """Solve ``Bx = target``, where ``B`` is ``H`` after BFGS updates by pairs of steps and changes of the gradient."""
-    bending = [(s, u, float(s @ u)) for s, u in pairs if s @ u > 0.0]
-    shares = []
-    for s, u, su in reversed(bending):
-        shares.append(float(s @ target) / su)
-        target = target - shares[-1] * u
-    x = solve_reduced(H, target)[0]
-    for (s, u, su), share in zip(bending, reversed(shares), strict=True):
-        x = x + (share - float(u @ x) / su) * s
-    return x

@@ -43,8 +43,9 @@ class Sums(NamedTuple):
     def of(cls, gap: Array, x: Array, w: Array) -> Sums:
         """Sum over rows of predictions ``gap`` (b, K), protected columns ``x`` (b, p) and weights (b,)."""
         weighted = w[:, None] * gap
-        total, square = weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap)
-        return cls(np.asarray(w.sum()), total, square, w @ x, w @ (x * x), x.T @ weighted)
+        square = np.einsum("nk,nk->k", weighted, gap)
+        square_x = np.asarray([w @ (column * column) for column in x.T]) if len(x) > len(x.T) else w @ (x * x)
+        return cls(np.asarray(w.sum()), weighted.sum(axis=0), square, w @ x, square_x, x.T @ weighted)
 
     def plus(self, other: Sums) -> Sums:
         """Add the sums of other rows."""
@@ -78,13 +79,13 @@ class Tally:
     @classmethod
     def of(cls, gap: Array, x: Array, w: Array, outcome: Array) -> Tally:
         """Tally rows of centred predictions (b, K), protected columns (b, p) and outcomes (b, k), with weights (b,)."""
-        distance = np.einsum("nk,nk->n", gap, gap)
+        distance = _squares(gap)
         influence = w * distance
         top = _largest(influence)
         others = w.copy()
         others[top] = 0.0
         rest = Sums.of(gap, x, others)
-        farthest = (float(np.sqrt(d.max(initial=0.0))) for d in (distance, np.einsum("nk,nk->n", outcome, outcome)))
+        farthest = (float(np.sqrt(d.max(initial=0.0))) for d in (distance, _squares(outcome)))
         return cls(rest, influence[top], w[top], gap[top], x[top], *farthest)
 
     def __add__(self, other: Tally) -> Tally:
@@ -147,6 +148,11 @@ def tally_block(block: Block, gap: Array, mean_x: Array, mean_y: Array) -> Array
     wrapped = np.empty(1, dtype=object)
     wrapped[0] = Tally.of(gap, x, block.weight, block.y - mean_y)
     return wrapped
+
+
+def _squares(values: Array) -> Array:
+    """Sum of squares of each row of ``values`` (b, k)."""
+    return values[:, 0] ** 2 if values.shape[1] == 1 else np.einsum("nk,nk->n", values, values)
 
 
 def _largest(influence: Array) -> IntArray:

@@ -10,17 +10,20 @@ features with a fast-decaying spectrum, such as embeddings.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.glm.certificate import FLAT, ROUGHLY, Measured, lowest_loss
+from setsquare.glm.certificate import FLAT, Measured
 from setsquare.glm.domain_edge import follow
 from setsquare.glm.krylov import Metric, conjugate_gradients, lowest_curvature
 from setsquare.glm.newton import Direction, Frame, Iterate, Settings, solve_newton
 from setsquare.glm.objective import Model, Objective
+from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Status
 from setsquare.glm.sqp import UNREACHABLE
+from setsquare.glm.unconstrained_loss import ROUGHLY, defer_loss, lowest_loss
 from setsquare.glm.wide import WideObjective
 
 #: Products after which the metric is improved, at about the same cost.
@@ -144,7 +147,7 @@ def solve_large(algebra: Krylov, theta: Array | None) -> Iterate:
     return solve_newton(algebra.objective, algebra, theta, algebra.settings)
 
 
-def measure_large(algebra: Krylov, end: Iterate) -> Measured:
+def measure_large(problem: Problem, algebra: Krylov, end: Iterate) -> Measured:
     """Measure curvature and unconstrained loss for the certificate from Hessian-vector products."""
     frame = algebra.frame(end.model)
     loss, curvature, vector = algebra.seen
@@ -154,7 +157,8 @@ def measure_large(algebra: Krylov, end: Iterate) -> Measured:
         vector = algebra.direction(end.model, frame).step
     elif not _is_open(end, curvature, vector):
         vector = np.zeros((len(end.theta), 0))
-    return Measured(curvature, vector.reshape(len(end.theta), -1), _unconstrained_loss(end, algebra))
+    objective, rest = algebra.objective, partial(_unconstrained_loss, end, algebra)
+    return Measured(curvature, vector.reshape(len(end.theta), -1), defer_loss(problem, objective, end, rest))
 
 
 def _is_open(end: Iterate, curvature: float, vector: Array) -> bool:

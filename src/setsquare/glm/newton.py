@@ -7,6 +7,7 @@ method converge from any start; final Newton steps on the constraint alone reduc
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -112,7 +113,10 @@ class Algebra(Protocol):
         ...
 
     def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
-        """Smallest curvature on the tangent space relative to the intercept-only model, and its direction."""
+        """Smallest curvature on the tangent space relative to the intercept-only model, and its direction.
+
+        If it is clearly positive, a lower bound of 0 and any vector will do: nothing follows that direction.
+        """
         ...
 
 
@@ -275,6 +279,9 @@ def _keeps_hessian(objective: Objective, step: Array) -> bool:
 
 def _norm(c: Array) -> float:
     """Euclidean norm without overflow of the squares; infinite for infinite entries."""
+    square = float(c @ c)
+    if 1e-290 < square < 1e290:
+        return math.sqrt(square)
     largest = float(np.abs(c).max(initial=0.0))
     return largest * float(np.linalg.norm(c / largest)) if 0.0 < largest < np.inf else largest
 

@@ -22,7 +22,7 @@ from setsquare._typing import Array, Matrix
 from setsquare.families import Family, RowTerms
 from setsquare.families.barrier import add_barrier, barrier_loss
 from setsquare.rows.blocks import Block, Summable, Sums
-from setsquare.rows.products import gram_and_product, weighted_gram
+from setsquare.rows.products import gram_and_product, thin_product, weighted_gram
 
 
 class Values(NamedTuple):
@@ -170,7 +170,9 @@ class Objective:
         def kernel(block: Block) -> Sums:
             terms = self._terms(block, raw, multipliers)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
-            steepness = np.asarray(block.weight @ np.trace(terms.mean_slope, axis1=1, axis2=2))
+            slopes = terms.mean_slope
+            trace = slopes[:, 0, 0] if slopes.shape[1] == 1 else np.trace(slopes, axis1=1, axis2=2)
+            steepness = np.asarray(block.weight @ trace)
             return *head, steepness, *(self._second_sums if second else self._derivative_sums)(block, terms)
 
         return self._assemble(theta, self.rows.reduce(kernel))
@@ -188,10 +190,11 @@ class Objective:
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
         with np.errstate(over="ignore", invalid="ignore"):  # outside the domain the loss is infinite
             gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
-            hessian = T.T @ second[0] @ T if second else np.full((k, k, m, m), np.nan)
+            hessian = T.T @ second[0] @ T if second else np.broadcast_to(np.nan, (k, k, m, m))
         if self.penalty.any():
             gradient = gradient + theta.reshape(k, -1) @ self.penalty
-            hessian[range(k), range(k)] += self.penalty
+            if second:
+                hessian[range(k), range(k)] += self.penalty
         return Model(
             float(loss) + self._ridge(theta),
             c.T.ravel(),
@@ -213,7 +216,11 @@ class Objective:
     def _constraint_sums(self, block: Block, mean: Array) -> Sums:
         gap = mean - self.start.mean  # the basis has mean zero, so this only reduces rounding error
         weighted = block.weight[:, None] * gap
-        return self._basis(block).T @ weighted, weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap)
+        if mean.shape[1] == 1:  # plain vectors
+            total, square = np.asarray([weighted.sum()]), np.asarray([weighted[:, 0] @ gap[:, 0]])
+        else:
+            total, square = weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap)
+        return self._basis(block).T @ weighted, total, square
 
     def _ridge(self, theta: Array) -> float:
         if not self.penalty.any():
@@ -223,7 +230,7 @@ class Objective:
 
     def _derivative_sums(self, block: Block, terms: RowTerms) -> Sums:
         """Gradient (1+q, k) and Jacobian (k, k, r, 1+q) of a block."""
-        return self._unpack(np.asarray(block.Z.T @ self._thin(block, terms)))
+        return self._unpack(thin_product(block.Z, self._thin(block, terms)))
 
     def _second_sums(self, block: Block, terms: RowTerms) -> Sums:
         """Gradient, Jacobian and Hessian (k, k, 1+q, 1+q) of a block."""
@@ -264,6 +271,8 @@ def linear_predictor(block: Block, raw: Array) -> Array:
 
 def spread_of(total: Array, square: Array) -> float:
     """Standard deviation from means and mean squares, as the root of the variances summed over the columns."""
-    if not np.isfinite(square).all():
-        return math.inf
-    return math.sqrt(max(float((square - total**2).sum()), 0.0))
+    if len(square) == 1:
+        variance = float(square[0]) - float(total[0]) ** 2 if math.isfinite(square[0]) else math.inf
+    else:
+        variance = float((square - total**2).sum()) if np.isfinite(square).all() else math.inf
+    return math.sqrt(max(variance, 0.0))

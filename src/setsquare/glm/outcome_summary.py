@@ -55,7 +55,7 @@ class OutcomeSummary:
         check_weight_values(w)
         if offset is not None:
             check_offset(offset)
-        Y, counted = y.reshape(len(y), -1), y if weight is None else y[w > 0.0]
+        Y, counted = y.reshape(len(y), -1), y if weight is None or w.all() else y[w > 0.0]
         with np.errstate(over="ignore", invalid="ignore"):
             total = float(w.sum())  # if infinite, an error is raised after all rows are read
             mean = w @ Y / total if total > 0.0 else np.zeros(Y.shape[1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -10,6 +12,7 @@ from setsquare._typing import Array
 from setsquare.document import table
 from setsquare.document.formats import number
 from setsquare.document.text import grid
+from setsquare.glm.deferred import Deferred
 
 #: Limits for a valid certificate: remaining correlation, relative gradient of the Lagrangian, curvature.
 MAX_CORRELATION, MAX_KKT, MIN_CURVATURE = 1e-8, 1e-6, -1e-8
@@ -79,8 +82,10 @@ class Certificate:
         Smallest eigenvalue of the Lagrangian's Hessian on the tangent space of the constraint, relative to the mean
         curvature of the intercept-only model: above -1e-8 no direction decreases the loss to second order. With
         ``large`` it is the smallest value found by a few Lanczos steps, for standardised features.
-    loss, loss_unconstrained, loss_null : float
-        Mean loss of this model, of the model without the constraint, and of the intercept-only model.
+    loss, loss_null : float
+        Mean loss of this model, and of the intercept-only model.
+    unconstrained : Deferred
+        Mean loss of the model without the constraint; read it as ``loss_unconstrained``.
     rank_protected : int
     rank_features : int or None
         None if not computed (``large``).
@@ -107,7 +112,7 @@ class Certificate:
     kkt_residual: float
     min_curvature: float
     loss: float
-    loss_unconstrained: float
+    unconstrained: Deferred
     loss_null: float
     rank_protected: int
     rank_features: int | None
@@ -143,17 +148,41 @@ class Certificate:
         return rests_on_few(self.correlation_without, self.n_rows) or self.reach > FAR
 
     @property
+    def loss_unconstrained(self) -> float:
+        """Mean loss of the model without the constraint, computed when it is first read.
+
+        For training data of up to 32 MB, the solution holds the rows until then; larger or streamed data are not held,
+        and the loss is computed during the fit. Reading it, or saving, pickling or copying the model, releases the
+        rows. NaN if the arrays of the training data were overwritten in between.
+        """
+        return self.unconstrained.value
+
+    @property
     def cost(self) -> float:
-        """Share of the attainable reduction of the loss that the constraint costs."""
+        """Share of the attainable reduction of the loss that the constraint costs; see :attr:`loss_unconstrained`."""
         attainable = self.loss_null - self.loss_unconstrained
-        return (self.loss - self.loss_unconstrained) / attainable if attainable > 0.0 else 0.0
+        return (self.loss - self.loss_unconstrained) / attainable if not attainable <= 0.0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values, including derived ones, as plain types."""
         derived = {key: getattr(self, key) for key in ("is_orthogonal", "is_optimal", "rests_on_few_rows", "cost")}
         return {
-            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
+            key: list(value) if isinstance(value, tuple) else value for key, value in self.state().items()
         } | derived
+
+    def state(self) -> dict[str, Any]:
+        """Return the measured values by name, as :meth:`of_state` takes them."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            "loss_unconstrained" if key == "unconstrained" else key: value.value if key == "unconstrained" else value
+            for key, value in values.items()
+        }
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> Certificate:
+        """Undo :meth:`state`."""
+        values = dict(state)
+        return cls(unconstrained=Deferred(values.pop("loss_unconstrained")), **values)
 
     def table(self) -> dict[str, Any]:
         """Measured values and their required limits, as a document table."""
@@ -168,9 +197,9 @@ class Certificate:
             ["KKT residual", f"{self.kkt_residual:.1e}", f"at most {MAX_KKT:g}"],
             ["Smallest curvature", f"{self.min_curvature:.1e}", f"at least {MIN_CURVATURE:g}"],
             ["Loss", f"{self.loss:.6g}", ""],
-            ["Loss without the constraint", f"{self.loss_unconstrained:.6g}", ""],
+            ["Loss without the constraint", _known(self.loss_unconstrained, ".6g"), ""],
             ["Loss with an intercept only", f"{self.loss_null:.6g}", ""],
-            ["Cost: share of the attainable reduction", f"{self.cost:.1%}", ""],
+            ["Cost: share of the attainable reduction", _known(self.cost, ".1%"), ""],
             ["Outcome explained by the protected columns", f"{self.label_share:.1%}", ""],
             ["Rank of the protected columns", f"{self.rank_protected} of {self.n_protected}", ""],
             ["Rank of the features", f"{self.rank_features or 'not known'} of {self.n_features}", ""],
@@ -192,6 +221,10 @@ class Certificate:
 
 
 _YES = {True: "yes", False: "NO"}
+
+
+def _known(value: float, form: str) -> str:
+    return "not known: the training arrays were overwritten after the fit" if math.isnan(value) else f"{value:{form}}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, C
     def measured(prepared: Prepared, end: Iterate) -> Measured:
         assert isinstance(prepared.objective, WideObjective)
         algebra.objective, algebra.settings = prepared.objective, settings
-        return measure_large(algebra, end)
+        return measure_large(prepared.problem, algebra, end)
 
     return run, measured
 

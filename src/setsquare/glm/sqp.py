@@ -59,7 +59,10 @@ class _Dense:
     def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
         if not frame.basis.shape[1]:
             return np.inf, model.g
-        values, vectors = np.linalg.eigh(frame.basis.T @ model.H @ frame.basis)
+        reduced = frame.basis.T @ model.H @ frame.basis
+        if is_clearly_positive(lapack.dpotrf(reduced)):
+            return 0.0, model.g
+        values, vectors = np.linalg.eigh(reduced)
         return float(values[0]) / self.objective.start.curvature, frame.basis @ vectors[:, 0]
 
 
@@ -84,6 +87,15 @@ def _frame(model: Model) -> Frame:
     return Frame(Vt[:rank].T @ (U[:, :rank] / s[:rank]).T, Vt[rank:].T)
 
 
+def is_clearly_positive(factored: tuple[Array, int]) -> bool:
+    """Whether a matrix is positive definite beyond rounding error, by its Cholesky factor and LAPACK's info."""
+    factor, failed = factored
+    if failed:
+        return False
+    pivots = factor.diagonal() ** 2
+    return bool(pivots.min() > SINGULAR * pivots.max())
+
+
 def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
     """Minimise ``x'Ax/2 - target'x``, with absolute eigenvalues if A is not clearly positive definite.
 
@@ -92,10 +104,8 @@ def solve_reduced(reduced: Array, target: Array) -> tuple[Array, bool]:
     if not len(target):
         return target, False
     factor, solution, failed = lapack.dposv(reduced, target)
-    if not failed:
-        pivots = factor.diagonal() ** 2
-        if pivots.min() > SINGULAR * pivots.max():
-            return solution, False
+    if is_clearly_positive((factor, failed)):
+        return solution, False
     values, vectors = np.linalg.eigh(reduced)
     floor = SINGULAR * np.abs(values).max()
     size = np.maximum(np.abs(values), floor + np.finfo(float).tiny)

@@ -100,6 +100,15 @@ def basis_of_rows(moments: Moments, names: tuple[str, ...], rows: Rows) -> Basis
     return settle_basis(moments.mean, R, names)
 
 
+def keeps_all(mean: Array, R: Array) -> bool:
+    """Whether :func:`settle_basis` would keep every column: none is constant or collinear."""
+    spread = np.linalg.norm(R, axis=0)
+    if not (spread > CONSTANT * np.abs(mean)).all():
+        return False
+    limit = np.maximum(COLLINEAR, 4.0 * np.finfo(float).eps * np.abs(mean) / spread)
+    return bool((np.abs(np.diag(R)) / spread > limit).all())
+
+
 def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:
     """Return the basis of columns with this mean and ``R'R = (X - mean)' diag(w) (X - mean)``, R triangular."""
     p = len(mean)

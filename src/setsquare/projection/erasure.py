@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy.linalg import lapack
 
 from setsquare._typing import Array, IntArray
 from setsquare.errors import InputError
-from setsquare.projection.basis import Basis, cholesky_factor, settle_basis
+from setsquare.projection.basis import Basis, cholesky_factor, keeps_all, settle_basis
 from setsquare.projection.linear import Projector, coordinates, subtract_product
 from setsquare.projection.moments import Moments
 from setsquare.projection.ridge_erasure import (
@@ -20,11 +21,14 @@ from setsquare.projection.ridge_erasure import (
     quadratic_forms,
     unbiased_gram,
 )
+from setsquare.projection.single_precision import is_enough, single_moments
 from setsquare.rows.blocks import Sums, row_slices, sum_over_rows
 from setsquare.tables.validation import refuse_not_finite
 
 #: Canonical correlations below this are rounding error; such directions are kept.
 ROUNDING = 1e-9
+#: Features from which their squares take most of the time, so that single precision pays off.
+LARGE_GRAM = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +99,25 @@ class Eraser:
                 f"Too few rows (n_samples = {n}) to correct {q} features without the protected columns: pass more "
                 'rows, reduce the features first (a few principal components), or choose using="protected".'
             )
-        mean, S_zz, S_zq = _covariances(Z, basis, X, weight)
+        moments, R = _moments(Z, _Coordinates(basis, X), weight)
+        mean, S_zz, S_zq = _covariances(moments, basis.rank)
+        data = LabelledRows(Z, X, basis, _shares(n, weight), cluster)
         names = names or tuple(f"x{j}" for j in range(q))
-        R = cholesky_factor(S_zz)
         if R is None:
-            return cls._fit_collinear(LabelledRows(Z, X, basis, _shares(n, weight), cluster), weight, names)
-        own = settle_basis(mean, R, names)
-        R_zq = own.transform.T @ S_zq
-        directions, correlations = _variates(own, R_zq)
+            return cls._fit_collinear(data, weight, names)
+        if cluster is None and keeps_all(mean, R):  # triangular solves for a few columns; a basis needs the inverse
+            R_zq, rank, n_rows = lapack.dtrtrs(R, S_zq, trans=1)[0], q, effective_rows(data.share)
+            U, correlations = _singular(R_zq)
+            directions = lapack.dtrtrs(R, U)[0]
+        else:
+            own = settle_basis(mean, R, names)
+            R_zq, rank = own.transform.T @ S_zq, own.rank
+            n_rows = independent_rows(data, mean @ own.transform, own.transform)
+            directions, correlations = _variates(own, R_zq)
         loadings = directions.T @ S_zz
         # Adjust the loadings to the rounded directions, so that their rounding error cancels.
         loadings += np.linalg.lstsq(S_zq.T @ directions, S_zq.T - S_zq.T @ directions @ loadings, rcond=None)[0]
-        data = LabelledRows(Z, X, basis, _shares(n, weight), cluster)
-        return cls(mean, directions, loadings, correlations, own.rank, *_on_new_rows(data, own, R_zq))
+        return cls(mean, directions, loadings, correlations, rank, *_on_new_rows(basis, R_zq, n_rows))
 
     @classmethod
     def fit_for_new_rows(
@@ -118,7 +128,7 @@ class Eraser:
         The penalty is the same for every feature in its own units or in standard deviations, whichever predicts better.
         There may be more features than rows. The rows of a cluster (codes 0, 1, ...) are left out together.
         """
-        mean, S_zz, S_zq = _covariances(Z, basis, X, weight)
+        mean, S_zz, S_zq = _covariances(Moments.of([_Coordinates(basis, X), Z], weight), basis.rank)
         data = LabelledRows(Z, X, basis, _shares(len(Z), weight), cluster)
         spread = np.sqrt(np.maximum(np.diag(S_zz), 0.0))
         spread = np.where(spread > 1e-12 * np.abs(mean), spread, np.inf)  # a constant feature says nothing
@@ -166,7 +176,8 @@ class Eraser:
             for rows in row_slices(*Z.shape):
                 scores[rows] = (Z[rows] - own.mean) @ directions
             loadings = _effects(Z, scores, weight)
-        estimates = _on_new_rows(data, own, prediction.coefficients)
+        n_rows = independent_rows(data, own.mean @ own.transform, own.transform)
+        estimates = _on_new_rows(data.basis, prediction.coefficients, n_rows)
         return cls(own.mean, directions, loadings, correlations, own.rank, *estimates)
 
     def apply(self, Z: Array, out: Array | None = None) -> Array:
@@ -197,15 +208,31 @@ class _Coordinates:
         return coordinates(self.basis, self.X[rows])
 
 
-def _covariances(Z: Array, basis: Basis, X: Array, weight: Array | None) -> tuple[Array, Array, Array]:
+def _moments(Z: Array, protected: _Coordinates, weight: Array | None) -> tuple[Moments, Array | None]:
+    """Joint moments of protected columns and features, and the triangular factor of the features' covariances.
+
+    Many features in single precision need no more, unless they are too close to collinear for it. The factor is None if
+    they are so even for float64.
+    """
+    rank = protected.shape[1]
+    if Z.dtype == np.float32 and Z.shape[1] >= LARGE_GRAM:
+        moments = single_moments(protected, Z, weight)
+        S = _covariances(moments, rank)[1]
+        R = cholesky_factor(S)
+        if R is not None and is_enough(S, R):
+            return moments, R
+    moments = Moments.of([protected, Z], weight)
+    return moments, cholesky_factor(_covariances(moments, rank)[1])
+
+
+def _covariances(moments: Moments, rank: int) -> tuple[Array, Array, Array]:
     """Mean of the features, their covariance, and their covariance with the basis of the protected columns."""
-    moments = Moments.of([_Coordinates(basis, X), Z], weight)
-    mean, S = moments.mean[basis.rank :], moments.scatter[basis.rank :] / moments.weight
+    mean, S = moments.mean[rank:], moments.scatter[rank:] / moments.weight
     if not np.isfinite(S).all():
         refuse_not_finite("The features have")
-    if (np.sqrt(np.maximum(np.diag(S[:, basis.rank :]), 0.0)) <= 1e-12 * np.abs(mean)).all():
+    if (np.sqrt(np.maximum(np.diag(S[:, rank:]), 0.0)) <= 1e-12 * np.abs(mean)).all():
         raise InputError("Every feature is constant, so there is nothing to correct: pass features that vary.")
-    return mean, S[:, basis.rank :], S[:, : basis.rank]
+    return mean, S[:, rank:], S[:, :rank]
 
 
 def _shares(n: int, weight: Array | None) -> Array:
@@ -218,15 +245,14 @@ def _effects(Z: Array, scores: Array, weight: Array | None) -> Array:
     return np.asarray(effects.basis.transform @ effects.coefficients)
 
 
-def _on_new_rows(data: LabelledRows, own: Basis, R: Array) -> tuple[Array, Array, float]:
+def _on_new_rows(basis: Basis, R: Array, n_rows: float) -> tuple[Array, Array, float]:
     """R² of each protected column on new rows, how much of it the erasure removes there, and the number of rows.
 
-    ``R`` (k, r) are covariances of the features' own basis with that of the protected columns. The removed directions
-    are those of ``R``, whose noise has the variance ``k / n`` in each column: of R² = T remains the parallel sum of T
-    and the noise.
+    ``R`` (k, r) are covariances of the features' own basis with that of the protected columns, from ``n_rows``
+    independent rows. The removed directions are those of ``R``, whose noise has the variance ``k / n`` in each column:
+    of R² = T remains the parallel sum of T and the noise.
     """
-    n_rows = independent_rows(data, own.mean @ own.transform, own.transform)
-    T, A = unbiased_gram(R, n_rows), column_coordinates(data.basis)
+    T, A = unbiased_gram(R, n_rows), column_coordinates(basis)
     if not np.isfinite(T).all():
         return np.full(A.shape[1], np.nan), np.full(A.shape[1], np.nan), n_rows
     size, vectors = np.linalg.eigh(T)
@@ -236,7 +262,13 @@ def _on_new_rows(data: LabelledRows, own: Basis, R: Array) -> tuple[Array, Array
 
 
 def _variates(own: Basis, coefficients: Array) -> tuple[Array, Array]:
-    """Directions of the canonical variates and their correlations, which are singular values in orthonormal bases."""
+    """Directions of the canonical variates and their correlations, from coefficients in orthonormal bases."""
+    U, correlations = _singular(coefficients)
+    return own.transform @ U, correlations
+
+
+def _singular(coefficients: Array) -> tuple[Array, Array]:
+    """Left singular vectors and singular values, without those that are rounding error."""
     U, correlations, _ = np.linalg.svd(coefficients, full_matrices=False)
     kept = correlations > ROUNDING
-    return own.transform @ U[:, kept], correlations[kept]
+    return U[:, kept], correlations[kept]

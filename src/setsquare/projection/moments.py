@@ -10,6 +10,7 @@ import numpy as np
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import OWN_CACHE, Sums, room, row_slices, sum_over_rows
+from setsquare.rows.products import LANES
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Moments:
         parts: list[Any] = list(A) if isinstance(A, list | tuple) else [A]
         n, ends = parts[0].shape[0], np.cumsum([part.shape[1] for part in parts])
         q = int(ends[-1])
+        width = -(-(q + 1) // LANES) * LANES  # a column of ones for the sums, and zeros
         block_bytes = max(OWN_CACHE, 8 * q * q)  # adding up the products must cost less than computing them
         first_rows = next(row_slices(n, q, block_bytes))
         with np.errstate(invalid="ignore", over="ignore"):  # far from zero, squares lose the digits of the variance
@@ -54,17 +56,18 @@ class Moments:
 
         def kernel(rows: slice, memory: Array) -> Sums:
             blocks = [part[rows] for part in parts]
-            block = room(memory, blocks[-1], q)
+            block = room(memory, blocks[-1], width)
+            block[:, q] = 1.0
+            block[:, q + 1 :] = 0.0
             for values, stop in zip(blocks, ends, strict=True):
                 columns = slice(stop - values.shape[1], stop)
                 np.subtract(values, shift[columns], out=block[:, columns])
-            w = np.ones(len(block)) if weight is None else weight[rows]
-            first = w @ block
             if weight is not None:
-                block *= np.sqrt(w)[:, None]
-            return block.T @ block, first  # numpy detects the symmetry and does half the work
+                block *= np.sqrt(weight[rows])[:, None]
+            product = block.T @ block  # numpy detects the symmetry and does half the work
+            return product[:q, :q], product[:q, q]
 
-        scatter, first = sum_over_rows(kernel, n, q, block_bytes)
+        scatter, first = sum_over_rows(kernel, n, width, block_bytes)
         total = float(n if weight is None else weight.sum())
         with np.errstate(invalid="ignore", over="ignore"):
             return cls(total, shift + first / total, scatter - np.outer(first, first) / total)

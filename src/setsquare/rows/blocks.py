@@ -32,7 +32,7 @@ BLOCK_BYTES = 2**22
 #: Size of a block that, with its intermediate results, about fits the private cache of a core.
 OWN_CACHE = 2**21
 #: Minimum bytes per core: with less, starting another thread costs more than it gains.
-SHARE_BYTES = 2**21
+SHARE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ def _linear_algebra() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-_blas_limit = threading.RLock()
+_blas_limit = threading.Lock()
 
 
 @contextmanager
@@ -287,7 +287,7 @@ def single_threaded_blas() -> Iterator[None]:
     """Limit BLAS to one thread, because the row blocks already use all cores.
 
     numpy and scipy each ship their own BLAS, whose idle threads spin and compete for the cores. The limit applies to
-    the whole process: one thread at a time sets and resets it, and other threads skip it.
+    the whole process: one caller at a time sets and resets it, and others, also those inside it, skip it.
     """
     if not _blas_limit.acquire(blocking=False):
         yield
@@ -311,7 +311,7 @@ def share_out(work: Callable[[Sequence[T]], R], items: Sequence[T], merge: Calla
     >>> share_out(lambda share: (np.array([sum(share)]),), range(100))
     (array([4950]),)
     """
-    if len(items) == 1:
+    if len(items) == 1:  # a single small block: what follows would take longer than the work
         return work(items)
     bounds = np.linspace(0, len(items), min(len(items), 4 * n_cores()) + 1).astype(int)
     shares = iter(enumerate(pairwise(bounds)))

@@ -11,6 +11,10 @@ from setsquare.rows.blocks import is_sparse
 
 #: Replacement for a weight of zero, whose root is a divisor; its contribution is below rounding error.
 NO_WEIGHT = 1e-200
+#: Columns that BLAS processes together: a product of 27 columns takes a fifth longer than one of 28.
+LANES = 4
+#: Number of columns up to which products with vectors are faster than a matrix product.
+FEW_COLUMNS = 3
 
 
 def weighted_gram(A: Matrix, weight: Array) -> Array:
@@ -45,19 +49,39 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
     """
     if is_sparse(A):
         return weighted_product(A, weight, A), np.asarray(A.T @ thin)
-    q = A.shape[1]
-    both = _scratch((len(thin), q + thin.shape[1]))
-    root = np.sqrt(np.maximum(np.abs(weight), NO_WEIGHT))
+    q, width = A.shape[1], A.shape[1] + thin.shape[1]
+    both = _scratch((len(thin), -(-width // LANES) * LANES))
+    both[:, width:] = 0.0
+    root = np.abs(weight)
+    np.maximum(root, NO_WEIGHT, out=root)
+    np.sqrt(root, out=root)
     np.multiply(A, root[:, None], out=both[:, :q])
-    np.divide(thin, root[:, None], out=both[:, q:])
+    np.divide(thin, root[:, None], out=both[:, q:width])
     gram = both.T @ both
-    return _turn_negative(gram[:q, :q], both[:, :q], weight), gram[:q, q:]
+    return _turn_negative(gram[:q, :q], both[:, :q], weight), gram[:q, q:width]
+
+
+def thin_product(A: Matrix, thin: Array) -> Array:
+    """Return ``A' thin`` for a few columns.
+
+    A matrix product first copies ``A`` into its own order, which takes longer than up to three products with vectors.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> thin_product(np.eye(2), np.array([[5.0], [7.0]]))
+    array([[5.],
+           [7.]])
+    """
+    if not isinstance(A, np.ndarray) or not 0 < thin.shape[1] <= FEW_COLUMNS:
+        return np.asarray(A.T @ thin)
+    return np.column_stack([A.T @ column for column in thin.T])
 
 
 def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:
     """Restore the sign of rows of negative weight, which entered ``gram`` with its absolute value."""
-    negative = weight < 0.0
-    if negative.any():
+    if weight.min(initial=0.0) < 0.0:
+        negative = weight < 0.0
         rest = scaled[negative]
         gram = gram - 2.0 * (rest.T @ rest)
     return np.asarray(gram)

@@ -112,11 +112,11 @@ def _parameter(name: str, value: Any) -> Any:
 
 def _write_solution(solution: Solution) -> State:
     parts = {f.name: getattr(solution, f.name) for f in fields(Solution) if f.name != "trace"}
-    return parts | {"status": str(solution.status), "certificate": asdict(solution.certificate)}
+    return parts | {"status": str(solution.status), "certificate": solution.certificate.state()}
 
 
 def _read_solution(state: State) -> Solution:
-    parts = {"status": Status(state["status"]), "certificate": Certificate(**_tuples(state["certificate"]))}
+    parts = {"status": Status(state["status"]), "certificate": Certificate.of_state(_tuples(state["certificate"]))}
     return Solution(**state | parts, trace=())
 
 

@@ -9,6 +9,7 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, TypeAlias, cast
 
@@ -121,6 +122,8 @@ def n_rows(table: Table) -> int:
     >>> n_rows([1.0, 2.0, 3.0])
     3
     """
+    if type(table) is np.ndarray and table.ndim in (1, 2):
+        return len(table)
     # A view of a pyarrow table, as batches of files are, takes longer than much of the work on one.
     return int(table.num_rows) if type(table).__module__ == "pyarrow.lib" else open_table(table).n_rows
 
@@ -243,7 +246,12 @@ def _as_array(table: Table) -> np.ndarray[Any, Any]:
 
 
 def _from_matrix(matrix: Any) -> Frame:
-    return Frame(tuple(f"x{j}" for j in range(matrix.shape[1])), matrix.shape[0], matrix)
+    return Frame(_array_names(matrix.shape[1]), matrix.shape[0], matrix)
+
+
+@lru_cache(maxsize=64)
+def _array_names(count: int) -> tuple[str, ...]:
+    return tuple(f"x{j}" for j in range(count))
 
 
 def _native(source: Any) -> Table:

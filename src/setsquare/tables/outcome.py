@@ -124,9 +124,10 @@ def read_outcome(y: Any, n_rows: int) -> Any:
     """Outcome of an estimator as one column without missing values."""
     if y is None:
         raise InputError("The estimator requires y to be passed, but the target y is None.")
-    from sklearn.utils.validation import column_or_1d  # heavy, and an audit does not need it
+    if type(y) is not np.ndarray or y.ndim != 1:  # scikit-learn takes longer to find out that nothing is to be done
+        from sklearn.utils.validation import column_or_1d  # heavy, and an audit does not need it
 
-    y = column_or_1d(y, warn=True)
+        y = column_or_1d(y, warn=True)
     if y.dtype.kind == "O":
         refuse_missing_outcome(sum(map(is_missing, y)))
     check_same_rows("The outcome has", len(y), "the features have", n_rows)

@@ -1,0 +1,170 @@
+"""Roofline: the kernels of a fit and of an erasure against the memory bandwidth and the dgemm rate of this machine.
+
+    python -m benchmarks.bench_roofline             # about 2 minutes
+
+Bandwidth is that of a sum over an array much larger than the caches, read by all cores; the rate is that of a square
+matrix product by BLAS on all cores. A kernel reads so many bytes from memory and does so many operations, counted on
+paper; the floor of its time is the larger of bytes / bandwidth and operations / rate. Exponential and logarithm count
+as 20 operations. Each kernel is timed at several numbers of rows, in turn: the exponent is the slope of log time on log
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.frame import main, plain, steps
+from benchmarks.measure import interleave
+from benchmarks.workloads import draw
+from setsquare.glm.preparation import prepare
+from setsquare.glm.problem import Problem
+from setsquare.projection import Eraser, protected_basis
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import share_out, single_threaded_blas
+
+QUICK = {"rows": 20_000, "rounds": 2}
+#: Operations that an exponential or a logarithm counts as.
+TRANSCENDENTAL = 20.0
+#: Parts of the largest number of rows at which a kernel is timed.
+PARTS = (0.25, 0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Bytes that a kernel reads or writes per row, and its operations per row."""
+
+    bytes: float
+    flops: float
+
+
+def work(kernel: str, q: int, r: int) -> Work:
+    """Work per row of float64 features (q), a basis (r), outcome and weight; symmetric products count half.
+
+    >>> work("values", 9, 0)
+    Work(bytes=96.0, flops=80.0)
+    """
+    row = 8.0 * (1 + q + r + 2)  # ones, features, basis, outcome, weight
+    values = 2.0 * (1 + q) + 2.0 * r + 2 * TRANSCENDENTAL + 20.0
+    gradient = values + 2.0 * (1 + q) * (1 + r)
+    return {
+        "values": Work(row, values),
+        "gradient": Work(row, gradient),
+        "Hessian": Work(row, gradient + (1.0 + q) ** 2),
+        "moments": Work(8.0 * (q + r), float(q + r) ** 2),
+        "erase": Work(16.0 * q, 4.0 * q * r),
+    }[kernel]
+
+
+def bandwidth(megabytes: int, rounds: int) -> float:
+    """Bytes per second that all cores together read."""
+    data = np.ones((64, megabytes * 2**20 // 512))
+    timed = interleave({"sum": lambda: share_out(lambda rows: (sum(row.sum() for row in rows),), list(data))}, rounds)
+    return float(data.nbytes / min(timed["sum"].seconds))
+
+
+def rate(size: int, rounds: int) -> float:
+    """Operations per second of a product of square matrices."""
+    A = np.random.default_rng(0).normal(size=(size, size))
+    timed = interleave({"dgemm": lambda: A @ A.T.copy()}, rounds)
+    return 2.0 * size**3 / min(timed["dgemm"].seconds)
+
+
+def kernels(n: int, q: int, p: int) -> dict[str, Callable[[], Any]]:
+    """Kernels on generated data, ready to be called."""
+    Z, eta, X = draw(n, q, p)
+    y = (np.random.default_rng(1).logistic(size=n) < eta).astype(float)
+    objective = prepare(Problem(Z, y, X, family="binomial")).objective
+    theta, lam = objective.start.theta + 0.01, np.zeros(objective.n_constraints)
+    basis = protected_basis(X)
+    eraser, out = Eraser.fit(Z, basis, X), np.empty_like(Z)
+
+    def quiet(call: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            with single_threaded_blas():
+                return call()
+
+        return run
+
+    return {
+        "values": quiet(lambda: objective.values(theta)),
+        "gradient": quiet(lambda: objective.model(theta, None)),
+        "Hessian": quiet(lambda: objective.model(theta, lam)),
+        "moments": lambda: Moments.of([X, Z]),
+        "erase": lambda: eraser.apply(Z, out),
+    }
+
+
+def run(rows: int = 400_000, features: int = 50, protected: int = 4, rounds: int = 7) -> dict[str, Any]:
+    machine = {"bandwidth": bandwidth(64 if rows < 100_000 else 512, rounds), "rate": rate(1500, rounds)}
+    sizes = [int(part * rows) for part in PARTS]
+    calls = {f"{name} {n}": call for n in sizes for name, call in kernels(n, features, protected).items()}
+    timed = interleave(calls, rounds)
+    lines = []
+    for name in steps(kernels(1000, features, protected), "kernels"):
+        each = work(name, features, protected)
+        seconds = [float(np.median(timed[f"{name} {n}"].seconds)) for n in sizes]
+        memory, arithmetic = rows * each.bytes / machine["bandwidth"], rows * each.flops / machine["rate"]
+        lines.append(
+            {
+                "kernel": name,
+                "bytes": each.bytes,
+                "flops": each.flops,
+                "intensity": each.flops / each.bytes,
+                "seconds": seconds[-1],
+                "floor": max(memory, arithmetic),
+                "bound": "memory" if memory > arithmetic else "arithmetic",
+                "share": max(memory, arithmetic) / seconds[-1],
+                "exponent": float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0]),
+            }
+        )
+    shape = {"rows": rows, "features": features, "protected": protected}
+    return plain({"machine": machine, "lines": lines, "sizes": sizes, **shape})
+
+
+HEADS = (
+    "kernel",
+    "bytes per row",
+    "operations per row",
+    "limited by",
+    "time, ms",
+    "floor, ms",
+    "floor / time",
+    "exponent",
+)
+
+
+def cells(line: dict[str, Any]) -> list[str]:
+    """One line of the table."""
+    times = [f"{1e3 * line['seconds']:.1f}", f"{1e3 * line['floor']:.1f}", f"{line['share']:.0%}"]
+    return [
+        line["kernel"],
+        f"{line['bytes']:.0f}",
+        f"{line['flops']:.0f}",
+        line["bound"],
+        *times,
+        f"{line['exponent']:.2f}",
+    ]
+
+
+def about(result: dict[str, Any]) -> str:
+    """Sentence on sizes and machine."""
+    machine = result["machine"]
+    return (
+        f"{result['rows']} rows, {result['features']} features, {result['protected']} protected columns, float64; "
+        f"bandwidth {machine['bandwidth'] / 1e9:.1f} GB/s, dgemm {machine['rate'] / 1e9:.0f} GFlop/s; "
+        f"exponent over {result['sizes'][0]} to {result['sizes'][-1]} rows"
+    )
+
+
+def show(result: dict[str, Any]) -> None:
+    print(f"{about(result)}\n\n| {' | '.join(HEADS)} |\n{'|---' * len(HEADS)}|")
+    for line in result["lines"]:
+        print(f"| {' | '.join(cells(line))} |")
+
+
+if __name__ == "__main__":
+    main(run, show, QUICK)

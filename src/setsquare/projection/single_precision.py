@@ -1,0 +1,103 @@
+"""Erasure of features in single precision: products in float32 where their rounding is harmless, sums in float64.
+
+The covariance of the features with the protected columns is computed in float64, and it alone decides whether the
+erased features are uncorrelated with these: the loadings are fitted to it for whatever directions were found. The
+covariance of the features among themselves, which takes nearly all the time, only decides how little the features
+change, and is computed in single precision block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import lapack
+
+from setsquare._typing import Array
+from setsquare.projection.moments import Moments
+from setsquare.rows.blocks import OWN_CACHE, Sums, n_cores, row_slices, share_out
+
+Single = NDArray[np.float32]
+#: Features from which BLAS shares a product over the cores, not the blocks of rows: one sum of squares is held at once.
+MANY_FEATURES = 1000
+#: Rows of a block at most: longer sums in single precision lose digits.
+MOST_ROWS = 4096
+#: Smallest eigenvalue of the correlations, times the root of their number, for which single precision is enough. Its
+#: error is about 6e-8 of this root, so that the directions are accurate to a few percent, and the change of the
+#: features exceeds the smallest possible one by the square of that.
+ENOUGH = 5e-6
+
+
+class Protected(Protocol):
+    """Protected columns in their basis, read by slices of rows."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows, and of columns."""
+        ...
+
+    def __getitem__(self, rows: slice) -> Array: ...
+
+
+def single_moments(Q: Protected, Z: NDArray[np.floating], weight: Array | None) -> Moments:
+    """Joint moments of ``Q`` (n, r) and ``Z`` (n, q): squares of ``Z`` in single precision, all else in float64."""
+    (n, q), r = Z.shape, Q.shape[1]
+    step = min(MOST_ROWS, max(OWN_CACHE // (4 * q), q // 2))
+    shift = Z[: min(n, step)].mean(axis=0, dtype=np.float64).astype(np.float32)
+
+    def work(share: Sequence[slice]) -> Sums:
+        scatter, cross, first = np.zeros((q, q)), np.zeros((q, r)), np.zeros(q)
+        square = np.zeros((r, r))
+        first_q = np.zeros(r)
+        memory, room = np.empty((step, q)), np.empty((step, q), dtype=np.float32)
+        with np.errstate(invalid="ignore", over="ignore"):  # shows as sums that are not finite
+            for rows in share:
+                x = Q[rows]
+                exact = np.subtract(Z[rows], shift, out=memory[: len(x)], dtype=np.float64)
+                z = room[: len(x)]
+                z[...] = exact
+                w = np.ones(len(x)) if weight is None else weight[rows]
+                wide = np.column_stack([x, np.ones(len(x))]) * w[:, None]
+                product = wide.T @ exact
+                cross += product[:r].T
+                first += product[r]
+                square += wide[:, :r].T @ x
+                first_q += wide[:, :r].sum(axis=0)
+                if weight is not None:
+                    z *= np.sqrt(w).astype(np.float32)[:, None]
+                scatter += z.T @ z  # numpy detects the symmetry and does half the work
+        return scatter, cross, first, square, first_q
+
+    slices = list(row_slices(n, q, 8 * q * step))
+    if q >= MANY_FEATURES:
+        sums = work(slices)
+    else:
+        bounds = np.linspace(0, len(slices), min(len(slices), n_cores()) + 1).astype(int)
+        shares = [slices[a:b] for a, b in pairwise(bounds)]
+        sums = share_out(lambda some: work(some[0]), shares) if len(shares) > 1 else work(slices)
+    return _join(*sums, shift=shift, total=float(n if weight is None else weight.sum()))
+
+
+def _join(
+    scatter: Array, cross: Array, first: Array, square: Array, first_q: Array, *, shift: Single, total: float
+) -> Moments:
+    """Moments of both parts side by side from sums over the rows, in which the features are shifted."""
+    sums = np.concatenate([first_q, first])
+    whole = np.block([[square, cross.T], [cross, scatter]])
+    with np.errstate(invalid="ignore", over="ignore"):
+        whole -= np.outer(sums, sums) / total
+        return Moments(total, np.concatenate([np.zeros(len(first_q)), shift.astype(np.float64)]) + sums / total, whole)
+
+
+def is_enough(S: Array, R: Array) -> bool:
+    """Whether single precision is enough for covariances ``S = R'R``, by the smallest eigenvalue of the correlations.
+
+    ``R`` is triangular; the eigenvalue is LAPACK's estimate for the 1-norm, which is never larger.
+    """
+    size = np.sqrt(np.diag(S))
+    norm = float(((np.abs(S) / size[:, None]).sum(axis=0) / size).max())
+    rcond, failed = lapack.dpocon(np.asfortranarray(R / size), norm)
+    return not failed and rcond * norm > ENOUGH * len(R) ** 0.5
