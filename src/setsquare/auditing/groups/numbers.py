@@ -161,7 +161,7 @@ def _finish(
 
 
 def _sums(part: Partition, x: Array) -> Array:
-    return np.bincount(part.codes + 1, x, len(part.labels) + 1)[1:]
+    return np.asarray(np.bincount(part.codes + 1, x, len(part.labels) + 1)[1:], dtype=np.float64)
 
 
 def _spread(part: Partition, inverse: Array, mean: Array, w: Array, values: Array) -> Array:
@@ -178,7 +178,7 @@ def _kish(part: Partition, w: Array, cluster: IntArray | None) -> Array:
         k = len(part.labels) + 1
         pairs, place = np.unique(cluster * k + part.codes + 1, return_inverse=True)
         sums = np.bincount(place, w)
-        total, squares = np.bincount(pairs % k, sums, k)[1:], np.bincount(pairs % k, sums * sums, k)[1:]
+        total, squares = (np.asarray(np.bincount(pairs % k, x, k)[1:], dtype=float) for x in (sums, sums * sums))
     with np.errstate(all="ignore"):
         return np.nan_to_num(total**2 / squares)
 

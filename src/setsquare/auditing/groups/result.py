@@ -199,7 +199,7 @@ def number_groups(
 
 def _weights(part: Partition, weight: Array | None) -> Array:
     weight = np.ones(len(part.codes)) if weight is None else weight
-    return np.bincount(part.codes + 1, weight, len(part.labels) + 1)[1:]
+    return np.asarray(np.bincount(part.codes + 1, weight, len(part.labels) + 1)[1:], dtype=np.float64)
 
 
 def _extremes(groups: Sequence[Group], values: Array, among: Sequence[str]) -> tuple[int, int] | None:
