@@ -70,7 +70,7 @@ def test_numbers_equal_those_of_metric_frame(case: Case, weighted: bool) -> None
         "ppv": precision_score,
         "accuracy": accuracy_score,
     }
-    given = dict.fromkeys(functions, {"sample_weight": weight}) if weighted else {}
+    given = {key: {"sample_weight": weight} for key in functions} if weighted else {}
     scores = {"mean": mean_prediction, "auc": roc_auc_score}
     for part in found.partitions:
         columns = case.protected[list(part.parts) or [part.source]]
@@ -88,7 +88,7 @@ def test_numbers_equal_those_of_metric_frame(case: Case, weighted: bool) -> None
                 y_true=case.outcome,
                 y_pred=case.score,
                 sensitive_features=columns,
-                sample_params=dict.fromkeys(scores, {"sample_weight": weight}) if weighted else {},
+                sample_params={key: {"sample_weight": weight} for key in scores} if weighted else {},
             )
         for name in (*functions, *scores):
             theirs = (by_decision if name in functions else by_score).by_group[name].dropna()
