@@ -196,8 +196,9 @@ def _scaled(score: Array, bounds: tuple[float, float]) -> Array:
     low, high = bounds
     if outside := int(((score < low) | (score > high)).sum()):
         text = "{count} of {n} predictions lie outside {low:g} to {high:g}: {bounds:pass} with their possible range."
-        fields = {"count": outside, "n": len(score), "low": low, "high": high, "bounds": Option("bounds")}
-        raise InputError(Note("outside-bounds", text, **fields))
+        ends = {"low": low, "high": high}
+        note = Note("outside-bounds", text, "info", count=outside, n=len(score), bounds=Option("bounds"), **ends)
+        raise InputError(note)
     return (score - low) / (high - low)
 
 

@@ -77,17 +77,17 @@ class State:
 
 def check_same(state: State, asked: Mapping[str, Any], where: str) -> None:
     """Refuse the state of another monitor."""
-    own = {
+    references = {one.source: one.reference for one in state.groupings}
+    own: dict[str, Any] = {
         "protected": [one.source for one in state.groupings],
         "bounds": list(state.bounds),
         "confidence": state.confidence,
-        "reference": {one.source: one.reference for one in state.groupings},
     }
     for name, value in asked.items():
-        known = own[name]
         if name == "reference":
             value = {key: label(level) for key, level in value.items()}
-            known = {key: own[name].get(key) for key in value}
+            own[name] = {key: references.get(key) for key in value}
+        known = own[name]
         if value != known:
             raise InputError(
                 f"{where} belongs to another monitor ({name}: {_plain(known)} there, {_plain(value)} here): name "
