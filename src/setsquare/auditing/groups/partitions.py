@@ -165,28 +165,37 @@ def _of_column(name: str, column: Column, n_bands: int, missing_group: bool) -> 
 def _of_numbers(x: Array, n_bands: int) -> tuple[IntArray, tuple[str, ...], tuple[float, ...]]:
     """Codes, labels and lower ends: one group per value if there are few, else bands between quantiles."""
     missing = np.isnan(x)
-    known = x[~missing]
-    values = np.unique(known)
+    known = x[~missing] if missing.any() else x
+    # Some rows tell that there are many values, without sorting all of them.
+    values = np.unique(known[:1000])
+    values = np.unique(known) if len(values) <= MOST_VALUES else values
     if len(values) <= MOST_VALUES:
         return np.where(missing, -1, np.searchsorted(values, x)), tuple(f"{value:g}" for value in values), ()
+    low, high = float(known.min()), float(known.max())
     cuts = np.unique(np.quantile(known, np.arange(1, n_bands) / n_bands, method="higher"))
-    whole = bool((values == np.floor(values)).all())
+    whole = bool((known == np.floor(known)).all())
     rounded = np.array([float(f"{cut:.0f}" if whole and abs(cut) < 1e4 else f"{cut:.3g}") for cut in cuts])
-    if (np.diff(rounded) > 0).all() and values[0] < rounded[0] and rounded[-1] <= values[-1]:
+    if (np.diff(rounded) > 0).all() and low < rounded[0] and rounded[-1] <= high:
         cuts = rounded
-    cuts = cuts[cuts > values[0]]
+    cuts = cuts[cuts > low]
     codes = np.where(missing, -1, np.searchsorted(cuts, x, side="right"))
-    return codes, band_labels(values[0], values[-1], cuts.tolist(), whole), tuple(cuts.tolist())
+    return codes, band_labels(low, high, cuts.tolist(), whole), tuple(cuts.tolist())
 
 
 def _intersect(parts: Sequence[Partition]) -> Partition:
     """Cells of several partitions that have a row; a row without a group in one of them has none."""
-    known = np.all([part.codes >= 0 for part in parts], axis=0)
+    known = np.logical_and.reduce([part.codes >= 0 for part in parts])
+    if not known.any():
+        raise InputError("No row has a known value in every protected column: fill them in, or leave a column out.")
     cells = np.zeros((1, 0), dtype=np.int64)
     codes = np.zeros(int(known.sum()), dtype=np.int64)
     for part in parts:  # renumbered column by column, so that the product of all counts is never formed
         size = len(part.labels)
-        ids, codes = np.unique(codes * size + part.codes[known], return_inverse=True)
+        codes = codes * size + part.codes[known]
+        ids = np.flatnonzero(np.bincount(codes, minlength=1))
+        place = np.zeros(int(ids[-1]) + 1, dtype=np.int64)
+        place[ids] = np.arange(len(ids))
+        codes = place[codes]
         cells = np.column_stack([cells[ids // size], ids % size])
     placed = np.full(len(known), -1)
     placed[known] = codes

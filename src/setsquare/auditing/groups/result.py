@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from setsquare.auditing.groups.numbers import Number, Rows, count_numbers
 from setsquare.auditing.groups.partitions import Partition, note_masked
 from setsquare.notes import Note
 from setsquare.tables.frame import to_frame
+
+if TYPE_CHECKING:
+    from setsquare.auditing.groups.standards import StandardTable
 
 #: Columns of the table in their order; each is followed by its ``_low`` and ``_high``.
 COLUMNS = (
@@ -67,6 +70,10 @@ class GroupNumbers:
     notes : tuple of Note
     is_positive : bool
         Whether no prediction is negative, so that means have ratios.
+    is_weighted : bool
+        Whether rows have weights.
+    standard : StandardTable or None
+        The table of a standard, if one was asked for.
     """
 
     partitions: tuple[Partition, ...]
@@ -78,6 +85,11 @@ class GroupNumbers:
     notes: tuple[Note, ...]
     is_positive: bool
     is_weighted: bool = False
+    standard: StandardTable | None = None
+
+    def filed(self, standard: StandardTable) -> GroupNumbers:
+        """The same numbers with the table of a standard."""
+        return replace(self, standard=standard)
 
     @cached_property
     def measures(self) -> Measures:

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from setsquare._typing import Array, IntArray, Table
-from setsquare.auditing.groups.measures import Measures
-from setsquare.auditing.groups.numbers import Rows, count_numbers
+from setsquare.auditing.groups.numbers import Rows
 from setsquare.auditing.groups.partitions import Partition
+from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.errors import InputError
 from setsquare.notes import Note
 from setsquare.tables.frame import to_frame
@@ -137,23 +137,26 @@ def keep_shares(partitions: Sequence[Partition], standard: str) -> tuple[Partiti
 
 
 def fill_standard(
-    measures: Measures, rows: Rows, partitions: Sequence[Partition], standard: str, rate: str, backend: str = "pandas"
+    numbers: GroupNumbers, standard: str, rate: str, unknown: tuple[tuple[str, int], ...] = ()
 ) -> StandardTable:
-    """Fill the table of a standard from the measures of :func:`standard_rows` and :func:`keep_shares`."""
-    ratios, rates = measures.columns["impact_ratio_highest"], measures.columns["selection_rate"]
-    raw = count_numbers(Rows(rows.score, rows.decision), partitions)["selection_rate"].estimates.value
-    found, k = [], 0
-    for part in partitions:
-        for name, n, shown in zip(part.labels, part.counts, part.shown, strict=True):
-            ratio = float(ratios.value[k])
-            below = None if standard != "four-fifths" or np.isnan(ratio) else ratio < FOUR_FIFTHS
-            numbers = (float(rates.value[k]), ratio, float(ratios.low[k]), float(ratios.high[k]))
-            found.append(
-                StandardRow(part.source, name, int(n), round(float(raw[k]) * int(n)), *numbers, not shown, below)
+    """Fill the table of a standard from numbers of :func:`standard_rows` and :func:`keep_shares`.
+
+    ``unknown`` has the rows without a group, by column.
+    """
+    ratios = numbers.measures.columns["impact_ratio_highest"]
+    rates = numbers.numbers["selection_rate"].estimates.value
+    found = []
+    for k, group in enumerate(numbers.groups):
+        ratio = float(ratios.value[k])
+        below = None if standard != "four-fifths" or np.isnan(ratio) else ratio < FOUR_FIFTHS
+        ends = (float(ratios.low[k]), float(ratios.high[k]))
+        selected = round(float(rates[k]) * group.weight) if np.isfinite(rates[k]) else 0
+        found.append(
+            StandardRow(
+                group.source, group.name, group.n, selected, float(rates[k]), ratio, *ends, not group.is_shown, below
             )
-            k += 1
-    unknown = tuple((part.source, int((part.codes < 0).sum())) for part in partitions if not part.parts)
-    return StandardTable(standard, rate, tuple(found), unknown, _notes(standard, rate, found, unknown), backend)
+        )
+    return StandardTable(standard, rate, tuple(found), unknown, _notes(standard, rate, found, unknown), numbers.backend)
 
 
 def _notes(
