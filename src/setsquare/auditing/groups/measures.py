@@ -139,9 +139,10 @@ def _contrast(
 ) -> Measured:
     """Differences or ratios to the reference group of each partition; the reference itself has 0 or 1."""
     every, to = np.arange(len(layout.shown)), layout.reference
-    used = every[layout.shown & numbers.is_known & numbers.is_known[to] & (every != to)]
+    used = every[layout.shown & layout.shown[to] & numbers.is_known & numbers.is_known[to] & (every != to)]
     c = critical_value(_log(numbers) if log else numbers.covariance, used, to[used], confidence, rng)
     value, low, high = (ratio if log else difference)(numbers, c, every, to)
+    value = np.where(layout.shown[to], value, np.nan)
     own = (every == to) & np.isfinite(value)
     ends = (np.where(own, value, np.where(np.isfinite(value), end, np.nan)) for end in (low, high))
     return _masked(layout, value, *ends)
@@ -267,7 +268,7 @@ def _note_undefined(
             notes.append(Note("undefined-number", text, severity="caution", **fields))
     for name in ("ratio", "impact_ratio"):
         if name in columns and (missing := layout.shown & ~np.isfinite(columns[name].value)).any():
-            text = "{number} is undefined, because the number of the reference group is not positive: {groups}."
+            text = "{number} is undefined, because the reference group is masked or its number is not positive: {groups}."
             notes.append(Note("undefined-ratio", text, severity="caution", number=name, groups=_listed(names, missing)))
     return tuple(notes)
 

@@ -222,11 +222,6 @@ def _settle(part: Partition, asked: Mapping[str, Any], min_group: int, small: Sm
         part, few = _pool(part, few, keep=wanted, min_group=min_group)
     counts = part.counts
     first = int(counts.argmax()) if wanted is None else part.labels.index(wanted)
-    if wanted is not None and few[first]:
-        raise InputError(
-            f"The reference group {part.source}: {wanted} has {counts[first]} rows, fewer than min_group={min_group}: "
-            "choose another reference, or lower min_group."
-        )
     return replace(part, shown=~few, reference=first)
 
 
