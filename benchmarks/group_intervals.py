@@ -31,9 +31,9 @@ from setsquare.auditing.groups.result import number_groups
 RESULTS = Path(__file__).parent / "results" / "group_intervals.json"
 SHIFTS = {"different": (-0.8, 0.3), "rare": (-1.9, -1.2), "equal": (-0.3, -0.3)}
 #: Kinds of groups, numbers of groups, rows, samples; and samples for fairlearn, which takes seconds for each.
-DESIGNS = [("different", k, n, 400, 0) for n, k in ((1000, 2), (5000, 2), (5000, 6), (5000, 20))]
-DESIGNS += [("rare", 20, 5000, 200, 0), ("equal", 6, 1000, 400, 0)]
-DESIGNS += [("different", 6, 1000, 400, 40), ("different", 20, 1000, 400, 40)]
+DESIGNS = [("different", k, n, 300, 0) for n, k in ((1000, 2), (5000, 2), (5000, 6), (5000, 20))]
+DESIGNS += [("rare", 20, 5000, 200, 0), ("equal", 6, 1000, 300, 0)]
+DESIGNS += [("different", 6, 1000, 300, 10), ("different", 20, 1000, 300, 10)]
 N_BOOT = 100
 CELLS = ("mean", "difference", "ratio", "selection_rate", "impact_ratio", "impact_ratio_highest", "tpr", "fpr", "auc")
 CELLS += ("calibration",)

@@ -64,7 +64,7 @@ def single(numbers: Estimates, critical: float) -> tuple[Array, Array]:
     --------
     >>> rate = Estimates(np.array([0.0]), np.zeros((1, 1)), True, np.array([20.0]), np.array([np.inf]))
     >>> [float(end.round(3)[0]) for end in single(rate, 1.96)]
-    [0.0, 0.161]
+    [0.0, 0.168]
     """
     with np.errstate(all="ignore"):
         t = np.where(np.isinf(numbers.df), critical, -stdtrit(np.maximum(numbers.df, 1.0), ndtr(-critical)))
@@ -91,7 +91,7 @@ def difference(numbers: Estimates, critical: float, i: IntArray, j: IntArray) ->
     --------
     >>> rates = Estimates(np.array([0.8, 0.6]), np.diag([0.0016, 0.0024]), True, np.full(2, 100.0), np.full(2, np.inf))
     >>> [round(float(x[0]), 3) for x in difference(rates, 1.96, np.array([0]), np.array([1]))]
-    [0.2, 0.073, 0.319]
+    [0.2, 0.074, 0.32]
     """
     low, high = single(numbers, critical)
     p, rho = numbers.value, _correlation(numbers, i, j)
@@ -110,7 +110,7 @@ def ratio(numbers: Estimates, critical: float, i: IntArray, j: IntArray) -> tupl
     --------
     >>> rates = Estimates(np.array([0.3, 0.6]), np.diag([0.0021, 0.0024]), True, np.full(2, 100.0), np.full(2, np.inf))
     >>> [round(float(x[0]), 3) for x in ratio(rates, 1.96, np.array([0]), np.array([1]))]
-    [0.5, 0.354, 0.695]
+    [0.5, 0.351, 0.693]
     """
     low, high = (np.maximum(end, 0.0) for end in single(numbers, critical))
     p, rho = numbers.value, _correlation(numbers, i, j)
@@ -129,6 +129,8 @@ def ratio(numbers: Estimates, critical: float, i: IntArray, j: IntArray) -> tupl
 def _jeffreys(p: Array, n: Array, tail: Array) -> tuple[Array, Array]:
     x, rest = n * p + 0.5, n * (1.0 - p) + 0.5
     low, high = betaincinv(x, rest, tail), betainccinv(x, rest, tail)
+    # Without an event, or without anything else, the exact bound: Jeffreys' is too short there.
+    low, high = np.where(p >= 1.0, tail ** (1.0 / n), low), np.where(p <= 0.0, 1.0 - tail ** (1.0 / n), high)
     return np.where(p <= 0.0, 0.0, np.minimum(low, p)), np.where(p >= 1.0, 1.0, np.maximum(high, p))
 
 

@@ -268,7 +268,7 @@ def _note_undefined(
             notes.append(Note("undefined-number", text, severity="caution", **fields))
     for name in ("ratio", "impact_ratio"):
         if name in columns and (missing := layout.shown & ~np.isfinite(columns[name].value)).any():
-            text = "{number} is undefined, because the reference group is masked or its number is not positive: {groups}."
+            text = "{number} is undefined, the reference group is masked or not positive: {groups}."
             notes.append(Note("undefined-ratio", text, severity="caution", number=name, groups=_listed(names, missing)))
     return tuple(notes)
 

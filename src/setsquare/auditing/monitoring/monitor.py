@@ -158,8 +158,8 @@ def monitor(
     >>> rng = np.random.default_rng(0)
     >>> sex = rng.choice(["female", "male"], 4000)
     >>> score = rng.beta(2, 2, size=4000) - 0.1 * (sex == "female")
-    >>> first = sq.monitor(score[:200].clip(0, 1), sex[:200])
-    >>> later = sq.monitor(score[200:].clip(0, 1), sex[200:], state=first)
+    >>> first = sq.monitor(score[:90].clip(0, 1), sex[:90])
+    >>> later = sq.monitor(score[90:].clip(0, 1), sex[90:], state=first)
     >>> first.verdict, later.verdict
     ('no alarm', 'alarm')
     """
