@@ -163,10 +163,12 @@ class GroupNumbers:
             return ""
         low, high = (self.groups[k] for k in extremes)
         a, b = (float(values[k]) for k in extremes)
+        # A number beside a band, or beside a code, needs a colon.
+        colon = ":" if any(text[-1:].isdigit() for text in (low.name, high.name)) else ""
         if rate is None:
-            return f"{what} by {low.source}: {low.name} {_short(a, b)}, {high.name} {_short(b, a)}."
+            return f"{what} by {low.source}: {low.name}{colon} {_short(a, b)}, {high.name}{colon} {_short(b, a)}."
         ratio = f" (ratio {a / b:.2f})" if b > 0.0 else ""
-        return f"Selection rate by {low.source}: {low.name} {a:.3f}, {high.name} {b:.3f}{ratio}."
+        return f"Selection rate by {low.source}: {low.name}{colon} {a:.3f}, {high.name}{colon} {b:.3f}{ratio}."
 
 
 def number_groups(
