@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         audit_correction,
         audit_model,
         compare,
+        monitor,
         probe,
     )
     from setsquare.estimators import (
@@ -58,6 +59,7 @@ __all__ = [
     "errors",
     "families",
     "load",
+    "monitor",
     "nn",
     "probe",
     "projection",
@@ -79,6 +81,7 @@ _find = names_by_module(
             "audit_correction",
             "audit_model",
             "compare",
+            "monitor",
             "probe",
         ),
         "estimators": (

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from setsquare.auditing.evaluations.glm import fit_glm
     from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, benjamini_hochberg, holm
     from setsquare.auditing.evaluations.tensor import EffectMap, unit_correlations
+    from setsquare.auditing.groups.result import GroupNumbers
+    from setsquare.auditing.monitoring.monitor import MonitorResult, monitor
     from setsquare.auditing.probes.probe import probe
     from setsquare.auditing.probes.result import ProbeResult
     from setsquare.auditing.protected import Protected
@@ -37,9 +39,11 @@ __all__ = [
     "Effect",
     "EffectMap",
     "Evaluation",
+    "GroupNumbers",
     "Interval",
     "Limits",
     "Metric",
+    "MonitorResult",
     "ProbeResult",
     "Protected",
     "Test",
@@ -55,6 +59,7 @@ __all__ = [
     "forest_r2",
     "holm",
     "interval",
+    "monitor",
     "performance",
     "probe",
     "unit_correlations",
@@ -72,6 +77,8 @@ __getattr__ = names_by_module(
         "evaluations.glm": ("fit_glm",),
         "evaluations.records": ("Effect", "Evaluation", "Test", "benjamini_hochberg", "holm"),
         "evaluations.tensor": ("EffectMap", "unit_correlations"),
+        "groups.result": ("GroupNumbers",),
+        "monitoring.monitor": ("MonitorResult", "monitor"),
         "probes.probe": ("probe",),
         "probes.result": ("ProbeResult",),
         "protected": ("Protected",),

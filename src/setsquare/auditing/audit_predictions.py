@@ -17,6 +17,9 @@ from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.score import sample_of
 from setsquare.auditing.evaluations.shape import evaluate_shape
 from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
+from setsquare.auditing.groups.audited import GroupRequest, number_audited
+from setsquare.auditing.groups.partitions import MIN_GROUP
+from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.auditing.predictions import Raw, Subject, check_mean, open_predictions, read_predictions
 from setsquare.auditing.protected import Protected, note_constant, note_left_out, reference_groups
 from setsquare.auditing.result import AuditResult
@@ -25,7 +28,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.glm.outcome_summary import OutcomeSummary
-from setsquare.notes import Note, Option
+from setsquare.notes import Note, Option, message
 from setsquare.rows import Stream
 from setsquare.tables import Design
 from setsquare.tables.frame import backend_of, dense
@@ -76,6 +79,11 @@ def audit(
     max_rows: int | None = None,
     random_state: int = 0,
     positive: object = None,
+    threshold: float | None = None,
+    decisions: Any = None,
+    outcome: Any = None,
+    min_group: int = MIN_GROUP,
+    standard: str | None = None,
 ) -> AuditResult:
     """Test whether predictions depend on protected columns, how strongly, and how certain that is.
 
@@ -106,7 +114,8 @@ def audit(
     coding : {"dummy", "cells"}
         "cells" gives each combination of categorical columns its own effect.
     reference : mapping of column to level, optional
-        Reference levels of categorical columns.
+        Reference groups of categorical columns. By default effects are relative to the first level, and the numbers
+        by group to the largest group.
     missing : {"error", "drop", "level"}
         Treatment of missing values in the protected columns; "drop" also drops rows without a prediction.
     confidence : float
@@ -122,7 +131,18 @@ def audit(
         units), which use a random sample if there are more rows. No p-value is below ``1 / (1 + n_permutations)``.
     positive : class, optional
         Which of two classes is audited, if the predictions are labels or two columns of probabilities. By default 1,
-        True or "yes" among labels, and the second of two columns.
+        True or "yes" among labels, and the second of two columns. Also the positive class of decisions and outcome.
+    threshold : float, optional
+        Predictions of at least this are positive decisions; :meth:`AuditResult.groups` then has selection rates.
+    decisions : array of n values, optional
+        Decisions instead of a threshold: 0 and 1, or two classes.
+    outcome : array of n values, optional
+        Observed outcomes; :meth:`AuditResult.groups` then has calibration and, with decisions, error rates.
+    min_group : int
+        Groups with fewer rows have no numbers in :meth:`AuditResult.groups`.
+    standard : {"four-fifths", "ll144"}, optional
+        Also make the table of this standard, ``result.numbers.standard``: the four-fifths rule, or New York City's
+        Local Law 144, where scores above their median count as selected if there are no decisions. Not legal advice.
 
     Returns
     -------
@@ -139,30 +159,72 @@ def audit(
     >>> print(audit(score + 0.3 * (group == "b"), group).verdict)
     leak
     """
+    about = GroupRequest(threshold, decisions, outcome, positive, reference, min_group, standard)
     limits = tolerance if isinstance(tolerance, Limits) else Limits(tolerance)
     settings = Settings(vcov, confidence, limits, n_permutations, max_rows, random_state)
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
-    backend = "pandas"
+    backend, numbers = "pandas", None
     reading: dict[str, Any] = {"coding": coding, "reference": reference, "missing": missing}
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
         from setsquare.auditing.open_stream import open_stream, refuse_in_memory  # brings scikit-learn
 
         refuse_in_memory(predictions, protected, names, cluster, classes)
+        about.refuse("predictions and protected columns in memory, not a stream")
         asked = None if family is None else make_family(family)
         subject, columns, learned, notes = open_stream(predictions, protected, sample_weight, asked, **reading)
     else:
-        raw, columns, learned, notes = _complete(predictions, protected, classes, sample_weight, cluster, reading)
-        subject = read_predictions(raw, family, positive)
+        raw, columns, learned, notes, keep = _complete(predictions, protected, classes, sample_weight, cluster, reading)
+        subject = _read_subject(raw, family, about)
         backend = backend_of(protected, predictions)
+        numbers = _number_groups(about, subject, protected, keep, columns, missing, settings, backend)
     return replace(
-        _audit(subject, columns, notes, names, settings),
+        _audit(subject, columns, notes, names, settings, numbers),
         setting=setting,
         backend=backend,
         positive=subject.positive,
         is_clustered=cluster is not None,
         is_weighted=sample_weight is not None,
         references=reference_groups(learned),
+    )
+
+
+def _read_subject(raw: Raw, family: str | Family | None, about: GroupRequest) -> Subject:
+    """Predictions as means or shares; a positive class may be that of decisions or outcome alone."""
+    try:
+        return read_predictions(raw, family, about.positive)
+    except InputError as error:
+        others = about.decisions is not None or about.outcome is not None
+        if not others or message(error).code != "positive-class-unused":
+            raise
+        return read_predictions(raw, family)
+
+
+def _number_groups(
+    about: GroupRequest,
+    subject: Subject,
+    protected: Table,
+    keep: BoolArray,
+    columns: Protected,
+    missing: str,
+    settings: Settings,
+    backend: str,
+) -> GroupNumbers | None:
+    """Numbers by group, where there is one prediction per row."""
+    if subject.shape or subject.classes:
+        about.refuse("one prediction per row, such as the probability of one class")
+        return None
+    return number_audited(
+        about,
+        subject.values,
+        protected,
+        keep,
+        columns.weight,
+        columns.cluster,
+        missing_group=missing == "level",
+        confidence=settings.confidence,
+        seed=settings.seed,
+        backend=backend,
     )
 
 
@@ -218,8 +280,8 @@ def _complete(
     sample_weight: Any,
     cluster: Any,
     reading: Mapping[str, Any],
-) -> tuple[Raw, Protected, Design, tuple[Note, ...]]:
-    """Read predictions and protected columns of the same rows; incomplete rows are dropped on request."""
+) -> tuple[Raw, Protected, Design, tuple[Note, ...], BoolArray]:
+    """Read predictions and protected columns of the same rows, with a mask of these; incomplete rows can be dropped."""
     raw = open_predictions(predictions, classes)
     n = raw.n_rows
     check_same_rows("The predictions have", n, "the protected columns have", tables.n_rows(protected))
@@ -234,7 +296,8 @@ def _complete(
     raw.take(keep).check_complete()
     keep, columns, learned = code_protected(protected, weight, codes, keep, reading)
     notes = note_left_out(n - columns.n_rows, n)
-    return raw.take(keep), columns, learned, (*notes, *note_constant(learned, bool(columns.varies.any())))
+    notes += note_constant(learned, bool(columns.varies.any()))
+    return raw.take(keep), columns, learned, notes, keep
 
 
 def code_protected(
@@ -254,7 +317,12 @@ def code_protected(
 
 
 def _audit(
-    subject: Subject, protected: Protected, notes: tuple[Note, ...], names: tuple[str, ...], settings: Settings
+    subject: Subject,
+    protected: Protected,
+    notes: tuple[Note, ...],
+    names: tuple[str, ...],
+    settings: Settings,
+    numbers: GroupNumbers | None,
 ) -> AuditResult:
     n, p = protected.n_rows, len(protected.names)
     if n < p + 3:
@@ -271,6 +339,7 @@ def _audit(
         n_protected=p,
         confidence=settings.confidence,
         notes=(*notes, *subject.notes),
+        numbers=numbers,
     )
     if subject.is_constant:
         return blank
@@ -294,7 +363,13 @@ def _audit(
 
 def decide(result: AuditResult) -> AuditResult:
     """Verdict, reason and findings from the tests and bounds of a result."""
-    decision = judge(result.evaluations, result.certificate, confidence=result.confidence, limits=result.limits)
+    decision = judge(
+        result.evaluations,
+        result.certificate,
+        confidence=result.confidence,
+        limits=result.limits,
+        numbers=result.numbers,
+    )
     return replace(
         result, verdict=decision.verdict, reason=decision.reason, found=decision.found, members=decision.members
     )

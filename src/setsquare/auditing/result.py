@@ -10,6 +10,7 @@ from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.documents.assemble import assemble
 from setsquare.auditing.evaluations.records import EFFECT_COLUMNS, Evaluation, benjamini_hochberg, holm
 from setsquare.auditing.evaluations.tensor import EffectMap
+from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Member, Verdict
 from setsquare.document import Document, Documented
 from setsquare.errors import InputError
@@ -58,6 +59,8 @@ class AuditResult(Documented):
         Whether the rows had clusters, and weights.
     references : tuple of (str, str)
         Categorical protected columns, each with its reference group.
+    numbers : GroupNumbers or None
+        Numbers by group; see :meth:`groups`. None for streams, several classes and tensors.
 
     Examples
     --------
@@ -93,6 +96,7 @@ class AuditResult(Documented):
     is_clustered: bool = False
     is_weighted: bool = False
     references: tuple[tuple[str, str], ...] = ()
+    numbers: GroupNumbers | None = field(default=None, repr=False, compare=False)
 
     @property
     def family(self) -> str:
@@ -144,6 +148,48 @@ class AuditResult(Documented):
             columns["p_bh"] = benjamini_hochberg(columns["p_value"]).tolist()
         return to_frame(columns, self.backend)
 
+    def groups(self) -> Table:
+        """Numbers of each group, in the dataframe library of the input.
+
+        One row per level of a protected column, band of a numeric one, and cell of all categorical columns, with the
+        columns ``source``, ``group``, ``n``, ``mean`` (prediction), ``difference`` and ``ratio`` (to the reference
+        group); with decisions ``selection_rate``, ``selection_difference``, ``impact_ratio`` (to the reference group)
+        and ``impact_ratio_highest`` (to the highest rate of the column); with outcomes ``auc``, ``outcome`` (its mean)
+        and ``calibration`` (mean outcome minus mean prediction); with both ``tpr``, ``fpr``, ``ppv``, ``npv`` and
+        ``accuracy``. Each has an interval, ``..._low`` to ``..._high``, that holds for all groups at once. Numbers of
+        small groups, and undefined ones, are NaN; notes say why.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import setsquare as sq
+        >>> rng = np.random.default_rng(0)
+        >>> sex = rng.choice(["female", "male"], 2000, p=[0.4, 0.6])
+        >>> score = rng.beta(2, 2, 2000) * np.where(sex == "female", 0.8, 1.0)
+        >>> sq.audit(score, sex, threshold=0.5).groups()[["group", "n", "selection_rate", "impact_ratio"]].round(2)
+            group     n  selection_rate  impact_ratio
+        0  female   780            0.31          0.63
+        1    male  1220            0.50          1.00
+        """
+        return self._numbers.table()
+
+    def group_summary(self) -> Table:
+        """Summary numbers of each protected column as a dataframe, with intervals.
+
+        ``mean_difference``; with decisions ``demographic_parity_difference`` and ``demographic_parity_ratio``; with
+        outcomes too ``equalized_odds_difference``, each as fairlearn defines it.
+        """
+        return self._numbers.summary()
+
+    @property
+    def _numbers(self) -> GroupNumbers:
+        if self.numbers is None:
+            raise InputError(
+                "This audit has no numbers by group: pass one prediction per row, in memory, and a protected column "
+                "with two groups or more."
+            )
+        return self.numbers
+
     def tests(self) -> Table:
         """Tests of all evaluation models as a dataframe; `p_adjusted` is that of the tests that decide together."""
         adjusted = {(m.evaluation.name, m.test.name): m.adjusted for m in self.members}
@@ -180,6 +226,7 @@ class AuditResult(Documented):
             "notes": list(map(describe, self.notes)),
             "evaluations": [evaluation.to_dict() for evaluation in self.evaluations],
             "certificate": self.certificate.to_dict(),
+            "groups": None if self.numbers is None else self.numbers.to_dict(),
         }
 
     def document(self) -> Document:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import special
@@ -22,6 +23,8 @@ from setsquare.auditing.certificate import Certificate, ColumnBound
 from setsquare.auditing.evaluations.records import Evaluation, Test
 from setsquare.auditing.evaluations.shape import COMBINATIONS, CURVATURE, SPREAD
 
+if TYPE_CHECKING:
+    from setsquare.auditing.groups.result import GroupNumbers
 #: Share of the error rate for the tests of shape; share of the rest for single source columns.
 SHAPE_SHARE, SOURCE_SHARE = 0.15, 0.06
 #: Share that a source column passes on to the tests outside its own evaluation model.
@@ -195,8 +198,9 @@ def judge(
     confidence: float,
     limits: Limits,
     what: str = "The predictions",
+    numbers: GroupNumbers | None = None,
 ) -> Decision:
-    """Verdict and reason; ``what`` names the audited predictions in sentences.
+    """Verdict and reason; ``what`` names the audited predictions in sentences, ``numbers`` has those of the groups.
 
     A leak is a dependence that one of the tests detects (with adjusted p-values), unless its upper bounds show it to be
     small: then it is a trace. If none is detected, the certificate must rule out a correlation of more than 0.1 (or the
@@ -208,7 +212,8 @@ def judge(
     found = tuple(dict.fromkeys(kind_of(member) for member in rejected))
     if rejected:
         verdict, size = _size(rejected, certificate, limits, alpha)
-        return Decision(verdict, f"{_finding(what, rejected)} {size}", found, members)
+        parts = (_finding(what, rejected), _extremes(rejected, numbers), size)
+        return Decision(verdict, " ".join(filter(None, parts)), found, members)
     if not members:
         return Decision(Verdict.INCONCLUSIVE, "No protected column could be tested; see the notes.", found, members)
     smallest = _p(min(member.adjusted for member in members))
@@ -216,6 +221,16 @@ def judge(
     if is_tautology(certificate):
         reason += " The correction was made on these same rows; new rows can differ."
     return Decision(verdict, reason, found, members)
+
+
+def _extremes(rejected: Sequence[Member], numbers: GroupNumbers | None) -> str:
+    """Sentence on the two most different groups, among the columns that have an effect."""
+    effects = [member for member in rejected if kind_of(member) == "effects"]
+    if numbers is None or not effects:
+        return ""
+    known = [part.source for part in numbers.partitions]
+    single = [m.test.name for m in effects if m.test is not m.evaluation.joint]
+    return numbers.sentence(among=[name for name in dict.fromkeys(single) if name in known])
 
 
 def is_tautology(certificate: Certificate) -> bool:

@@ -21,7 +21,7 @@ from setsquare.notes import message
 app = App(
     name="setsquare",
     help="Models that provably ignore what they must not use: correct them, and show it.",
-    help_epilogue="Exit codes: 0 fine, 1 a leak was found (with --fail-on-leak), 2 bad input, 130 interrupted.",
+    help_epilogue=("Exit codes: 0 fine, 1 a leak or an alarm (with --fail-on-leak), 2 bad input, 130 interrupted."),
     version=__version__,
     default_parameter=Parameter(negative=(), show_default=lambda value: value or None),
     suppress_keyboard_interrupt=False,
@@ -74,6 +74,55 @@ def compare(
     from setsquare.cli import audit as auditing
 
     return auditing.audit(file, predictions, outcome, columns, options, several=True)
+
+
+@app.command
+def monitor(
+    file: File,
+    /,
+    *,
+    predictions: str,
+    protected: list[str],
+    state: Path,
+    bounds: tuple[float, float] | None = None,
+    reference: tuple[str, ...] = (),
+    categorical: tuple[str, ...] = (),
+    confidence: float | None = None,
+    json: Path | None = None,
+    fail_on_leak: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Watch predictions that arrive over time: run it on each new file of rows; looking often raises no false alarms.
+
+    Parameters
+    ----------
+    file
+        New rows in their order: CSV, Parquet or Feather; "-" is standard input.
+    predictions
+        Column of predictions.
+    protected
+        Columns with the groups, comma-separated.
+    state
+        File that the monitor remembers earlier rows in; it is made by the first run.
+    bounds
+        Smallest and largest possible prediction; 0 and 1 by default.
+    reference
+        Reference groups, such as race=White, comma-separated; by default the largest group of each column.
+    categorical
+        Columns of numbers that are codes of groups, comma-separated.
+    confidence
+        1 minus the probability of any false alarm, however long the monitor runs; 0.95 by default.
+    json
+        Write the results as JSON.
+    fail_on_leak
+        End with exit code 1 on an alarm.
+    quiet
+        Print the verdict only.
+    """
+    from setsquare.cli import monitor as monitoring
+
+    request = monitoring.Request(predictions, protected, state, bounds, reference, categorical, confidence)
+    return monitoring.watch(file, request, json=json, fail_on_leak=fail_on_leak, quiet=quiet)
 
 
 @app.command

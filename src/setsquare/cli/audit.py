@@ -39,6 +39,7 @@ def audit(
                 "outcome": outcome,
                 "cluster": columns.cluster,
                 "weight": columns.weight,
+                "decisions": columns.decisions,
             },
             options,
         )
@@ -47,7 +48,8 @@ def audit(
         given = _predictions(table, roles["predictions"], several=several)
         cluster, weight = (values(table.column(roles[r][0])) if roles[r] else None for r in ("cluster", "weight"))
         asked = {"cluster": cluster, "sample_weight": weight, **options.audit}
-        asked |= {"family": columns.family, "positive": columns.positive}
+        asked |= {"family": columns.family, "positive": columns.positive, **columns.groups}
+        asked["decisions"] = series(table, roles["decisions"][0]) if roles["decisions"] else None
         about = origin(source)
         document, results = (
             _audit(next(iter(given.values())), protected, asked, notes, options, about)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from setsquare._extras import require
+from setsquare.errors import InputError
 from setsquare.storage import check_targets
 
 if TYPE_CHECKING:
@@ -36,6 +37,43 @@ class AuditedColumns:
     positive: str | None = None
     """The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that a column of
     predictions is named after."""
+    threshold: float | None = None
+    """Predictions of at least this are positive decisions; gives selection rates and impact ratios by group."""
+    decisions: str | None = None
+    """Column of decisions (0 and 1, or two classes), instead of a threshold."""
+    reference: tuple[str, ...] = ()
+    """Reference groups, such as race=White, comma-separated; by default the largest group of each column."""
+    min_group: int = 10
+    """Groups with fewer rows have no numbers."""
+    standard: Literal["four-fifths", "ll144"] | None = None
+    """Add the table of the four-fifths rule, or of New York City's Local Law 144. Not legal advice."""
+
+    @property
+    def groups(self) -> dict[str, Any]:
+        """Options of `setsquare.audit` on groups, except for decisions."""
+        return {
+            "threshold": self.threshold,
+            "reference": read_references(self.reference),
+            "min_group": self.min_group,
+            "standard": self.standard,
+        }
+
+
+def read_references(pairs: Sequence[str]) -> dict[str, str] | None:
+    """Reference groups by column.
+
+    Examples
+    --------
+    >>> read_references(["race=White,sex=male"])
+    {'race': 'White', 'sex': 'male'}
+    """
+    found = {}
+    for pair in (part for given in pairs for part in given.split(",")):
+        column, equals, group = (text.strip() for text in pair.partition("="))
+        if not (column and equals and group):
+            raise InputError(f"--reference {pair} names no group: write column=group, such as race=White.")
+        found[column] = group
+    return found or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,7 @@ def compare(
         missing=options.get("missing", "error"),
     )
     given = {"sample_weight": rows.sample.weight, "cluster": rows.sample.cluster, "confidence": confidence, **options}
+    given |= {} if rows.family.is_vector else {"outcome": rows.outcome}
     audits = {}
     for name, values in rows.values.items():
         with _naming(name):

@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from setsquare.auditing.documents import sections
+from setsquare.auditing.documents.number_sections import number_section
 from setsquare.auditing.verdict import IN_SAMPLE, LINEAR, Verdict
 from setsquare.document import Document, Headline, Section, section, table
 from setsquare.document.document import has_content
@@ -49,6 +50,7 @@ def assemble(
         sections.summary(audits, scores, sides),
         _meaning(audits, certificate, with_calibration=any(part["id"] == "calibration" for part in groups)),
         sections.effects(audits),
+        number_section(audits),
         sections.bounds({name: audit.certificate for name, audit in audits.items()}),
         *groups,
         sections.performance(audits, scores),

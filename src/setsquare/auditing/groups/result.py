@@ -1,0 +1,237 @@
+"""Numbers by group as a result: tables, summaries and the sentence on the two most different groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from setsquare._typing import Array, Table
+from setsquare.auditing.groups.measures import Measures, measure_numbers
+from setsquare.auditing.groups.numbers import Number, Rows, count_numbers
+from setsquare.auditing.groups.partitions import Partition, note_masked
+from setsquare.notes import Note
+from setsquare.tables.frame import to_frame
+
+if TYPE_CHECKING:
+    from setsquare.auditing.groups.standards import StandardTable
+
+#: Columns of the table in their order; each is followed by its ``_low`` and ``_high``.
+COLUMNS = (
+    "mean",
+    "difference",
+    "ratio",
+    "selection_rate",
+    "selection_difference",
+    "impact_ratio",
+    "impact_ratio_highest",
+    "tpr",
+    "fpr",
+    "ppv",
+    "npv",
+    "accuracy",
+    "auc",
+    "outcome",
+    "calibration",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group: its source and name, number of rows, sum of weights, and whether it is shown and the reference."""
+
+    source: str
+    name: str
+    n: int
+    weight: float
+    is_shown: bool
+    is_reference: bool
+
+
+@dataclass(frozen=True)  # without slots, for a cached property
+class GroupNumbers:
+    """Numbers of every group; intervals are computed when they are first asked for.
+
+    Attributes
+    ----------
+    partitions : tuple of Partition
+        Without their rows.
+    groups : tuple of Group
+    numbers : mapping of str to Number
+    confidence : float
+        Probability that the intervals of one number hold for all groups at once.
+    seed : int
+        Seed of the critical values.
+    backend : str
+        Dataframe library of the tables.
+    notes : tuple of Note
+    is_positive : bool
+        Whether no prediction is negative, so that means have ratios.
+    is_weighted : bool
+        Whether rows have weights.
+    standard : StandardTable or None
+        The table of a standard, if one was asked for.
+    """
+
+    partitions: tuple[Partition, ...]
+    groups: tuple[Group, ...]
+    numbers: Mapping[str, Number]
+    confidence: float
+    seed: int
+    backend: str
+    notes: tuple[Note, ...]
+    is_positive: bool
+    is_weighted: bool = False
+    standard: StandardTable | None = None
+
+    def filed(self, standard: StandardTable) -> GroupNumbers:
+        """The same numbers with the table of a standard."""
+        return replace(self, standard=standard)
+
+    @cached_property
+    def measures(self) -> Measures:
+        """Numbers with intervals, and summaries."""
+        rng = np.random.default_rng(self.seed)
+        return measure_numbers(
+            self.numbers, self.partitions, confidence=self.confidence, rng=rng, ratios=self.is_positive
+        )
+
+    @property
+    def all_notes(self) -> tuple[Note, ...]:
+        """Notes on masked groups and undefined numbers."""
+        return (*self.notes, *self.measures.notes)
+
+    def table(self) -> Table:
+        """One row per group: ``source``, ``group``, ``n``, and each number with ``..._low`` and ``..._high``."""
+        return to_frame(self.columns(), self.backend)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Columns of the table as plain lists."""
+        found: dict[str, list[Any]] = {
+            "source": [group.source for group in self.groups],
+            "group": [group.name for group in self.groups],
+            "n": [group.n for group in self.groups],
+        }
+        if self.is_weighted:
+            found["weight"] = [group.weight for group in self.groups]
+        for name in COLUMNS:
+            if name in self.measures.columns:
+                one = self.measures.columns[name]
+                found[name], found[f"{name}_low"], found[f"{name}_high"] = (
+                    part.tolist() for part in (one.value, one.low, one.high)
+                )
+        return found
+
+    def summary(self) -> Table:
+        """One row per summary number and source: ``source``, ``number``, ``value``, ``low``, ``high``."""
+        rows = self.measures.summaries
+        names = {"source": "source", "number": "name", "value": "value", "low": "low", "high": "high"}
+        return to_frame({key: [getattr(row, field) for row in rows] for key, field in names.items()}, self.backend)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: one mapping per group, and the summaries."""
+        columns = self.columns()
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        for row, group in zip(rows, self.groups, strict=True):
+            row["is_reference"], row["is_masked"] = group.is_reference, not group.is_shown
+        summaries = [
+            {"source": s.source, "number": s.name, "value": s.value, "low": s.low, "high": s.high}
+            for s in self.measures.summaries
+        ]
+        return {"confidence": self.confidence, "groups": rows, "summaries": summaries}
+
+    def sentence(self, what: str = "Mean prediction", among: Sequence[str] = ()) -> str:
+        """Sentence on the two most different groups of a column; empty if no column has two groups.
+
+        With decisions it gives selection rates and their ratio, otherwise means.
+
+        Parameters
+        ----------
+        what : str
+            Name of the mean.
+        among : sequence of str
+            Columns to choose from; by default all columns, without their intersections.
+        """
+        rate = self.numbers.get("selection_rate")
+        values = (rate or self.numbers["mean"]).estimates.value
+        columns = among or [part.source for part in self.partitions if not part.parts]
+        extremes = _extremes(self.groups, values, columns)
+        if extremes is None:
+            return ""
+        low, high = (self.groups[k] for k in extremes)
+        a, b = (float(values[k]) for k in extremes)
+        # A number beside a band, or beside a code, needs a colon.
+        colon = ":" if any(text[-1:].isdigit() for text in (low.name, high.name)) else ""
+        if rate is None:
+            return f"{what} by {low.source}: {low.name}{colon} {_short(a, b)}, {high.name}{colon} {_short(b, a)}."
+        ratio = f" (ratio {a / b:.2f})" if b > 0.0 else ""
+        return f"Selection rate by {low.source}: {low.name}{colon} {a:.3f}, {high.name}{colon} {b:.3f}{ratio}."
+
+
+def number_groups(
+    rows: Rows,
+    partitions: Sequence[Partition],
+    *,
+    confidence: float = 0.95,
+    seed: int = 0,
+    backend: str = "pandas",
+    min_group: int = 10,
+) -> GroupNumbers:
+    """Numbers of every group, with intervals on demand.
+
+    Examples
+    --------
+    >>> from setsquare.auditing.groups.partitions import partition_rows
+    >>> import pandas as pd
+    >>> people = pd.DataFrame({"sex": np.repeat(["female", "male"], [40, 60])})
+    >>> found = number_groups(Rows(np.linspace(0.0, 0.9, 100)), partition_rows(people))
+    >>> print(found.sentence("Mean score"))
+    Mean score by sex: female 0.18, male 0.63.
+    """
+    groups = tuple(
+        Group(part.source, name, int(n), float(w), bool(shown), k == part.reference)
+        for part in partitions
+        for k, (name, n, w, shown) in enumerate(
+            zip(part.labels, part.counts, _weights(part, rows.weight), part.shown, strict=True)
+        )
+    )
+    return GroupNumbers(
+        tuple(part.without_rows() for part in partitions),
+        groups,
+        count_numbers(rows, partitions),
+        confidence,
+        seed,
+        backend,
+        note_masked(partitions, min_group),
+        bool(rows.score.min() >= 0.0),
+        rows.weight is not None,
+    )
+
+
+def _weights(part: Partition, weight: Array | None) -> Array:
+    weight = np.ones(len(part.codes)) if weight is None else weight
+    return np.asarray(np.bincount(part.codes + 1, weight, len(part.labels) + 1)[1:], dtype=np.float64)
+
+
+def _extremes(groups: Sequence[Group], values: Array, among: Sequence[str]) -> tuple[int, int] | None:
+    """Positions of the smallest and the largest number of the column where they differ most."""
+    best: tuple[float, int, int] | None = None
+    for source in among:
+        here = [k for k, g in enumerate(groups) if g.source == source and g.is_shown and np.isfinite(values[k])]
+        if len(here) > 1:
+            low, high = min(here, key=values.__getitem__), max(here, key=values.__getitem__)
+            gap = float(values[high] - values[low])
+            if best is None or gap > best[0]:
+                best = gap, low, high
+    return None if best is None else best[1:]
+
+
+def _short(value: float, other: float) -> str:
+    """A mean with two decimals, or with as many as tell two means apart."""
+    for digits in (2, 3, 4):
+        if f"{value:.{digits}f}" != f"{other:.{digits}f}":
+            return f"{value:.{digits}f}" if max(abs(value), abs(other)) < 1000.0 else f"{value:.4g}"
+    return f"{value:.4g}"

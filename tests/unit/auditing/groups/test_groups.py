@@ -1,0 +1,180 @@
+"""Numbers by group: partitions, masks, weights and clusters, undefined numbers, bad input, standards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import setsquare as sq
+from setsquare.auditing.groups.intervals import single
+from setsquare.auditing.groups.numbers import Rows
+from setsquare.auditing.groups.partitions import partition_rows
+from setsquare.auditing.groups.result import GroupNumbers, number_groups
+from setsquare.errors import InputError, MissingValuesError
+
+
+def people(n: int = 600, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"race": rng.choice(["Black", "White", "Other"], n, p=[0.3, 0.6, 0.1])})
+    frame["sex"] = rng.choice(["f", "m"], n)
+    score = np.round(0.1 + 0.8 * rng.beta(2, 2, n) - 0.1 * (frame["race"] == "Black").to_numpy(), 2)
+    return frame, score, (rng.random(n) < score).astype(float)
+
+
+def numbers(rows: Rows, frame: pd.DataFrame, **options: object) -> GroupNumbers:
+    return number_groups(rows, partition_rows(frame, min_group=1, **options))
+
+
+def test_the_largest_group_is_the_reference_unless_one_is_named() -> None:
+    frame, score, _ = people()
+    table = sq.audit(score, frame).groups()
+    race = table[table["source"] == "race"].set_index("group")
+    assert race.loc["White", "difference"] == 0.0
+    assert race.loc["Black", "difference"] == pytest.approx(race.loc["Black", "mean"] - race.loc["White", "mean"])
+    other = sq.audit(score, frame, reference={"race": "Black"}).groups().set_index(["source", "group"])
+    assert other.loc[("race", "Black"), "ratio"] == 1.0
+    assert set(table["source"]) == {"race", "sex", "race:sex"}
+
+
+def test_the_table_comes_in_the_library_of_the_input() -> None:
+    frame, score, _ = people()
+    assert isinstance(sq.audit(score, pl.from_pandas(frame)).groups(), pl.DataFrame)
+
+
+def test_bands_have_readable_names() -> None:
+    age = np.random.default_rng(0).integers(18, 80, 1000)
+    labels = partition_rows(pd.DataFrame({"age": age}))[0].labels
+    assert len(labels) == 4
+    assert labels[0].startswith("18-")
+    assert labels[-1].endswith("-79")
+
+
+def test_integer_weights_are_repetitions() -> None:
+    frame, score, y = people(200)
+    times = np.random.default_rng(1).integers(1, 4, 200)
+    d = (score >= 0.5).astype(float)
+    again = np.repeat(np.arange(200), times)
+    a = numbers(Rows(score, d, y, times.astype(float)), frame).numbers
+    b = numbers(Rows(score[again], d[again], y[again]), frame.iloc[again]).numbers
+    for name in a:
+        np.testing.assert_allclose(a[name].estimates.value, b[name].estimates.value, atol=1e-12)
+
+
+def test_rows_doubled_in_clusters_change_no_interval() -> None:
+    frame, score, y = people(300)
+    twice = np.repeat(np.arange(300), 2)
+    plain = numbers(Rows(score, None, y, None, np.arange(300)), frame).numbers
+    double = numbers(Rows(score[twice], None, y[twice], None, twice), frame.iloc[twice]).numbers
+    wrong = numbers(Rows(score[twice], None, y[twice]), frame.iloc[twice]).numbers
+    for name in ("mean", "auc", "calibration"):
+        a, b, c = (found[name].estimates for found in (plain, double, wrong))
+        for one, other in zip(single(a, 2.5), single(b, 2.5), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-9)
+        assert c.error.mean() < 0.8 * a.error.mean()
+
+
+def test_auc_of_each_group_with_ties_and_weights() -> None:
+    frame, score, y = people(400)
+    weight = np.random.default_rng(2).uniform(0.5, 2.0, 400)
+    found = numbers(Rows(score, None, y, weight), frame)
+    for k, group in enumerate(found.groups):
+        if group.source == "race":
+            own = (frame["race"] == group.name).to_numpy()
+            value = found.numbers["auc"].estimates.value[k]
+            assert value == pytest.approx(roc_auc_score(y[own], score[own], sample_weight=weight[own]), abs=1e-12)
+
+
+def test_small_groups_are_named_and_masked_or_pooled() -> None:
+    frame, score, _ = people()
+    frame.loc[:3, "race"], frame.loc[4:6, "race"] = "Tiny", "Few"
+    result = sq.audit(score, frame["race"])
+    row = result.groups().set_index("group").loc["Tiny"]
+    assert row["n"] == 4
+    assert np.isnan(row["mean"])
+    assert "race: Tiny (4)" in "".join(result.numbers.notes)
+    pooled = partition_rows(frame[["race"]], small="pool", min_group=5)[0]
+    assert pooled.labels[-1] == "2 small groups"
+    assert pooled.shown.all()
+
+
+def test_undefined_numbers_are_nan_with_a_note_and_rates_of_zero_are_uncertain() -> None:
+    group = np.repeat(["a", "b", "c"], 50)
+    rng = np.random.default_rng(0)
+    score = rng.random(150)
+    y = (rng.random(150) < 0.5).astype(float)
+    y[:50] = 0.0  # no positives, one class
+    decision = (score > 0.5).astype(float)
+    decision[50:100] = 0.0  # nobody selected
+    result = sq.audit(score, group, decisions=decision, outcome=y, reference={"x0": "b"})
+    table = result.groups().set_index("group")
+    assert np.isnan(table.loc["a", ["tpr", "tpr_low", "auc", "auc_high"]].astype(float)).all()
+    assert np.isnan(table.loc["b", "ppv"])
+    assert table.loc["b", "selection_rate"] == 0.0
+    assert table.loc["b", "selection_rate_high"] > 0.05
+    assert np.isnan(table["impact_ratio"]).all()
+    assert table.loc["b", "impact_ratio_highest"] == 0.0
+    assert table.loc["b", "impact_ratio_highest_high"] > 0.05
+    assert table.loc["a", "calibration_high"] - table.loc["a", "calibration_low"] > 0.05
+    codes = [note.code for note in result.numbers.all_notes]
+    assert {"undefined-number", "undefined-ratio"} <= set(codes)
+
+
+def test_labels_need_the_positive_class_once() -> None:
+    frame, score, y = people()
+    words = np.where(y == 1, "good", "bad")
+    with pytest.raises(InputError, match="positive"):
+        sq.audit(score, frame, threshold=0.5, outcome=words)
+    a = sq.audit(score, frame, threshold=0.5, outcome=words, positive="good").groups()
+    b = sq.audit(score, frame, decisions=score >= 0.5, outcome=y).groups()
+    pd.testing.assert_frame_equal(a, b)
+
+
+def test_bad_input() -> None:
+    frame, score, y = people()
+    with pytest.raises(InputError, match="decisions must be 0 and 1, or two classes of which positive= names one"):
+        sq.audit(score, frame, decisions=np.arange(600) % 3)
+    with pytest.raises(InputError, match="Both a threshold and decisions"):
+        sq.audit(score, frame, decisions=y, threshold=0.5)
+    with pytest.raises(InputError, match="has no level 'Green' for a reference"):
+        sq.audit(score, frame, reference={"race": "Green"})
+    with pytest.raises(InputError, match=r"decisions has the shape \(599,\) but there are 600 rows"):
+        sq.audit(score, frame, decisions=y[1:])
+    with pytest.raises(MissingValuesError, match="outcome has 1 missing"):
+        sq.audit(score, frame, outcome=np.r_[np.nan, y[1:]])
+    with pytest.raises(InputError, match="four-fifths rule compares selection rates"):
+        sq.audit(score, frame, standard="four-fifths")
+    with pytest.raises(InputError, match="need one prediction per row"):
+        sq.audit(np.column_stack([score / 2, score / 2, 1 - score]), frame, threshold=0.5)
+    with pytest.raises(InputError, match="no numbers by group"):
+        sq.audit(np.column_stack([score / 2, score / 2, 1 - score]), frame).groups()
+
+
+def test_verdicts_name_the_most_different_groups() -> None:
+    frame, score, _ = people(3000)
+    assert "Mean prediction by race: Black 0.39, " in sq.audit(score, frame).reason
+    assert "Selection rate by race: Black 0." in sq.audit(score, frame, threshold=0.5).reason
+
+
+def test_local_law_144_counts_unknowns_and_leaves_out_small_groups() -> None:
+    frame, score, _ = people(1000)
+    frame["race"] = frame["race"].astype(object)
+    frame.loc[:9, "race"], frame.loc[10:24, "race"] = None, "Rare"
+    filed = sq.audit(score, frame, standard="ll144", missing="level").numbers.standard
+    assert dict(filed.n_unknown) == {"race": 10, "sex": 0}
+    table = filed.table().set_index(["source", "group"])
+    assert np.isnan(table.loc[("race", "Rare"), "impact_ratio"])
+    rates = table.loc["race", "scoring_rate"].drop("Rare")
+    np.testing.assert_allclose(table.loc["race", "impact_ratio"].drop("Rare"), rates / rates.max())
+    above = (score > np.median(score)) & (frame["race"] == "Black").to_numpy()
+    assert table.loc[("race", "Black"), "above_median"] == above.sum()
+    assert any("not legal advice" in note for note in filed.notes)
+
+
+def test_the_four_fifths_rule_marks_ratios_below_four_fifths() -> None:
+    frame, score, _ = people(2000)
+    table = sq.audit(score, frame["race"], standard="four-fifths", threshold=0.6).numbers.standard.table()
+    assert (table["below_four_fifths"] == (table["impact_ratio"] < 0.8)).all()
+    assert table["below_four_fifths"].any()
