@@ -98,7 +98,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
             check_alignment(X, values, what)
         y, weight, offset = read_outcome(y, n), read_weight(weight, n), read_offset(offset, n)
         reader, encoded = learn_reader(
-            X, protected, self._columns(), as_stored=True, check=partial(refuse_levels, weight)
+            X, protected, self._columns(), as_stored=True, as_codes=True, check=partial(refuse_levels, weight)
         )
         if encoded.keep is not None:
             y, weight, offset = (None if values is None else values[encoded.keep] for values in (y, weight, offset))
@@ -180,7 +180,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def _batch_predictor(self, offset: Any, table: Table) -> tuple[Array, Mapping[str, int]]:
         """Linear predictors (n, k), and pooled rows by column; an offset that is a name is a column of the table."""
         features = self.reader_.feature_table(table)
-        Z, n_pooled = self.reader_.stored_matrix(features, learned=False)
+        Z, n_pooled = self.reader_.stored_matrix(features, learned=False, as_codes=True)
         eta = _product(Z, self.solution_.coef.T) + self.solution_.intercept
         shift = numbers(table, offset, "offset") if isinstance(offset, str) else offset
         return eta if shift is None else eta + (shift[:, None] if shift.ndim == 1 else shift), n_pooled

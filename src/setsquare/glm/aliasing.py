@@ -20,6 +20,7 @@ from scipy.linalg import LinAlgError
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import Block, Rows, Sums, as_double, is_sparse
+from setsquare.tables.split import Split
 
 #: Share of a feature's variance outside the span of earlier ones below which its residuals are computed.
 SUSPECT = 1e-6
@@ -27,6 +28,8 @@ SUSPECT = 1e-6
 ALIASED = 1e-7
 #: Number of rounding errors allowed for in a value that was computed from others.
 ROUNDINGS = 4.0
+#: Features that are eliminated before their effect on all later ones is computed, by one matrix product.
+PANEL = 64
 #: Share of nonzero rows from which a sparse feature is centred: storing it densely then costs little more.
 FILLED = 0.95
 #: Ratio of standard deviation to mean below which a feature counts as constant: centred before, and not centred.
@@ -97,11 +100,17 @@ def independent(gram: Array, limit: float) -> NDArray[np.intp]:
             return np.arange(len(gram))
     except LinAlgError:
         pass
-    rest, kept = gram.copy(), []
-    for j in range(len(gram)):  # after elimination the diagonal holds the unexplained variance
-        if rest[j, j] > limit:
-            kept.append(j)
-            rest[j + 1 :, j + 1 :] -= np.outer(rest[j + 1 :, j], rest[j, j + 1 :] / rest[j, j])
+    rest, kept = gram.copy(), list[int]()
+    for start in range(0, len(gram), PANEL):
+        stop = min(start + PANEL, len(gram))
+        found = []
+        for j in range(start, stop):  # after elimination the diagonal holds the unexplained variance
+            if rest[j, j] > limit:
+                found.append(j)
+                rest[j + 1 :, j + 1 : stop] -= np.outer(rest[j + 1 :, j], rest[j + 1 : stop, j] / rest[j, j])
+        below = rest[stop:, found]
+        rest[stop:, stop:] -= (below / rest[found, found]) @ below.T
+        kept += found
     return np.asarray(kept, dtype=np.intp)
 
 
@@ -183,11 +192,13 @@ def _residual_sums(copies: Copies, shift: Array, block: Block) -> Sums:
 
 
 def centre_filled(Z: Matrix, mean: Array) -> Matrix:
-    """Centre the sparse columns (n, q) with a nonzero ``mean``: those with almost no zeros (``FILLED``).
+    """Centre the sparse columns or dummies (n, q) with a nonzero ``mean``: those with almost no zeros (``FILLED``).
 
     Squares of values far from zero lose the variance to rounding. A column with more zeros has a standard deviation of
     at least a fifth of its mean, and does not need centring.
     """
+    if isinstance(Z, Split):
+        return Z.centred(mean)
     columns = np.flatnonzero(mean)
     return _put_columns(Z, columns, as_double(Z[:, columns]).toarray() - mean[columns]) if len(columns) else Z
 
@@ -205,6 +216,8 @@ def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
 def put_residuals(copies: Copies, block: Block) -> Block:
     """Replace the suspects by their centred residuals; dense features are changed in place."""
     R = residuals(block.Z, copies) - copies.mean
+    if isinstance(block.Z, Split):
+        return replace(block, Z=block.Z.put(1 + copies.suspect, R))
     if is_sparse(block.Z):
         return replace(block, Z=_put_columns(block.Z, 1 + copies.suspect, R))
     block.Z[:, 1 + copies.suspect] = R

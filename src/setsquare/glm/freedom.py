@@ -11,7 +11,7 @@ from setsquare.errors import InputError
 from setsquare.glm.problem import Problem
 from setsquare.projection import Basis
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import Block, Rows, is_sparse
+from setsquare.rows.blocks import Block, Rows, row_slices, view_rows
 
 #: Largest canonical correlation with the protected columns that counts as rounding error, and the features as free.
 UNREACHABLE = 1e-10
@@ -86,9 +86,14 @@ def refuse_bound(rows: Rows, q: int, p: int, mix: Array | None = None) -> None:
 
 
 def _mixed_moments(q: int, mix: Array | None, block: Block) -> Moments:
-    Z = block.Z.toarray() if is_sparse(block.Z) else block.Z[:, -q:]
-    X = np.asarray(block.X)
-    return Moments.of([Z, X if mix is None else X @ mix], block.weight)
+    X, found = np.asarray(block.X), None
+    for rows in row_slices(len(X), q):  # categories and sparse features are written out for a few rows at a time
+        Z = view_rows(block.Z, rows)
+        Z = Z[:, -q:] if isinstance(Z, np.ndarray) else Z.toarray()
+        part = Moments.of([Z, X[rows] if mix is None else X[rows] @ mix], block.weight[rows])
+        found = part if found is None else found.merge(part)
+    assert found is not None
+    return found
 
 
 def _orthonormal(S: Array, mean: Array) -> Array | None:

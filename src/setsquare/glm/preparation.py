@@ -41,6 +41,7 @@ from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Block, Rows, Sums, add_sums, as_double, is_sparse
 from setsquare.rows.products import gram_and_product
+from setsquare.tables.split import Split
 
 #: Mean square below which float64 loses digits.
 SMALLEST = 1e-290
@@ -121,7 +122,7 @@ class Survey:
     mean : ndarray of shape (q,)
         Means of the features.
     filled : ndarray of shape (q,) or None
-        Number of stored values of each sparse feature.
+        Number of stored values of each feature, if some are sparse or dummies of a category.
     moments : Moments
         Joint moments of the protected columns and the outcome.
     null : tuple of arrays
@@ -153,7 +154,8 @@ class Surveyed:
     basis : Basis or None
         Basis of the protected columns.
     mean : ndarray of shape (q,)
-        Values to subtract from the features: their means, but 0 for sparse features, unless these have almost no zeros.
+        Values to subtract from the features: their means, but 0 for sparse features and dummies of a category, unless
+        these have almost no zeros.
     label_share : float
     intercept : ndarray of shape (k,)
         Intercept of the intercept-only model ``null``.
@@ -205,12 +207,13 @@ def survey(problem: Problem) -> Surveyed:
 
 def _survey(q: int, family: Family, intercept: Array | None, block: Block) -> Survey:
     thin, w = is_sparse(block.Z), block.weight
-    Z = block.Z if thin else block.Z[:, -q:]
+    split = isinstance(block.Z, Split)
+    Z = block.Z if thin or split else block.Z[:, -q:]
     parts = [block.y] if block.X is None else [block.X, block.y]
     A = np.empty((len(w), sum(part.shape[1] for part in parts)), order="F")  # contiguous columns for the moments
     np.concatenate(parts, axis=1, out=A)
     null = () if intercept is None else intercept_sums(family, intercept, block)
-    filled = np.bincount(Z.indices, minlength=q) if thin else None
+    filled = np.bincount(Z.indices, minlength=q) if thin else Z.counts() if split else None
     return Survey(np.asarray(w @ Z), filled, Moments.of(A, w), null, precision(Z))
 
 
@@ -242,6 +245,8 @@ class Centre:
         if is_sparse(Z):
             ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
             return sparse.hstack([ones, centre_filled(sparse.csr_array(as_double(Z)), self.mean)], format="csr")
+        if isinstance(Z, Split):
+            return Z.centred(self.mean, ones=True)
         if Z.shape[1] > len(self.mean):
             Z[:, 1:] -= self.mean
             return Z
@@ -310,7 +315,8 @@ def check_squares(problem: Problem, squares: Array) -> None:
 
 def _ends(columns: NDArray[np.intp], block: Block) -> tuple[Array, Array]:
     """Smallest and largest value of features given by negative column indices."""
-    Z = block.Z[:, block.Z.shape[1] + columns]
+    columns = block.Z.shape[1] + columns
+    Z = block.Z.take(columns) if isinstance(block.Z, Split) else block.Z[:, columns]
     Z = Z.toarray() if is_sparse(Z) else Z
     return Z.min(axis=0), Z.max(axis=0)
 

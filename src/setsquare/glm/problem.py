@@ -14,6 +14,7 @@ from setsquare.families import Family, contrasts, family
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.projection import check_rows
 from setsquare.rows.blocks import ArrayRows, Rows, is_sparse, mean_weight
+from setsquare.tables.split import Split
 from setsquare.tables.validation import (
     check_finite,
     check_l2,
@@ -34,7 +35,7 @@ class Problem:
 
     Parameters
     ----------
-    features : ndarray or scipy.sparse matrix of shape (n, q)
+    features : ndarray, scipy.sparse matrix or Split of shape (n, q)
         ``Z``, without an intercept column; the intercept is implied.
     outcome : ndarray of shape (n,) or (n, K)
         ``y``; for the multinomial family, class numbers 0, 1, ..., K - 1, or shares of K classes.
@@ -86,8 +87,10 @@ class Problem:
     outcomes: OutcomeSummary = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        Z = self.features.tocsr() if is_sparse(self.features) else _array(self.features, "feature", np.float16)
-        if Z.ndim != 2 or 0 in Z.shape:
+        Z = self.features
+        if not isinstance(Z, Split):
+            Z = Z.tocsr() if is_sparse(Z) else _array(Z, "feature", np.float16)
+        if len(Z.shape) != 2 or 0 in Z.shape:
             raise InputError(f"The features must have at least one row and one column, got shape {Z.shape}.")
         X = None if self.protected is None else _array(self.protected, "protected column")
         X = X[:, None] if X is not None and X.ndim == 1 else X
@@ -216,7 +219,9 @@ def _check(problem: Problem) -> None:
         values = getattr(problem, what)
         if values is not None:
             check_same_rows(f"The {what} has", len(values), "the features have", n)
-    check_finite(problem.features, problem.feature_names, "feature")
+    Z, names = problem.features, np.asarray(problem.feature_names, dtype=object)
+    dense, dense_names = (Z.dense, names[Z.places]) if isinstance(Z, Split) else (Z, names)
+    check_finite(dense, dense_names, "feature")
     check_finite(problem.outcome.reshape(n, -1), ("the outcome",) * (problem.outcome.size // n), "")
     if problem.protected is not None:
         if problem.protected.ndim != 2 or not problem.protected.shape[1]:

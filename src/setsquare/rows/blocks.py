@@ -23,6 +23,7 @@ from threadpoolctl import ThreadpoolController
 
 from setsquare._typing import Array, Matrix
 from setsquare.errors import InputError
+from setsquare.tables.split import Split
 
 Sums = tuple[Array, ...]
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class Block:
 
     Attributes
     ----------
-    Z : ndarray or CSR matrix of shape (b, 1 + q)
+    Z : ndarray, CSR matrix or Split of shape (b, 1 + q)
         A column of ones for the intercept, then the features.
     y : ndarray of shape (b, k)
         Outcome; contrasts for classes.
@@ -168,11 +169,14 @@ class ArrayRows(_Held):
         k = self.y.shape[1]
         r = self.Q.shape[1] or (0 if self.X is None else self.X.shape[1])
         # Several classes need a matrix per row.
-        row = self.Z.shape[1] + (4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0)
+        split = isinstance(self.Z, Split)
+        row = (2 * self.Z.stored + r if split else self.Z.shape[1]) + (4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0)
         n_bytes = 8 * self.n_rows * row
         cores = max(1, min(n_cores(), n_bytes // SHARE_BYTES))
         count = cores * -(-n_bytes // (cores * BLOCK_BYTES))  # equally many for each core, to avoid idle cores
         step = max(100, -(-self.n_rows // max(count, 1)))
+        if split:  # a block's cross-products (q, q) should cost less than its rows
+            step = max(step, min(self.Z.shape[1] ** 2 // 8, -(-self.n_rows // n_cores())))
         return tuple(self._block(slice(start, min(start + step, self.n_rows))) for start in range(0, self.n_rows, step))
 
     def _block(self, rows: slice) -> Block:
@@ -244,7 +248,7 @@ def all_rows(rows: Rows) -> Block:
 
 def view_rows(Z: Matrix, rows: slice) -> Matrix:
     """Rows of ``Z`` without a copy; slicing a CSR matrix would copy."""
-    if not is_sparse(Z):
+    if not is_sparse(Z):  # slices of arrays and of Split are views
         return Z[rows]
     first, last = Z.indptr[rows.start], Z.indptr[rows.stop]
     part = sparse.csr_array((rows.stop - rows.start, Z.shape[1]))

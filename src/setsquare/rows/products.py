@@ -1,13 +1,17 @@
-"""Weighted matrix products of row blocks, dense or sparse."""
+"""Weighted matrix products of row blocks: dense, sparse, or numbers and categories."""
 
 from __future__ import annotations
 
 import threading
 
+from itertools import combinations, pairwise
+
 import numpy as np
+from scipy import sparse
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import is_sparse
+from setsquare.tables.split import Split
 
 #: Replacement for a weight of zero, whose root is a divisor; its contribution is below rounding error.
 NO_WEIGHT = 1e-200
@@ -27,6 +31,8 @@ def weighted_gram(A: Matrix, weight: Array) -> Array:
     array([[ 1.,  0.],
            [ 0., -3.]])
     """
+    if isinstance(A, Split):
+        return _split_gram(A, weight, np.zeros((len(weight), 0)))[0]
     if is_sparse(A):
         return weighted_product(A, weight, A)
     scaled = np.multiply(A, np.sqrt(np.abs(weight))[:, None], out=_scratch(A.shape))
@@ -47,6 +53,8 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
     array([[5.],
            [7.]])
     """
+    if isinstance(A, Split):
+        return _split_gram(A, weight, thin)
     if is_sparse(A):
         return weighted_product(A, weight, A), np.asarray(A.T @ thin)
     q, width = A.shape[1], A.shape[1] + thin.shape[1]
@@ -76,6 +84,30 @@ def thin_product(A: Matrix, thin: Array) -> Array:
     if not isinstance(A, np.ndarray) or not 0 < thin.shape[1] <= FEW_COLUMNS:
         return np.asarray(A.T @ thin)
     return np.column_stack([A.T @ column for column in thin.T])
+
+
+def _split_gram(A: Split, weight: Array, thin: Array) -> tuple[Array, Array]:
+    """The same for numbers and categories: sums by level, and by pair of levels."""
+    (n, d), L, t = A.dense.shape, A.n_levels, thin.shape[1]
+    scaled = np.empty((n, 1 + d + t))
+    scaled[:, 0], scaled[:, 1 + d :] = weight, thin
+    np.multiply(A.dense, weight[:, None], out=scaled[:, 1 : 1 + d])
+    sums, numbers = A.sums_by_level(scaled), A.dense.T @ scaled[:, 1:]
+    full = np.zeros((d + L, d + L))
+    full[:d, :d] = 0.5 * (numbers[:, :d] + numbers[:, :d].T)
+    full[d:, :d] = sums[:, 1 : 1 + d]
+    full[:d, d:] = full[d:, :d].T
+    full[range(d, d + L), range(d, d + L)] = sums[:, 0]  # a row has one level of each category
+    levels = [np.ascontiguousarray(A.codes[:, j]) - first for j, first in enumerate(A.bounds[:-1])]
+    parts = [slice(d + first, d + last) for first, last in pairwise(A.bounds)]
+    for i, j in combinations(range(len(parts)), 2):
+        shape = A.bounds[i + 1] - A.bounds[i], A.bounds[j + 1] - A.bounds[j]
+        full[parts[i], parts[j]] = sparse.coo_array((weight, (levels[i], levels[j])), shape).toarray()
+        full[parts[j], parts[i]] = full[parts[i], parts[j]].T
+    order = np.empty(A.width, dtype=np.intp)
+    order[A.places], order[A.columns[A.coded]] = np.arange(d), d + A.coded
+    product = np.concatenate([numbers[:, d:], sums[:, 1 + d :]])
+    return full[np.ix_(order, order)], product[order]
 
 
 def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from setsquare._typing import Array, BoolArray, Matrix, Table
+from setsquare._typing import Array, BoolArray, IntArray, Matrix, Table
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
 from setsquare.tables.column import Missing, TableRows, open_rows, plain_columns
 from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
+from setsquare.tables.split import join
 
+#: Categories of up to this many levels are written out as dummies, whose products are then faster than by counting.
+FEW_LEVELS = 8
 _KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
     "numeric": Numeric,
     "categorical": Categorical,
@@ -28,7 +31,7 @@ class Encoded:
 
     Attributes
     ----------
-    values : (n_kept, k) float64 array, or CSR matrix of sparse input
+    values : (n_kept, k) float64 array, CSR matrix of sparse input, or Split
         A view of the input if that is such an array already.
     names : tuple of k str
     sources : tuple of k str
@@ -103,6 +106,33 @@ class Design:
         rows = open_rows(frame, self.columns, self.missing)
         values = np.zeros((rows.n, len(names)), order="F")  # column by column, as tables are and as kernels want it
         return Encoded(values, names, self.sources, rows.keep, self._fill(rows, values))
+
+    def split(self, table: Table) -> Encoded:
+        """As :meth:`apply`, but categories of more than ``FEW_LEVELS`` levels remain codes: ``values`` is a Split."""
+        coded = [isinstance(coder, Categorical) and len(coder.levels) > FEW_LEVELS for coder in self.coders]
+        if not any(coded):
+            return self.apply(table)
+        frame = open_table(table)
+        require_filled(frame)
+        return self._split(open_rows(frame, self.columns, self.missing), coded)
+
+    def _split(self, rows: TableRows, coded: Sequence[bool]) -> Encoded:
+        width = sum(len(coder.names) for coder, is_code in zip(self.coders, coded, strict=True) if not is_code)
+        numbers, start = np.zeros((rows.n, width), order="F"), 0
+        codes, sizes, pooled, parts = list[IntArray](), list[int](), dict[str, int](), list[bool]()
+        for coder, is_code in zip(self.coders, coded, strict=True):
+            if is_code:
+                assert isinstance(coder, Categorical)
+                found, count = coder.codes(rows, self.unseen)
+                codes.append(found)
+                sizes.append(len(coder.levels))
+                pooled |= {coder.name: count} if count else {}
+            else:
+                stop = start + len(coder.names)
+                pooled |= coder.encode(rows, numbers[:, start:stop], self.unseen)
+                start = stop
+            parts += [True] if is_code else [False] * len(coder.names)
+        return Encoded(join(numbers, codes, sizes, parts), self.names, self.sources, rows.keep, pooled)
 
     def write(self, table: Table, out: Array) -> Mapping[str, int]:
         """Encode a batch of the training table into `out` (n, k), and return the number of pooled rows by source.

@@ -122,19 +122,25 @@ class Reader:
         check_same_rows("protected has", encoded.values.shape[0], "the features have", tables.n_rows(table))
         return dense(encoded.values), encoded.n_pooled
 
-    def stored_matrix(self, table: Table, *, learned: bool) -> tuple[Matrix, Mapping[str, int]]:
+    def stored_matrix(
+        self, table: Table, *, learned: bool, as_codes: bool = False
+    ) -> tuple[Matrix, Mapping[str, int]]:
         """As :meth:`feature_matrix`, but a floating-point array that needs no coding is returned as it is.
 
         With ``learned`` the table is the training table, which has no missing values left.
         """
         assert self.features is not None
         stored = read_stored(self.features, table, learned=learned)
-        return self.feature_matrix(table) if stored is None else (stored, {})
+        return self.feature_matrix(table, as_codes=as_codes) if stored is None else (stored, {})
 
-    def feature_matrix(self, table: Table) -> tuple[Matrix, Mapping[str, int]]:
-        """Coded features of new rows, and rows with an unseen level that were pooled, by column."""
+    def feature_matrix(self, table: Table, *, as_codes: bool = False) -> tuple[Matrix, Mapping[str, int]]:
+        """Coded features of new rows, and rows with an unseen level that were pooled, by column.
+
+        With ``as_codes``, categories of many levels are not written out as dummies: the matrix is a Split.
+        """
         assert self.features is not None
-        encoded = replace(self.features, missing=_strict(self.features)).apply(table)
+        design = replace(self.features, missing=_strict(self.features))
+        encoded = design.split(table) if as_codes else design.apply(table)
         return encoded.values, encoded.n_pooled
 
 
@@ -150,11 +156,13 @@ def learn_reader(
     *,
     code_features: bool = True,
     as_stored: bool = False,
+    as_codes: bool = False,
     check: Callable[[Matrix, Design, Table, BoolArray | None], None] | None = None,
 ) -> tuple[Reader, TrainingMatrices]:
     """Learn from training tables how to read them, and read them.
 
     With ``as_stored``, an array of floating-point features that need no coding is not copied into a float64 matrix.
+    With ``as_codes``, features that are categories of many levels are not written out as dummies.
     ``check`` is called with the coded features, the design and the table of the protected columns and the rows kept,
     before the protected columns are coded, and may refuse them.
     """
@@ -192,7 +200,7 @@ def learn_reader(
     Z = None
     if reader.features is not None:
         read = partial(reader.stored_matrix, learned=True) if as_stored else reader.feature_matrix
-        Z, _ = read(reader.feature_table(table))
+        Z, _ = read(reader.feature_table(table), as_codes=as_codes)
     if not reader.protected.names:
         refuse_constant_protected(reader.protected.columns)
     if check is not None and Z is not None:
