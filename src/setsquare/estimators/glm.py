@@ -192,7 +192,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         columns = (*self.reader_.features.columns, *(() if offset is None else (offset,)))
         parts = (
             stream.select(columns)
-            .parts(2 * len(self.reader_.feature_names))
+            .parts(2 * self.reader_.features.stored_width)
             .map(partial(self._batch_predictor, offset))
         )
         pooled: Counter[str] = Counter()
@@ -209,7 +209,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
 
 
 def _product(Z: Matrix, B: Array) -> Array:
-    """``Z @ B`` without a copy of Z as float64."""
-    if is_sparse(Z) or Z.dtype == np.float64:
+    """``Z @ B`` without a copy of Z as float64, or of its categories."""
+    if is_sparse(Z) or (isinstance(Z, np.ndarray) and Z.dtype == np.float64):
         return np.asarray(Z @ B)
     return np.vstack([Z[rows] @ B for rows in row_slices(*Z.shape)])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from setsquare import tables
-from setsquare._typing import Array, Table
+from setsquare._typing import Array, Matrix, Table
 from setsquare.errors import InputError
 from setsquare.estimators.stream_outcome import Outcome, Seen
 from setsquare.families import Family
@@ -22,8 +22,10 @@ from setsquare.rows.dask import join_arrays
 from setsquare.tables import Design, TableSeen
 from setsquare.tables.column import Numbers as NumericColumn
 from setsquare.tables.column import complete_rows, read_column
+from setsquare.tables.design import Design
 from setsquare.tables.frame import open_table
 from setsquare.tables.roles import Columns, Reader, check_roles
+from setsquare.tables.split import Split
 from setsquare.tables.validation import refuse_constant_protected
 
 
@@ -198,24 +200,32 @@ class Encoder:
     total_weight: float
 
     def __call__(self, table: Table) -> Block:
-        """Return a block of new arrays, whose features follow a column of ones."""
+        """Return a block of new arrays, whose features follow a column of ones, or are a Split without one."""
         features, roles = self.reader.features, self.roles
         assert features is not None
         table = _complete(table, roles.coded, features.missing)
-        n, q, p = tables.n_rows(table), len(features.names), len(self.reader.protected.names)
-        # Column-major, as tables are stored and as kernels read it.
-        A = np.empty((n, 1 + q + p), order="F")
-        A[:, 0] = 1.0
-        features.write(table, A[:, 1 : 1 + q])
-        self.reader.protected.write(table, A[:, 1 + q :])
         y = self.outcome.code(read_column(table, str(roles.outcome)))
         weight, offset = numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset")
+        n = len(y)
         w = np.full(n, 1.0 / self.total_weight) if weight is None else weight / self.total_weight
+        Z, X = self._matrices(table, features, n)
         if weight is not None and not weight.all():  # values in such rows must not enter any sum
             rows = np.flatnonzero(weight)
-            A, y, w, n = np.asfortranarray(A[rows]), y[rows], w[rows], len(rows)
-            offset = None if offset is None else offset[rows]
-        return Block(A[:, : 1 + q], y, np.zeros((n, 0)), w, None if offset is None else offset[:, None], A[:, 1 + q :])
+            Z, X = Z[rows] if isinstance(Z, Split) else np.asfortranarray(Z[rows]), np.asfortranarray(X[rows])
+            y, w, n, offset = y[rows], w[rows], len(rows), None if offset is None else offset[rows]
+        return Block(Z, y, np.zeros((n, 0)), w, None if offset is None else offset[:, None], X)
+
+    def _matrices(self, table: Table, features: Design, n: int) -> tuple[Matrix, Array]:
+        """Features and protected columns; dense features follow a column of ones."""
+        p, q = len(self.reader.protected.names), 0 if features.has_codes else 1 + len(features.names)
+        # Column-major, as tables are stored and as kernels read it.
+        A = np.empty((n, q + p), order="F")
+        self.reader.protected.write(table, A[:, q:])
+        if features.has_codes:
+            return features.split_batch(table), A
+        A[:, 0] = 1.0
+        features.write(table, A[:, 1:q])
+        return A[:, :q], A[:, q:]
 
 
 def stream_problem(
@@ -232,5 +242,8 @@ def stream_problem(
     assert reader.features is not None
     encoder = Encoder(reader, roles, outcome, outcomes.weight)
     names, protected = reader.features.names, reader.protected.names
-    blocks = stream.hold(stream.parts(1 + len(names) + len(protected)).map(encoder))
+    width, q = 1 + reader.features.stored_width + len(protected), 1 + len(names)
+    # The sums over a block have a matrix (q, q), which should cost less than its rows.
+    least = q * q // 8 if reader.features.has_codes else 0
+    blocks = stream.hold(stream.parts(width, least).map(encoder))
     return Problem.of_rows(RowsInParts(blocks, outcomes.n_rows), outcomes, family, names, protected, l2=l2)

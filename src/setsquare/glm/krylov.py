@@ -14,6 +14,8 @@ from setsquare._typing import Array
 Apply = Callable[[Array], Array]
 #: Curvature, relative to the largest seen, that cannot be distinguished from zero.
 NO_CURVATURE = 1e-12
+#: Curvature of a feature, relative to the largest, that a diagonal metric still corrects.
+SMALLEST = 1e-12
 
 
 class Descent(NamedTuple):
@@ -100,7 +102,8 @@ def lowest_curvature(apply: Apply, start: Array, left_out: Array, max_products: 
 class Metric:
     """Symmetric operator ``S``: in coordinates ``theta = S x`` the Hessian is close to a multiple of the identity.
 
-    ``S = tail (1 - UU') + U diag(shrink) U'`` on the features of each predictor; intercepts are unchanged.
+    ``S = tail (1 - UU') + U diag(shrink) U'`` on the features of each predictor, or ``S = diag(scale)``; intercepts are
+    unchanged.
 
     Attributes
     ----------
@@ -108,16 +111,28 @@ class Metric:
         Orthonormal directions of large curvature.
     shrink : ndarray of shape (s,)
     tail : float
+    scale : ndarray of shape (q,) or None
     """
 
     U: Array
     shrink: Array
     tail: float = 1.0
+    scale: Array | None = None
 
     @classmethod
     def plain(cls, q: int) -> Metric:
         """Identity metric, for standardised features."""
         return cls(np.zeros((q, 0)), np.zeros(0))
+
+    @classmethod
+    def diagonal(cls, curvature: Array, unit: float) -> Metric:
+        """Diagonal metric for features whose curvatures (q,) differ; ``unit`` is the typical one.
+
+        Curvatures far below the largest are rounding error: they count as ``SMALLEST`` times that.
+        """
+        floor = SMALLEST * float(curvature.max(initial=0.0))
+        scale = np.sqrt(unit / np.maximum(curvature, max(floor, np.finfo(float).tiny)))
+        return cls(np.zeros((len(curvature), 0)), np.zeros(0), scale=np.where(curvature > floor, scale, 1.0))
 
     @classmethod
     def nystrom(cls, apply: Apply, q: int, rank: int, unit: float, rng: np.random.Generator) -> Metric:
@@ -136,6 +151,9 @@ class Metric:
 
     def __call__(self, v: Array) -> Array:
         """Apply the metric to coefficients of all predictors, (m,) or (m, c)."""
+        if self.scale is not None:
+            full = np.tile(np.concatenate([[1.0], self.scale]), len(v) // (1 + len(self.scale)))
+            return np.asarray((v.T * full).T)
         if not len(self.shrink):
             return v
         out = v.reshape(len(v) // (1 + len(self.U)), 1 + len(self.U), -1).copy()

@@ -2,9 +2,11 @@
 
 The null space of the Jacobian is handled exactly, because protected columns are few: ``J`` in the coordinates of a
 metric has a thin orthonormal basis ``Y``, and projected conjugate gradients work on ``1 - YY'``. They stop early far
-from the optimum and in directions of negative curvature. The metric starts as the identity on standardised features.
-If a step takes too many products, it is replaced by a randomised low-rank approximation of the Hessian, which suits
-features with a fast-decaying spectrum, such as embeddings.
+from the optimum and in directions of negative curvature. The metric starts as the identity on standardised features;
+for categories it is the diagonal of the Hessian, which costs no more than a product: a rare level may have almost no
+curvature, while dummies of one category are hardly correlated. If a step takes too many products, the metric is
+replaced by a randomised low-rank approximation of the Hessian, which suits features with a fast-decaying spectrum, such
+as embeddings.
 """
 
 from __future__ import annotations
@@ -71,6 +73,8 @@ class Krylov:
 
     def frame(self, model: Model) -> Frame:
         """Right inverse of the Jacobian, of minimum norm in the metric, and an orthonormal basis (m, r) of its rows."""
+        if self.objective.has_categories and not self.rank:
+            self.metric = Metric.diagonal(model.H.diagonal(), self.objective.start.curvature)
         J = self.metric(np.ascontiguousarray(model.J.T))
         Y, R = np.linalg.qr(J)
         U, s, Vt = np.linalg.svd(R)
@@ -81,7 +85,8 @@ class Krylov:
     def residual(self, model: Model, frame: Frame) -> float:
         """Gradient of the Lagrangian relative to the slopes of the intercept-only model: the larger of two metrics."""
         gradient = model.g - model.J.T @ (frame.pinv.T @ model.g)
-        largest = max(float(np.abs(gradient).max()), float(np.abs(self.metric(gradient)).max()))
+        learned = self.metric(gradient) if self.rank else gradient
+        largest = max(float(np.abs(gradient).max()), float(np.abs(learned).max()))
         return largest / self.objective.start.slope
 
     def direction(self, model: Model, frame: Frame) -> Direction:
@@ -121,10 +126,13 @@ class Krylov:
         n_steps = min(self.n_lanczos, len(model.g) - frame.basis.shape[1])
         if not n_steps:
             return np.inf, model.g
+        # A diagonal metric would hide that a level has almost no curvature.
+        metric = self.metric if self.rank else Metric.plain(len(self.metric.U))
+        basis = frame.basis if self.rank else np.linalg.qr(model.J.T)[0][:, : frame.basis.shape[1]]
         value, vector = lowest_curvature(
-            lambda x: self.metric(model.H @ self.metric(x)), self.rng.normal(size=len(model.g)), frame.basis, n_steps
+            lambda x: metric(model.H @ metric(x)), self.rng.normal(size=len(model.g)), basis, n_steps
         )
-        self.seen = model.loss, value / self.objective.start.curvature, self.metric(vector)
+        self.seen = model.loss, value / self.objective.start.curvature, metric(vector)
         return self.seen[1:]
 
     def _tangent(self, frame: Frame, gradient: Array) -> Array:

@@ -25,6 +25,10 @@ ROUNDING = 1e-15
 CLOSE = 1e-4
 #: Length of a step, in standard deviations of the linear predictor, up to which the Hessian is reused.
 SAME = 1e-4
+#: Length of a step, in standard deviations of the linear predictor and relative to its natural scale (slope over
+#: curvature of the intercept-only model: the outcome's deviation for gaussian, about 2 for binomial), beyond which it
+#: is shortened without a trial.
+LONGEST = 30.0
 #: Correlation with the basis up to which a point counts as near the constraint.
 NEAR = 0.1
 
@@ -217,7 +221,8 @@ def _line_search(
     def accepts(point: Values | Model, length: float) -> bool:
         return bool(point.loss + nu * _norm(point.c) <= merit + 1e-4 * length * slope)
 
-    for halvings in range(40):
+    first = _first_halving(objective, direction.step)
+    for halvings in range(first, first + 40):
         length = 0.5**halvings
         new_lam = lam + length * (direction.lam - lam)
         trial = theta + length * direction.step
@@ -241,6 +246,12 @@ def _line_search(
         found = point if isinstance(point, Model) else objective.model(trial, new_lam)
         return _Taken(trial, new_lam, found, length)
     return None
+
+
+def _first_halving(objective: Objective, step: Array) -> int:
+    """Number of halvings that make a step no longer than ``LONGEST``: an almost singular Hessian predicts far more."""
+    size = _norm(step) * objective.start.curvature / (LONGEST * objective.start.slope)
+    return max(0, int(np.ceil(np.log2(size)))) if 0.0 < size < np.inf else 0
 
 
 def _leap(

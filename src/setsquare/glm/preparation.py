@@ -316,7 +316,7 @@ def check_squares(problem: Problem, squares: Array) -> None:
 def _ends(columns: NDArray[np.intp], block: Block) -> tuple[Array, Array]:
     """Smallest and largest value of features given by negative column indices."""
     columns = block.Z.shape[1] + columns
-    Z = block.Z.take(columns) if isinstance(block.Z, Split) else block.Z[:, columns]
+    Z: Matrix = block.Z.take(columns) if isinstance(block.Z, Split) else block.Z[:, columns]
     Z = Z.toarray() if is_sparse(Z) else Z
     return Z.min(axis=0), Z.max(axis=0)
 

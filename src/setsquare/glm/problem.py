@@ -219,9 +219,10 @@ def _check(problem: Problem) -> None:
         values = getattr(problem, what)
         if values is not None:
             check_same_rows(f"The {what} has", len(values), "the features have", n)
-    Z, names = problem.features, np.asarray(problem.feature_names, dtype=object)
-    dense, dense_names = (Z.dense, names[Z.places]) if isinstance(Z, Split) else (Z, names)
-    check_finite(dense, dense_names, "feature")
+    Z, names = problem.features, problem.feature_names
+    if isinstance(Z, Split):
+        names, Z = [names[place] for place in Z.places], Z.dense
+    check_finite(Z, names, "feature")
     check_finite(problem.outcome.reshape(n, -1), ("the outcome",) * (problem.outcome.size // n), "")
     if problem.protected is not None:
         if problem.protected.ndim != 2 or not problem.protected.shape[1]:

@@ -33,6 +33,7 @@ from setsquare.glm.solution import Certificate, Solution, Status, Step, rests_on
 from setsquare.glm.sqp import solve_sqp
 from setsquare.glm.wide import WideObjective, prepare_wide
 from setsquare.rows.blocks import is_sparse, single_threaded_blas
+from setsquare.tables.split import Split
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
 _ITERATIONS = {"sqp": 100, "large": 100, "mdmm": 10_000}
@@ -201,6 +202,8 @@ __all__ = ["Certificate", "Problem", "Settings", "Solution", "Status", "Step", "
 #: took 200 products, 2.7e-7 s n q, or fewer and slower ones for sparse rows. ``python -m benchmarks.bench_wide`` shows
 #: both.
 DECOMPOSITIONS, SPARSE_GRAM, PRODUCTS, SPARSE_PRODUCTS = 25.0, 200.0, 800.0, 2000.0
+#: The same for s numbers and codes per row: sums by level and by pair of levels.
+SPLIT_GRAM = 25.0
 #: Factor by which ``large`` must be cheaper to be chosen, because only ``sqp`` reports the rank and aliased features.
 ADVANTAGE = 2.0
 #: Cost up to which ``sqp`` is always used: a third of a second.
@@ -223,7 +226,10 @@ def choose(problem: Problem) -> str:
         return "sqp"
     (n, q), k = problem.features.shape, problem.n_predictors
     pairs = k * (k + 1) / 2
-    if is_sparse(problem.features):
+    if isinstance(problem.features, Split):
+        s = problem.features.stored
+        gram, products, memory = SPLIT_GRAM * n * s * s, SPARSE_PRODUCTS * n * s, 8.0 * n * s
+    elif is_sparse(problem.features):
         s = problem.features.nnz / n
         gram, products, memory = SPARSE_GRAM * n * s * s, SPARSE_PRODUCTS * n * s, 12.0 * n * s
     else:

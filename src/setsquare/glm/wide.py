@@ -14,6 +14,7 @@ from setsquare.glm.preparation import Prepared, check_squares, survey
 from setsquare.glm.problem import Problem
 from setsquare.rows.blocks import ArrayRows, Block, Sums, is_sparse
 from setsquare.rows.wide import Standardised, WideRows
+from setsquare.tables.split import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +51,15 @@ class WideObjective(Objective):
         )
 
     @property
+    def has_categories(self) -> bool:
+        """Whether some features are stored as codes of a category."""
+        return isinstance(self.wide_rows.Z, Split)
+
+    @property
     def stands_rounding(self) -> bool:
         """Whether single-precision products are faster, and centring does not amplify their rounding error."""
         Z, to_raw = self.wide_rows.Z, self.to_raw
-        small = not is_sparse(Z) and Z.dtype != np.float64
+        small = isinstance(Z, np.ndarray) and Z.dtype != np.float64
         return bool(small and (np.abs(to_raw.mean) <= 10.0 * to_raw.divisor).all())
 
     @property
@@ -111,6 +117,20 @@ class HessianProduct:
         )
         return float(total.sum())
 
+    def diagonal(self) -> Array:
+        """Curvature (q,) of each number or dummy on the scale of its standard deviation, averaged over classes.
+
+        Dummies are not centred here: centring adds a matrix of low rank, which products find soon, and which would hide
+        that a level has almost no curvature. Rows with negative curvature are left out.
+        """
+        k = self.curvature.shape[1]
+
+        def kernel(block: Block, curvature: Array) -> Sums:
+            return (block.Z.Z.squares(np.maximum(np.trace(curvature, axis1=1, axis2=2), 0.0) / k),)
+
+        (squares,) = self.objective.wide_rows.reduce(kernel, self.curvature)
+        return np.asarray((squares + self.objective.l2) / self.objective.to_raw.divisor**2)
+
     def sketch(self, probes: Array, every: int) -> Array:
         """Product of the Hessian's feature block with ``probes`` (q, s), from every k-th row only, k = ``every``.
 
@@ -147,9 +167,11 @@ def prepare_wide(problem: Problem) -> WidePrepared:
     """Standardise the features implicitly, compute a basis of the protected columns, and build the objective."""
     surveyed, given, q = survey(problem), problem.rows, len(problem.feature_names)
     assert isinstance(given, ArrayRows)
-    basis, shift = surveyed.basis, surveyed.mean if is_sparse(given.Z) else np.zeros(q)
+    # Dense features are never copied: their mean is subtracted from the coefficients.
+    basis, shift = surveyed.basis, np.zeros(q) if isinstance(given.Z, np.ndarray) else surveyed.mean
     Q = given.Q if basis is None else basis.apply(np.asarray(given.X))
-    rows = WideRows(centre_filled(given.Z, shift), given.y, Q, given.weight, given.offset, given.X)
+    Z = given.Z if isinstance(given.Z, np.ndarray) else centre_filled(given.Z, shift)
+    rows = WideRows(Z, given.y, Q, given.weight, given.offset, given.X)
     mean, scale = _spread(rows, surveyed.found.mean - shift, shift)
     check_squares(problem, scale**2)
     varies = scale > 0.0
@@ -174,9 +196,10 @@ def _spread(rows: WideRows, mean: Array, shift: Array) -> tuple[Array, Array]:
         return (block.weight @ np.square(block.Z.Z - mean),)
 
     def squares(block: Block) -> Sums:
-        return (np.asarray(block.Z.Z.multiply(block.Z.Z).T @ block.weight),)
+        Z = block.Z.Z
+        return (np.asarray(Z.multiply(Z).T @ block.weight if is_sparse(Z) else Z.squares(block.weight)),)
 
-    thin = is_sparse(rows.Z)
+    thin = not isinstance(rows.Z, np.ndarray)
     (second,) = rows.reduce(squares if thin else centred)
     spread = np.sqrt(np.maximum(second - mean**2 if thin else second, 0.0))
     # Rounding error is not variation; it is larger where the mean was not subtracted first.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-
 from itertools import combinations, pairwise
 
 import numpy as np

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -15,9 +16,10 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from setsquare._typing import Array
+from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import Block
 from setsquare.rows.passes import LocalParts, Parts, Piece, apply
+from setsquare.tables.split import Split
 
 #: Bytes to leave free on the disk, and bytes written between checks of the free space.
 SPARE, LOOK = 2**30, 2**27
@@ -29,7 +31,8 @@ class Stored(NamedTuple):
     """Location of a block in the file: its columns in sequence, in single precision if that is lossless.
 
     ``widths`` are the numbers of columns of features, protected columns, outcome, weights and offset; constant weights
-    are stored in ``weight`` instead.
+    are stored in ``weight`` instead. Of a :class:`Split`, the numbers are the features here, ``form`` is the same
+    matrix without rows, and the codes are stored at ``codes``, in the smallest type that holds them.
     """
 
     position: int
@@ -37,6 +40,8 @@ class Stored(NamedTuple):
     dtype: type[np.floating]
     widths: tuple[int, ...]
     weight: float
+    form: Split | None = None
+    codes: int = 0
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -56,24 +61,27 @@ class Store:
             return None
         same = bool(np.ptp(block.weight) == 0.0) if len(block.weight) else True
         weight = np.zeros((0, len(block.weight))) if same else block.weight[None]
-        parts = [block.Z[:, 1:].T, *(() if block.X is None else (block.X.T,)), block.y.T, weight]
+        split = block.Z if isinstance(block.Z, Split) else None
+        features = block.Z[:, 1:].T if split is None else split.dense.T
+        parts = [features, *(() if block.X is None else (block.X.T,)), block.y.T, weight]
         parts += [] if block.offset is None else [block.offset.T]
         numbers: Any = np.concatenate(parts)
         with np.errstate(over="ignore"):  # overflow gives inf, which differs from the original
             short = numbers.astype(np.float32)
         numbers = short if np.array_equal(short, numbers) else numbers
         widths = (
-            block.Z.shape[1] - 1,
+            len(features),
             0 if block.X is None else block.X.shape[1],
             block.y.shape[1],
             len(weight),
             0 if block.offset is None else block.offset.shape[1],
         )
         position = self._append(_content(numbers))
-        if position is None:
+        codes = 0 if split is None else self._append(_content(split.codes.astype(_code_type(split))))
+        if position is None or codes is None:
             return None
         level = float(block.weight[0]) if same and len(block.weight) else np.nan
-        return Stored(position, len(block.weight), numbers.dtype.type, widths, level)
+        return Stored(position, len(block.weight), numbers.dtype.type, widths, level, split and split[:0], codes)
 
     def _append(self, content: memoryview) -> int | None:
         """Append to the file and return the position; if there is no room, empty the file and return None."""
@@ -103,21 +111,34 @@ class Store:
         """Read a block as new arrays."""
         assert self.file is not None
         n, (q, p, k, v, _) = stored.n_rows, stored.widths
-        numbers: Any = np.empty((sum(stored.widths), n), stored.dtype)
-        room = _content(numbers)
-        with self._lock:
-            self.file.seek(stored.position)
-            while room:
-                count = self.file.readinto(room)  # type: ignore[attr-defined]
-                if not count:
-                    raise OSError("The temporary file of the rows was truncated while in use.")
-                room = room[count:]
+        numbers = self._read(stored.position, np.empty((sum(stored.widths), n), stored.dtype))
         A = np.empty((1 + q + p, n))
         A[0], A[1:] = 1.0, numbers[: q + p]
         y, weight, offset = (part.astype(np.float64) for part in np.split(numbers[q + p :], [k, k + v]))
         w = weight[0] if v else np.full(n, stored.weight)
         X: Array | None = A[1 + q :].T if p else None
-        return Block(A[: 1 + q].T, y.T, np.zeros((n, 0)), w, offset.T if len(offset) else None, X)
+        Z: Matrix = A[: 1 + q].T
+        if stored.form is not None:
+            codes = self._read(stored.codes, np.empty((n, stored.form.codes.shape[1]), _code_type(stored.form)))
+            Z = dataclasses.replace(stored.form, dense=A[1 : 1 + q].T, codes=codes.astype(np.int32))
+        return Block(Z, y.T, np.zeros((n, 0)), w, offset.T if len(offset) else None, X)
+
+    def _read(self, position: int, out: Any) -> Any:
+        """Fill an array from the file."""
+        assert self.file is not None
+        room = _content(out)
+        with self._lock:
+            self.file.seek(position)
+            while room:
+                count = self.file.readinto(room)  # type: ignore[attr-defined]
+                if not count:
+                    raise OSError("The temporary file of the rows was truncated while in use.")
+                room = room[count:]
+        return out
+
+
+def _code_type(split: Split) -> Any:
+    return np.min_scalar_type(max(split.n_levels - 1, 0))
 
 
 def _content(numbers: Any) -> memoryview:

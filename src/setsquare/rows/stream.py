@@ -110,13 +110,15 @@ class Stream:
         for table in self.parts():
             yield table if self.is_named else tables.select(table, self.names)
 
-    def parts(self, width: int | None = None) -> Parts[Table]:
+    def parts(self, width: int | None = None, least: int = 0) -> Parts[Table]:
         """Open the stream as tables.
 
         Parameters
         ----------
         width : int, optional
             Number of float64 values per encoded row; batches are sized so that these stay in the cache.
+        least : int
+            Number of rows that a batch should have where memory allows.
         """
         row_bytes = 8 * max(width or 0, len(self.columns))
         # Batches read ahead, encoded, and intermediate results of a kernel, for each thread and one that waits.
@@ -125,7 +127,7 @@ class Stream:
             raise InputError(
                 f"memory={self.memory!r} is too small for a few rows of {len(self.columns)} columns: increase it."
             )
-        n_rows = min(max(bound, 1), max(1000, BLOCK_BYTES // row_bytes))
+        n_rows = min(max(bound, 1), max(1000, least, BLOCK_BYTES // row_bytes))
         source: Source = self.data
         return source.parts(self.columns, n_rows, partial(_show_progress, self.n_rows) if self.progress else None)
 

@@ -1,4 +1,4 @@
-"""Rows of many features, kept as stored: single or half precision, or sparse.
+"""Rows of many features, kept as stored: single or half precision, sparse, or categories.
 
 The features are never copied as a whole. A block of rows is converted to float64 while a kernel works on it, the column
 of ones is implicit, and centring and scaling are applied to the coefficients (:class:`Standardised`).
@@ -13,6 +13,7 @@ import numpy as np
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import Block, Sums, add_up, is_sparse, row_slices, share_out, view_rows
+from setsquare.tables.split import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class _Turned:
     slab: Slab
 
     def __matmul__(self, thin: Array) -> Array:
-        return np.vstack([thin.sum(axis=0), np.asarray(self.slab.Z.T @ thin)])
+        total = thin.sum(axis=0)
+        return np.concatenate([total[None], np.asarray(self.slab.Z.T @ thin)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,9 @@ class WideRows:
 
     def __post_init__(self) -> None:
         k, r, n = self.y.shape[1], self.Q.shape[1], self.n_rows
-        filled = 2 * self.Z.nnz // n if is_sparse(self.Z) else self.Z.shape[1]
-        slices = row_slices(n, filled + k * (4 * k + r * (k + 1) // 2))
+        stored = 2 * self.Z.nnz // n if is_sparse(self.Z) else self.Z.shape[1]
+        stored = 2 * self.Z.stored if isinstance(self.Z, Split) else stored
+        slices = row_slices(n, stored + k * (4 * k + r * (k + 1) // 2))
         object.__setattr__(self, "_parts", tuple((rows, view_rows(self.Z, rows)) for rows in slices))
 
     @property
@@ -93,7 +96,7 @@ class WideRows:
 
         def work(parts: Sequence[tuple[slice, Matrix]]) -> Sums:
             b = max(rows.stop - rows.start for rows, _ in parts)
-            ready = is_sparse(self.Z) or self.Z.dtype == dtype
+            ready = not isinstance(self.Z, np.ndarray) or self.Z.dtype == dtype
             memory = None if ready else np.empty((-(-b // every), self.Z.shape[1]), dtype)
             with np.errstate(over="ignore", invalid="ignore"):  # outside a link's domain, sums are infinite
                 return add_up(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -14,7 +14,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
 from setsquare.tables.column import Missing, TableRows, open_rows, plain_columns
 from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
-from setsquare.tables.split import join
+from setsquare.tables.split import Split, join
 
 #: Categories of up to this many levels are written out as dummies, whose products are then faster than by counting.
 FEW_LEVELS = 8
@@ -109,30 +109,46 @@ class Design:
 
     def split(self, table: Table) -> Encoded:
         """As :meth:`apply`, but categories of more than ``FEW_LEVELS`` levels remain codes: ``values`` is a Split."""
-        coded = [isinstance(coder, Categorical) and len(coder.levels) > FEW_LEVELS for coder in self.coders]
-        if not any(coded):
+        if not self.has_codes:
             return self.apply(table)
         frame = open_table(table)
         require_filled(frame)
-        return self._split(open_rows(frame, self.columns, self.missing), coded)
+        rows = open_rows(frame, self.columns, self.missing)
+        values, pooled = self._split(rows)
+        return Encoded(values, self.names, self.sources, rows.keep, pooled)
 
-    def _split(self, rows: TableRows, coded: Sequence[bool]) -> Encoded:
-        width = sum(len(coder.names) for coder, is_code in zip(self.coders, coded, strict=True) if not is_code)
+    def split_batch(self, table: Table) -> Split:
+        """As :meth:`split`, for a batch of the training table whose incomplete rows were dropped before."""
+        missing: Missing = "error" if self.missing == "drop" else self.missing
+        return self._split(open_rows(open_table(table), self.columns, missing))[0]
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether :meth:`split` leaves a category as codes."""
+        return any(map(_remains_code, self.coders))
+
+    @property
+    def stored_width(self) -> int:
+        """Numbers and codes per row of :meth:`split`."""
+        return sum(1 if _remains_code(coder) else len(coder.names) for coder in self.coders)
+
+    def _split(self, rows: TableRows) -> tuple[Split, dict[str, int]]:
+        width = sum(len(coder.names) for coder in self.coders if not _remains_code(coder))
         numbers, start = np.zeros((rows.n, width), order="F"), 0
         codes, sizes, pooled, parts = list[IntArray](), list[int](), dict[str, int](), list[bool]()
-        for coder, is_code in zip(self.coders, coded, strict=True):
-            if is_code:
-                assert isinstance(coder, Categorical)
+        for coder in self.coders:
+            if _remains_code(coder):
                 found, count = coder.codes(rows, self.unseen)
                 codes.append(found)
                 sizes.append(len(coder.levels))
                 pooled |= {coder.name: count} if count else {}
+                parts.append(True)
             else:
                 stop = start + len(coder.names)
                 pooled |= coder.encode(rows, numbers[:, start:stop], self.unseen)
                 start = stop
-            parts += [True] if is_code else [False] * len(coder.names)
-        return Encoded(join(numbers, codes, sizes, parts), self.names, self.sources, rows.keep, pooled)
+                parts += [False] * len(coder.names)
+        return join(numbers, codes, sizes, parts), pooled
 
     def write(self, table: Table, out: Array) -> Mapping[str, int]:
         """Encode a batch of the training table into `out` (n, k), and return the number of pooled rows by source.
@@ -231,6 +247,10 @@ def _require_finite(matrix: Any, columns: tuple[str, ...]) -> None:
         counts = np.bincount(matrix.indices[bad], minlength=len(columns))
         listed = ", ".join(f"{columns[j]!r} ({counts[j]})" for j in np.flatnonzero(counts))
         raise MissingValuesError(f"The sparse matrix is not finite in {listed}; replace those values.")
+
+
+def _remains_code(coder: Coder) -> TypeGuard[Categorical]:
+    return isinstance(coder, Categorical) and len(coder.levels) > FEW_LEVELS
 
 
 def _is_plain(coder: Coder) -> bool:

@@ -122,9 +122,7 @@ class Reader:
         check_same_rows("protected has", encoded.values.shape[0], "the features have", tables.n_rows(table))
         return dense(encoded.values), encoded.n_pooled
 
-    def stored_matrix(
-        self, table: Table, *, learned: bool, as_codes: bool = False
-    ) -> tuple[Matrix, Mapping[str, int]]:
+    def stored_matrix(self, table: Table, *, learned: bool, as_codes: bool = False) -> tuple[Matrix, Mapping[str, int]]:
         """As :meth:`feature_matrix`, but a floating-point array that needs no coding is returned as it is.
 
         With ``learned`` the table is the training table, which has no missing values left.

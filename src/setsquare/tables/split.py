@@ -83,7 +83,7 @@ class Split:
     @property
     def stored(self) -> int:
         """Values per row that a product reads: numbers and codes."""
-        return self.dense.shape[1] + self.codes.shape[1]
+        return int(self.dense.shape[1] + self.codes.shape[1])
 
     @property
     def n_levels(self) -> int:
