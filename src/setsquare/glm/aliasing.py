@@ -20,6 +20,7 @@ from scipy.linalg import LinAlgError
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import Block, Rows, Sums, as_double, is_sparse
+from setsquare.rows.wide import Slab
 from setsquare.tables.split import Split
 
 #: Share of a feature's variance outside the span of earlier ones below which its residuals are computed.
@@ -214,14 +215,15 @@ def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
 
 
 def put_residuals(copies: Copies, block: Block) -> Block:
-    """Replace the suspects by their centred residuals; dense features are changed in place."""
+    """Replace the suspects by their centred residuals; dense features are changed in place, unless they are a view."""
     R = residuals(block.Z, copies) - copies.mean
     if isinstance(block.Z, Split):
         return replace(block, Z=block.Z.put(1 + copies.suspect, R))
     if is_sparse(block.Z):
         return replace(block, Z=_put_columns(block.Z, 1 + copies.suspect, R))
-    block.Z[:, 1 + copies.suspect] = R
-    return block
+    Z = block.Z.toarray() if isinstance(block.Z, Slab) else block.Z
+    Z[:, 1 + copies.suspect] = R
+    return replace(block, Z=Z)
 
 
 def rounding(eps: float, mean: Array, second: Array) -> Array:

@@ -29,6 +29,8 @@ SAME = 1e-4
 #: curvature of the intercept-only model: the outcome's deviation for gaussian, about 2 for binomial), beyond which it
 #: is shortened without a trial.
 LONGEST = 30.0
+#: Curvature along a step, relative to the intercept-only model, below which its length means nothing.
+SINGULAR = 1e-4
 #: Correlation with the basis up to which a point counts as near the constraint.
 NEAR = 0.1
 
@@ -221,8 +223,8 @@ def _line_search(
     def accepts(point: Values | Model, length: float) -> bool:
         return bool(point.loss + nu * _norm(point.c) <= merit + 1e-4 * length * slope)
 
-    first = _first_halving(objective, direction.step)
-    for halvings in range(first, first + 40):
+    first = _first_halving(objective, direction)
+    for halvings in range(first, 40):
         length = 0.5**halvings
         new_lam = lam + length * (direction.lam - lam)
         trial = theta + length * direction.step
@@ -248,10 +250,12 @@ def _line_search(
     return None
 
 
-def _first_halving(objective: Objective, step: Array) -> int:
-    """Number of halvings that make a step no longer than ``LONGEST``: an almost singular Hessian predicts far more."""
-    size = _norm(step) * objective.start.curvature / (LONGEST * objective.start.slope)
-    return max(0, int(np.ceil(np.log2(size)))) if 0.0 < size < np.inf else 0
+def _first_halving(objective: Objective, direction: Direction) -> int:
+    """Number of halvings that make a step no longer than ``LONGEST``, if an almost singular Hessian made it longer."""
+    start, length = objective.start, _norm(direction.step)
+    size = length * start.curvature / (LONGEST * start.slope)
+    singular = direction.curvature <= SINGULAR * start.curvature
+    return int(np.ceil(np.log2(size))) if singular and 1.0 < size < np.inf else 0
 
 
 def _leap(

@@ -41,10 +41,15 @@ from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Block, Rows, Sums, add_sums, as_double, is_sparse
 from setsquare.rows.products import gram_and_product
+from setsquare.rows.wide import Slab
 from setsquare.tables.split import Split
 
 #: Mean square below which float64 loses digits.
 SMALLEST = 1e-290
+#: Size of a centred copy of dense features, in bytes, above which they are read as they are stored instead.
+LARGEST_COPY = 2**26
+#: Mean of such a feature in standard deviations up to which it is not subtracted: squares then lose two digits of 16.
+NEAR_ZERO = 10.0
 #: Curvature that a ridge must add to an aliased feature, which has none of its own, for it to be kept.
 DETERMINED = 1e-10
 
@@ -129,6 +134,8 @@ class Survey:
         Sums of the intercept-only model; empty with an offset.
     eps : float
         Relative rounding error of the features.
+    squares : ndarray of shape (q,)
+        Mean squares of features that are not to be copied; empty for others.
     """
 
     mean: Array
@@ -136,12 +143,13 @@ class Survey:
     moments: Moments
     null: Sums
     eps: float
+    squares: Array
 
     def merge(self, other: Survey) -> Survey:
         """Combine with the statistics of other rows."""
-        mean, *null = add_sums((self.mean, *self.null), (other.mean, *other.null))
+        mean, squares, *null = add_sums((self.mean, self.squares, *self.null), (other.mean, other.squares, *other.null))
         filled = None if self.filled is None or other.filled is None else self.filled + other.filled
-        return Survey(mean, filled, self.moments.merge(other.moments), tuple(null), max(self.eps, other.eps))
+        return Survey(mean, filled, self.moments.merge(other.moments), tuple(null), max(self.eps, other.eps), squares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +163,7 @@ class Surveyed:
         Basis of the protected columns.
     mean : ndarray of shape (q,)
         Values to subtract from the features: their means, but 0 for sparse features and dummies of a category, unless
-        these have almost no zeros.
+        these have almost no zeros, and for features that are not copied and whose mean is near zero.
     label_share : float
     intercept : ndarray of shape (k,)
         Intercept of the intercept-only model ``null``.
@@ -192,7 +200,7 @@ def survey(problem: Problem) -> Surveyed:
     q, p = len(problem.feature_names), len(problem.protected_names)
     given = fit_null(problem) if problem.has_offset else None
     intercept = link_of(problem.family, problem.outcomes.mean) if given is None else given[0]
-    kernel = partial(_survey, q, problem.family, intercept if given is None else None)
+    kernel = partial(_survey, q, problem.family, intercept if given is None else None, stays_stored(problem))
     found = problem.rows.reduce(kernel, Survey.merge)
     moments, share, basis = found.moments, 0.0, None
     if p:
@@ -202,10 +210,18 @@ def survey(problem: Problem) -> Surveyed:
         cross = basis.transform.T @ moments.scatter[:p, p:]
         share = float(np.sum(cross**2)) / total if total > 0.0 else 0.0
     mean = found.mean if found.filled is None else np.where(found.filled >= FILLED * problem.n_rows, found.mean, 0.0)
+    if len(found.squares):
+        mean = np.where(found.mean**2 <= NEAR_ZERO**2 * (found.squares - found.mean**2), 0.0, found.mean)
     return Surveyed(found, basis, mean, share, intercept, point_of(found.null) if given is None else given[1])
 
 
-def _survey(q: int, family: Family, intercept: Array | None, block: Block) -> Survey:
+def stays_stored(problem: Problem) -> bool:
+    """Whether the features are a dense array that is too large for a centred copy."""
+    Z = problem.features
+    return isinstance(Z, np.ndarray) and 8 * Z.size > LARGEST_COPY
+
+
+def _survey(q: int, family: Family, intercept: Array | None, squared: bool, block: Block) -> Survey:
     thin, w = is_sparse(block.Z), block.weight
     split = isinstance(block.Z, Split)
     Z = block.Z if thin or split else block.Z[:, -q:]
@@ -214,7 +230,8 @@ def _survey(q: int, family: Family, intercept: Array | None, block: Block) -> Su
     np.concatenate(parts, axis=1, out=A)
     null = () if intercept is None else intercept_sums(family, intercept, block)
     filled = np.bincount(Z.indices, minlength=q) if thin else Z.counts() if split else None
-    return Survey(np.asarray(w @ Z), filled, Moments.of(A, w), null, precision(Z))
+    squares = w @ np.square(Z, dtype=np.float64) if squared else np.zeros(0)
+    return Survey(np.asarray(w @ Z), filled, Moments.of(A, w), null, precision(Z), squares)
 
 
 def fit_null(problem: Problem) -> tuple[Array, Point]:
@@ -231,10 +248,14 @@ def fit_null(problem: Problem) -> tuple[Array, Point]:
 
 @dataclass(frozen=True, slots=True)
 class Centre:
-    """Transform a block for the objective: ones, centred features, and the basis of the protected columns."""
+    """Transform a block for the objective: ones, centred features, and the basis of the protected columns.
+
+    With ``as_stored``, dense features are not copied: ``mean`` is subtracted whenever they are read.
+    """
 
     mean: Array
     basis: Basis | None
+    as_stored: bool = False
 
     def __call__(self, block: Block) -> Block:
         """Return the transformed block; features that already have a column of ones are temporary: changed in place."""
@@ -247,6 +268,8 @@ class Centre:
             return sparse.hstack([ones, centre_filled(sparse.csr_array(as_double(Z)), self.mean)], format="csr")
         if isinstance(Z, Split):
             return Z.centred(self.mean, ones=True)
+        if self.as_stored:
+            return Slab.shifted(Z, self.mean)
         if Z.shape[1] > len(self.mean):
             Z[:, 1:] -= self.mean
             return Z
@@ -261,7 +284,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten (or only standardise) the features, compute a basis of the protected columns, and build the objective."""
     surveyed = survey(problem)
     basis, mean = surveyed.basis, surveyed.mean.copy()
-    rows: Rows = problem.rows.map(Centre(surveyed.mean, basis)).keep()
+    rows: Rows = problem.rows.map(Centre(surveyed.mean, basis, stays_stored(problem))).keep()
     moments = rows.reduce(feature_moments)
     check_squares(problem, np.diag(moments[0])[1:])
 

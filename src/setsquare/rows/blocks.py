@@ -7,6 +7,7 @@ cache while a kernel reads it two or three times, and the blocks are distributed
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -227,7 +228,7 @@ class MappedRows:
 
     def keep(self) -> BlockRows:
         """Hold the changed blocks."""
-        return BlockRows(tuple(self.in_memory()))
+        return BlockRows(self.reduce(lambda block: (block,), operator.add))
 
     def in_memory(self) -> Iterable[Block]:
         """Return all changed blocks in order."""

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import is_sparse
+from setsquare.rows.wide import Slab
 from setsquare.tables.split import Split
 
 #: Replacement for a weight of zero, whose root is a divisor; its contribution is below rounding error.
@@ -34,7 +35,7 @@ def weighted_gram(A: Matrix, weight: Array) -> Array:
         return _split_gram(A, weight, np.zeros((len(weight), 0)))[0]
     if is_sparse(A):
         return weighted_product(A, weight, A)
-    scaled = np.multiply(A, np.sqrt(np.abs(weight))[:, None], out=_scratch(A.shape))
+    scaled = _scaled(A, np.sqrt(np.abs(weight)), _scratch(A.shape, _is_row_major(A)))
     gram = scaled.T @ scaled  # numpy detects the symmetry and does half the work
     return _turn_negative(gram, scaled, weight)
 
@@ -57,12 +58,12 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
     if is_sparse(A):
         return weighted_product(A, weight, A), np.asarray(A.T @ thin)
     q, width = A.shape[1], A.shape[1] + thin.shape[1]
-    both = _scratch((len(thin), -(-width // LANES) * LANES))
+    both = _scratch((len(thin), -(-width // LANES) * LANES), _is_row_major(A))
     both[:, width:] = 0.0
     root = np.abs(weight)
     np.maximum(root, NO_WEIGHT, out=root)
     np.sqrt(root, out=root)
-    np.multiply(A, root[:, None], out=both[:, :q])
+    _scaled(A, root, both[:, :q])
     np.divide(thin, root[:, None], out=both[:, q:width])
     gram = both.T @ both
     return _turn_negative(gram[:q, :q], both[:, :q], weight), gram[:q, q:width]
@@ -121,12 +122,30 @@ def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:
 _kept = threading.local()
 
 
-def _scratch(shape: tuple[int, int]) -> Array:
-    """Uninitialised matrix that reuses memory per thread: allocating new pages costs more than the computation."""
+def _scaled(A: Matrix, root: Array, out: Array) -> Array:
+    """Multiply each row by its ``root``, in ``out``."""
+    if not isinstance(A, Slab):
+        return np.multiply(A, root[:, None], out=out)
+    out[:, 0] = root
+    np.multiply(A.Z, root[:, None], out=out[:, 1:])
+    if A.far is not None:
+        out[:, 1 + A.far] = A.near() * root[:, None]
+    return out
+
+
+def _is_row_major(A: Matrix) -> bool:
+    return isinstance(A, Slab) and A.Z.strides[0] > A.Z.strides[1]
+
+
+def _scratch(shape: tuple[int, int], row_major: bool = False) -> Array:
+    """Uninitialised matrix that reuses memory per thread: allocating new pages costs more than the computation.
+
+    Column-major unless what is written there is row-major: crossing the memory order takes up to twice as long.
+    """
     size = shape[0] * shape[1]
     if len(getattr(_kept, "memory", ())) < max(size, 1):  # a block can be empty
         _kept.memory = np.empty(max(size, 1))
-    matrix: Array = _kept.memory[:size].reshape(shape, order="F")
+    matrix: Array = _kept.memory[:size].reshape(shape, order="C" if row_major else "F")
     return matrix
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import Block, Sums, add_up, is_sparse, row_slices, share_out, view_rows
@@ -19,6 +20,15 @@ from setsquare.tables.split import Split
 @dataclass(frozen=True, slots=True)
 class Slab:
     """Features (b, q) of some rows, with an implicit leading column of ones.
+
+    Attributes
+    ----------
+    Z : ndarray, CSR matrix or Split of shape (b, q)
+        As stored; never changed.
+    far : ndarray of int or None
+        Dense features that are far from zero: ``shift`` is subtracted from them before anything else, so that no digits
+        are lost.
+    shift : ndarray of shape (far,)
 
     Examples
     --------
@@ -33,14 +43,43 @@ class Slab:
     """
 
     Z: Matrix
+    far: NDArray[np.intp] | None = None
+    shift: Array | None = None
+
+    @classmethod
+    def shifted(cls, Z: Array, mean: Array) -> Slab:
+        """Subtract ``mean`` (q,) from dense features wherever it is not zero."""
+        far = np.flatnonzero(mean)
+        return cls(Z, far, mean[far]) if len(far) else cls(Z)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows, and of features plus intercept."""
         return self.Z.shape[0], 1 + self.Z.shape[1]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the features."""
+        return int(self.Z.nbytes)
+
+    def near(self) -> Array:
+        """Shifted features (b, far); only if there are any."""
+        return np.asarray(self.Z[:, self.far] - self.shift)
+
+    def toarray(self) -> Array:
+        """Column-major array (b, 1 + q) with the column of ones."""
+        out = np.empty(self.shape, order="F")
+        out[:, 0], out[:, 1:] = 1.0, self.Z
+        if self.far is not None:
+            out[:, 1 + self.far] = self.near()
+        return out
+
     def __matmul__(self, raw: Array) -> Array:
-        return np.asarray(self.Z @ raw[1:] + raw[0])
+        if self.far is None:
+            return np.asarray(self.Z @ raw[1:] + raw[0])
+        rest = raw[1:].copy()
+        rest[self.far] = 0.0
+        return np.asarray(self.Z @ rest + self.near() @ raw[1 + self.far] + raw[0])
 
     @property
     def T(self) -> _Turned:
@@ -53,8 +92,11 @@ class _Turned:
     slab: Slab
 
     def __matmul__(self, thin: Array) -> Array:
-        total = thin.sum(axis=0)
-        return np.concatenate([total[None], np.asarray(self.slab.Z.T @ thin)])
+        slab, total = self.slab, thin.sum(axis=0)
+        product = np.concatenate([total[None], np.asarray(slab.Z.T @ thin)])
+        if slab.far is not None:
+            product[1 + slab.far] = slab.near().T @ thin
+        return product
 
 
 @dataclass(frozen=True, slots=True)
