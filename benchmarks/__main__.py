@@ -26,6 +26,9 @@ from benchmarks.page import write_pages
 CATALOGUE = {
     "glm": 7.0,
     "linear": 8.0,
+    "glm": 6.0,
+    "categories": 2.0,
+    "linear": 4.0,
     "projection": 2.0,
     "prediction": 0.3,
     "audit": 1.0,
