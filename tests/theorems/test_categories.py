@@ -14,8 +14,9 @@ from scipy import sparse
 
 import setsquare as sq
 from setsquare.families import Family, family
+from setsquare.glm import preparation
 from setsquare.glm.problem import Problem
-from setsquare.glm.solver import Solution, choose, solve
+from setsquare.glm.solver import Solution, Status, choose, solve
 from setsquare.rows.products import gram_and_product, weighted_gram
 from setsquare.tables import design
 from setsquare.tables.split import Split, join
@@ -279,3 +280,43 @@ def test_dask_partitions_of_categories_equal_memory() -> None:
     remote = sq.OrthogonalGLMClassifier(["sex", "race"]).fit(collection, "y")
     held = sq.OrthogonalGLMClassifier(["sex", "race"]).fit(table.drop(columns="y"), table["y"])
     assert_same(remote.solution_, held.solution_)
+
+
+def test_levels_that_the_outcome_separates_do_not_slow_down_the_others() -> None:
+    """Most levels have equal outcomes: both solvers stop by the loss, here 2e-5 apart, and meet the constraint."""
+    rng, n, levels = np.random.default_rng(0), 900, 300
+    codes, x = rng.permutation(np.arange(n) % levels), rng.integers(0, 2, n).astype(float)
+    Z = join(rng.normal(size=(n, 1)) + x[:, None], [codes], [levels], [False, True])
+    y = (rng.random(n) < 1.0 / (1.0 + np.exp(-Z.dense[:, 0] - 2.0 * np.sin(codes)))).astype(float)
+    problem = Problem(Z, y, x[:, None], family("binomial"))
+    found, exact = solve(problem, "large"), solve(problem, "sqp")
+    for one in (found, exact):
+        assert one.status is Status.FLAT and one.certificate.is_optimal
+        assert one.certificate.max_correlation < 1e-8
+    assert found.certificate.loss == pytest.approx(exact.certificate.loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("far", [0.0, 1e6])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_features_read_as_stored_give_the_fit_of_a_centred_copy(
+    monkeypatch: pytest.MonkeyPatch, order: Any, far: float, dtype: Any
+) -> None:
+    """Near zero, far from zero, and nearly equal features; the input is not changed."""
+    rng, n = np.random.default_rng(2), 2000
+    X = rng.normal(size=(n, 2))
+    A = X @ rng.normal(size=(2, 6)) + rng.normal(size=(n, 6)) + [0.0, far, 5.0, -3.0, 0.0, far]
+    if dtype is np.float64:
+        A[:, 4] = A[:, 1] + 1e-5 * rng.normal(size=n)  # residuals take its place
+    Z = np.asarray(A, dtype=dtype, order=order)
+    before = Z.copy()
+    y = (rng.random(n) < 1.0 / (1.0 + np.exp(-Z[:, 0] + Z[:, 3] + 3.0))).astype(float)
+    copied = solve(Problem(Z, y, X, family("binomial")), "sqp")
+    monkeypatch.setattr(preparation, "LARGEST_COPY", 0)
+    found = solve(Problem(Z, y, X, family("binomial")), "sqp")
+    np.testing.assert_array_equal(Z, before)
+    assert_same(found, copied)
+    again = np.asarray(Z, dtype=np.float64) @ found.coef[0] + found.intercept
+    assert (
+        np.abs(np.corrcoef(np.column_stack([family("binomial").activation(again[:, None]), X]).T)[0, 1:]).max() < 1e-6
+    )

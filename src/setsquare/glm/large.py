@@ -2,11 +2,11 @@
 
 The null space of the Jacobian is handled exactly, because protected columns are few: ``J`` in the coordinates of a
 metric has a thin orthonormal basis ``Y``, and projected conjugate gradients work on ``1 - YY'``. They stop early far
-from the optimum and in directions of negative curvature. The metric starts as the identity on standardised features;
-for categories it is the diagonal of the Hessian, which costs no more than a product: a rare level may have almost no
-curvature, while dummies of one category are hardly correlated. If a step takes too many products, the metric is
-replaced by a randomised low-rank approximation of the Hessian, which suits features with a fast-decaying spectrum, such
-as embeddings.
+from the optimum and in directions of negative curvature. The metric starts as the identity on standardised features.
+For a step with categories it is the diagonal of the Hessian, which costs no more than a product: a rare level may have
+almost no curvature, while dummies of one category are hardly correlated. If a step takes too many products, the metric
+is replaced by a randomised low-rank approximation of the Hessian, which suits features with a fast-decaying spectrum,
+such as embeddings.
 """
 
 from __future__ import annotations
@@ -73,20 +73,12 @@ class Krylov:
 
     def frame(self, model: Model) -> Frame:
         """Right inverse of the Jacobian, of minimum norm in the metric, and an orthonormal basis (m, r) of its rows."""
-        if self.objective.has_categories and not self.rank:
-            self.metric = Metric.diagonal(model.H.diagonal(), self.objective.start.curvature)
-        J = self.metric(np.ascontiguousarray(model.J.T))
-        Y, R = np.linalg.qr(J)
-        U, s, Vt = np.linalg.svd(R)
-        rank = int(np.count_nonzero(s > UNREACHABLE * model.steepness))
-        Y = Y @ U[:, :rank]
-        return Frame(self.metric((Y / s[:rank]) @ Vt[:rank]), Y)
+        return _frame(model, self.metric)
 
     def residual(self, model: Model, frame: Frame) -> float:
         """Gradient of the Lagrangian relative to the slopes of the intercept-only model: the larger of two metrics."""
         gradient = model.g - model.J.T @ (frame.pinv.T @ model.g)
-        learned = self.metric(gradient) if self.rank else gradient
-        largest = max(float(np.abs(gradient).max()), float(np.abs(learned).max()))
+        largest = max(float(np.abs(gradient).max()), float(np.abs(self.metric(gradient)).max()))
         return largest / self.objective.start.slope
 
     def direction(self, model: Model, frame: Frame) -> Direction:
@@ -95,12 +87,19 @@ class Krylov:
         bent = model.H @ normal if normal.any() else normal
         target = -(model.g + bent)
         target = target - model.J.T @ (frame.pinv.T @ target)  # projected first, to avoid rounding error
-        size, slope = float(np.linalg.norm(self._tangent(frame, target))), self.objective.start.slope
+        metric, basis = self._conditioned(model, frame)
+
+        def tangent(gradient: Array) -> Array:
+            """Gradient in the coordinates of the metric, on the tangent space of the constraint."""
+            v = metric(gradient)
+            return v - basis @ (basis.T @ v)
+
+        size, slope = float(np.linalg.norm(tangent(target))), self.objective.start.slope
         tolerance = max(min(0.1, np.sqrt(size / slope)) * size, 0.1 * self.settings.kkt * slope)
         final = self.rank >= min(len(self.metric.U), MOST_RANK)
         found = conjugate_gradients(
             model.H.rough if self.rough else model.H.__matmul__,
-            lambda r: self.metric(self._tangent(frame, r)),
+            lambda r: metric(tangent(r)),
             target,
             tolerance,
             MOST_PRODUCTS if final else (1 + bool(self.rank)) * PATIENCE,
@@ -126,19 +125,22 @@ class Krylov:
         n_steps = min(self.n_lanczos, len(model.g) - frame.basis.shape[1])
         if not n_steps:
             return np.inf, model.g
-        # A diagonal metric would hide that a level has almost no curvature.
-        metric = self.metric if self.rank else Metric.plain(len(self.metric.U))
-        basis = frame.basis if self.rank else np.linalg.qr(model.J.T)[0][:, : frame.basis.shape[1]]
         value, vector = lowest_curvature(
-            lambda x: metric(model.H @ metric(x)), self.rng.normal(size=len(model.g)), basis, n_steps
+            lambda x: self.metric(model.H @ self.metric(x)), self.rng.normal(size=len(model.g)), frame.basis, n_steps
         )
-        self.seen = model.loss, value / self.objective.start.curvature, metric(vector)
+        self.seen = model.loss, value / self.objective.start.curvature, self.metric(vector)
         return self.seen[1:]
 
-    def _tangent(self, frame: Frame, gradient: Array) -> Array:
-        """Gradient in the coordinates of the metric, on the tangent space of the constraint."""
-        v = self.metric(gradient)
-        return v - frame.basis @ (frame.basis.T @ v)
+    def _conditioned(self, model: Model, frame: Frame) -> tuple[Metric, Array]:
+        """Metric of conjugate gradients, and the basis of the Jacobian in it.
+
+        That of categories is for a step only: the shortest way back to the constraint, measured by the curvature, would
+        move the levels that the data hardly determine.
+        """
+        if self.rank or not self.objective.has_categories:
+            return self.metric, frame.basis
+        metric = Metric.diagonal(model.H.diagonal(), self.objective.start.curvature)
+        return metric, _frame(model, metric).basis
 
     def _improve(self, model: Model) -> None:
         """Learn the metric from the Hessian at a point, with twice the rank if it was learned before."""
@@ -148,6 +150,14 @@ class Krylov:
         self.metric = Metric.nystrom(
             lambda probes: model.H.sketch(probes, every), q, self.rank, self.objective.start.curvature, self.rng
         )
+
+
+def _frame(model: Model, metric: Metric) -> Frame:
+    Y, R = np.linalg.qr(metric(np.ascontiguousarray(model.J.T)))
+    U, s, Vt = np.linalg.svd(R)
+    rank = int(np.count_nonzero(s > UNREACHABLE * model.steepness))
+    Y = Y @ U[:, :rank]
+    return Frame(metric((Y / s[:rank]) @ Vt[:rank]), Y)
 
 
 def solve_large(algebra: Krylov, theta: Array | None) -> Iterate:
