@@ -22,7 +22,6 @@ from setsquare.rows.dask import join_arrays
 from setsquare.tables import Design, TableSeen
 from setsquare.tables.column import Numbers as NumericColumn
 from setsquare.tables.column import complete_rows, read_column
-from setsquare.tables.design import Design
 from setsquare.tables.frame import open_table
 from setsquare.tables.roles import Columns, Reader, check_roles
 from setsquare.tables.split import Split

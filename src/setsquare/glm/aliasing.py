@@ -19,7 +19,7 @@ from scipy import sparse
 from scipy.linalg import LinAlgError
 
 from setsquare._typing import Array, Matrix
-from setsquare.rows.blocks import Block, Rows, Sums, as_double, is_sparse
+from setsquare.rows.blocks import Block, Rows, Sums, is_sparse
 from setsquare.rows.wide import Slab
 from setsquare.tables.split import Split
 
@@ -235,3 +235,8 @@ def precision(Z: Matrix) -> float:
     """Relative rounding error of the features; reduced for narrow types, which may hold exact whole numbers."""
     narrow = Z.dtype.kind == "f" and Z.dtype != np.float64
     return float(np.finfo(Z.dtype).eps) / 8.0 if narrow else float(np.finfo(float).eps)
+
+
+def as_double(A: Matrix) -> Matrix:
+    """Return ``A`` as float64, dense or CSR, without a copy if it already is."""
+    return A.astype(np.float64, copy=False) if is_sparse(A) else np.asarray(A, dtype=np.float64)

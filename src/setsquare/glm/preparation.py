@@ -16,6 +16,7 @@ from setsquare.families import Family, RowTerms
 from setsquare.glm.aliasing import (
     FILLED,
     Copies,
+    as_double,
     centre_filled,
     correlations,
     independent,
@@ -39,7 +40,7 @@ from setsquare.glm.problem import Problem
 from setsquare.projection import Basis
 from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import Block, Rows, Sums, add_sums, as_double, is_sparse
+from setsquare.rows.blocks import Block, Rows, Sums, add_sums, is_sparse
 from setsquare.rows.products import gram_and_product
 from setsquare.rows.wide import Slab
 from setsquare.tables.split import Split

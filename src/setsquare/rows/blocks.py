@@ -7,7 +7,6 @@ cache while a kernel reads it two or three times, and the blocks are distributed
 
 from __future__ import annotations
 
-import operator
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -228,7 +227,7 @@ class MappedRows:
 
     def keep(self) -> BlockRows:
         """Hold the changed blocks."""
-        return BlockRows(self.reduce(lambda block: (block,), operator.add))
+        return BlockRows(self.reduce(lambda block: (block,), lambda a, b: a + b))
 
     def in_memory(self) -> Iterable[Block]:
         """Return all changed blocks in order."""
@@ -398,8 +397,3 @@ def mean_weight(n_rows: int, weight: Array | None) -> Array:
     if not np.isfinite(total):  # weights near the largest float64
         return mean_weight(n_rows, weight / weight.max())
     return np.asarray(weight / total)
-
-
-def as_double(A: Matrix) -> Matrix:
-    """Return ``A`` as float64, dense or CSR, without a copy if it already is."""
-    return A.astype(np.float64, copy=False) if is_sparse(A) else np.asarray(A, dtype=np.float64)

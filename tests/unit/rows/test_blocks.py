@@ -11,10 +11,11 @@ import pytest
 import threadpoolctl
 from scipy import sparse
 
+from setsquare.glm.aliasing import as_double
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import solve
 from setsquare.rows import blocks as rows_module
-from setsquare.rows.blocks import ArrayRows, add_up, as_double, is_sparse, row_slices
+from setsquare.rows.blocks import ArrayRows, add_up, is_sparse, row_slices
 from setsquare.rows.products import weighted_gram, weighted_product
 
 
