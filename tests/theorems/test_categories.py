@@ -172,6 +172,12 @@ def test_nested_and_nearly_equal_categories_are_aliased_as_dummies_are(fam: Fami
     np.testing.assert_allclose(Z @ found.coef.T + found.intercept, A @ dense.coef.T + dense.intercept, atol=1e-5)
 
 
+@pytest.fixture
+def always_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tables, too, keep their categories."""
+    monkeypatch.setattr(design, "FEW_DUMMIES", 0)
+
+
 def table_of(seed: int, n: int = 2500) -> tuple[pd.DataFrame, np.ndarray]:
     """Table with missing values and a category of 30 levels that depends on the protected columns."""
     rng = np.random.default_rng(seed)
@@ -193,6 +199,7 @@ def table_of(seed: int, n: int = 2500) -> tuple[pd.DataFrame, np.ndarray]:
     return table, (rng.random(n) < 1.0 / (1.0 + np.exp(-signal + 1.2))).astype(int)
 
 
+@pytest.mark.usefixtures("always_codes")
 @pytest.mark.parametrize("missing", ["level", "drop"])
 @pytest.mark.parametrize("use_protected", [False, True])
 @pytest.mark.parametrize("solver", ["sqp", "large"])
@@ -252,6 +259,7 @@ def test_ten_thousand_levels_need_no_square_matrix() -> None:
     assert peak < 1e8 < 8 * levels**2
 
 
+@pytest.mark.usefixtures("always_codes")
 @pytest.mark.parametrize("scratch", [False, True])
 @pytest.mark.parametrize("missing", ["level", "drop"])
 def test_streams_of_categories_equal_memory(tmp_path: Any, scratch: bool, missing: str) -> None:
@@ -272,6 +280,7 @@ def test_streams_of_categories_equal_memory(tmp_path: Any, scratch: bool, missin
     np.testing.assert_allclose(shares, held.predict_proba(new.drop(columns=["y", "w"])), atol=1e-7)
 
 
+@pytest.mark.usefixtures("always_codes")
 def test_dask_partitions_of_categories_equal_memory() -> None:
     dask = pytest.importorskip("dask.dataframe")
     table, y = table_of(5)

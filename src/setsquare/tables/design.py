@@ -18,6 +18,8 @@ from setsquare.tables.split import Split, join
 
 #: Categories of up to this many levels are written out as dummies, whose products are then faster than by counting.
 FEW_LEVELS = 8
+#: Up to this many dummies of such categories, a matrix product of all dummies is faster than counting.
+FEW_DUMMIES = 100
 _KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
     "numeric": Numeric,
     "categorical": Categorical,
@@ -108,7 +110,10 @@ class Design:
         return Encoded(values, names, self.sources, rows.keep, self._fill(rows, values))
 
     def split(self, table: Table) -> Encoded:
-        """As :meth:`apply`, but categories of more than ``FEW_LEVELS`` levels remain codes: ``values`` is a Split."""
+        """As :meth:`apply`, but categories of more than ``FEW_LEVELS`` levels remain codes: ``values`` is a Split.
+
+        If these categories have few dummies in total, nothing remains a code.
+        """
         if not self.has_codes:
             return self.apply(table)
         frame = open_table(table)
@@ -125,12 +130,12 @@ class Design:
     @property
     def has_codes(self) -> bool:
         """Whether :meth:`split` leaves a category as codes."""
-        return any(map(_remains_code, self.coders))
+        return sum(len(coder.names) for coder in self.coders if _remains_code(coder)) > FEW_DUMMIES
 
     @property
     def stored_width(self) -> int:
         """Numbers and codes per row of :meth:`split`."""
-        return sum(1 if _remains_code(coder) else len(coder.names) for coder in self.coders)
+        return sum(1 if self.has_codes and _remains_code(coder) else len(coder.names) for coder in self.coders)
 
     def _split(self, rows: TableRows) -> tuple[Split, dict[str, int]]:
         width = sum(len(coder.names) for coder in self.coders if not _remains_code(coder))
