@@ -20,6 +20,8 @@ from setsquare.tables.split import Split, join
 FEW_LEVELS = 8
 #: Up to this many dummies of such categories, a matrix product of all dummies is faster than counting.
 FEW_DUMMIES = 100
+#: The same in values of these dummies, for tables in memory.
+FEW_VALUES = 8_000_000
 _KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
     "numeric": Numeric,
     "categorical": Categorical,
@@ -112,11 +114,11 @@ class Design:
     def split(self, table: Table) -> Encoded:
         """As :meth:`apply`, but categories of more than ``FEW_LEVELS`` levels remain codes: ``values`` is a Split.
 
-        If these categories have few dummies in total, nothing remains a code.
+        If these categories have few dummies in total, and few values, nothing remains a code.
         """
-        if not self.has_codes:
-            return self.apply(table)
         frame = open_table(table)
+        if not (self.has_codes or self._n_dummies * frame.n_rows > FEW_VALUES):
+            return self.apply(table)
         require_filled(frame)
         rows = open_rows(frame, self.columns, self.missing)
         values, pooled = self._split(rows)
@@ -129,8 +131,12 @@ class Design:
 
     @property
     def has_codes(self) -> bool:
-        """Whether :meth:`split` leaves a category as codes."""
-        return sum(len(coder.names) for coder in self.coders if _remains_code(coder)) > FEW_DUMMIES
+        """Whether :meth:`split` leaves a category as codes, whatever the number of rows."""
+        return self._n_dummies > FEW_DUMMIES
+
+    @property
+    def _n_dummies(self) -> int:
+        return sum(len(coder.names) for coder in self.coders if _remains_code(coder))
 
     @property
     def stored_width(self) -> int:
