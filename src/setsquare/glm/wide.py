@@ -29,7 +29,7 @@ class WideObjective(Objective):
         curvature = np.empty((self.rows.n_rows, k, k)) if lam is not None else np.empty((self.rows.n_rows, 0, 0))
 
         def kernel(block: Block, second: Array) -> Sums:
-            terms = self._terms(block, raw, multipliers)
+            terms = self.terms(block, raw, multipliers)
             if second.size:
                 np.multiply(block.weight[:, None, None], terms.curvature, out=second)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
@@ -41,7 +41,7 @@ class WideObjective(Objective):
         jacobian = self.to_raw.adjoint(J.reshape(-1, J.shape[-1]).T).T.reshape(J.shape)
         return Model(
             float(loss) + self._ridge(theta),
-            c.T.ravel(),
+            self._residual(c),
             spread_of(total, square),
             float(steepness),
             self.to_raw.adjoint(g).T.ravel(),
