@@ -17,23 +17,18 @@ Everything is a sum over row blocks, which use only ``Z @ dense``. The blocks of
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import lapack
 
-from setsquare._typing import Array, IntArray
+from setsquare._typing import Array, BoolArray
 from setsquare.families import RowTerms
+from setsquare.glm.left_out_systems import Seen, Shared, groups_of, solve_clusters, solve_rows
 from setsquare.glm.newton import Iterate
-from setsquare.glm.objective import Model, Objective, linear_predictor
+from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
 from setsquare.glm.sqp import SINGULAR, frame_of
 from setsquare.rows.blocks import Block, Sums
-
-#: Determinant of the small system below which the other rows do not determine the prediction of a row.
-UNDETERMINED = 1e-7
-#: Largest size of a system that is solved by elimination over all rows at once; larger ones are solved one by one.
-SMALL = 6
 
 
 class Inverse(NamedTuple):
@@ -55,7 +50,9 @@ class Inverse(NamedTuple):
 
 
 def invert(objective: Objective, model: Model) -> Inverse:
-    """Invert the KKT matrix at a point with a full Hessian."""
+    """Invert the KKT matrix at a point; a Hessian that is an operator is formed first."""
+    if not isinstance(model.H, np.ndarray):
+        model = model._replace(H=model.H.dense())
     k, r = objective.n_predictors, objective.n_basis
     frame = frame_of(model)
     N, pinv = frame.basis, frame.pinv
@@ -78,38 +75,9 @@ def _inverse_root(A: Array) -> Array:
     return np.asarray(vectors / np.sqrt(np.maximum(values, SINGULAR * np.abs(values).max() + np.finfo(float).tiny)))
 
 
-class Shared(NamedTuple):
-    """Quantities that the systems of all rows share.
-
-    Attributes
-    ----------
-    raw, multipliers : ndarray of shape (1 + q, k) and (r, k)
-    project : ndarray of shape (1 + q, k * (s + k r + k))
-        Maps the features to ``L'z``, ``F'z`` and ``u'G z``.
-    corner : ndarray of shape (k, r, k, r)
-    from_q : ndarray of shape (r, k, k + 1)
-        Maps protected values to ``u'F q`` and ``kappa'E q``.
-    uu, ut : ndarray of shape (k, k) and (k,)
-        ``u'G u`` and ``u'F kappa``.
-    kappa : ndarray of shape (k, r)
-    mean : ndarray of shape (k,)
-        Mean of the predictions.
-    """
-
-    raw: Array
-    multipliers: Array
-    project: Array
-    corner: Array
-    from_q: Array
-    uu: Array
-    ut: Array
-    kappa: Array
-    mean: Array
-
-
 def share(objective: Objective, end: Iterate, inverse: Inverse) -> Shared:
     """Compute what the systems of all rows share, in one pass over the rows."""
-    k, r, T = objective.n_predictors, objective.n_basis, np.asarray(objective.to_raw)
+    k, r, T = objective.n_predictors, objective.n_basis, objective.to_raw @ np.eye(objective.to_raw.shape[1])
     m, raw, multipliers = T.shape[1], objective.raw(end.theta), end.lam.reshape(k, -1).T
 
     def kernel(block: Block) -> Sums:
@@ -145,147 +113,33 @@ class LeftOut(NamedTuple):
         Linear predictors by the model without the row or its cluster.
     leverage : ndarray of shape (b,)
         Share of a row's own fit that rests on itself; the sum is the number of parameters in use.
-    lost : ndarray of shape (b,) of bool
+    lost : ndarray of shape (b,)
         Rows whose prediction the other rows do not determine; theirs is that of the intercept-only model.
     """
 
     eta: Array
     leverage: Array
-    lost: Array
+    lost: BoolArray
 
 
 def leave_out(objective: Objective, shared: Shared, block: Block) -> tuple[RowTerms, LeftOut]:
     """Terms of a block's rows at the fit, and their leave-one-out predictors."""
     terms = objective.terms(block, shared.raw, shared.multipliers)
     eta, Q = linear_predictor(block, shared.raw), objective.basis(block)
-    seen = _look(shared, block, Q, terms)
-    out, leverage, lost = np.empty_like(eta), np.empty(len(eta)), np.zeros(len(eta), dtype=bool)
-    for members in groups_of(block):
-        change, own, gone = _solve_groups(shared, *(part[members] for part in seen))
-        rows = members.ravel()
-        out[rows], leverage[rows] = eta[rows] + change.reshape(-1, eta.shape[1]), own.ravel()
-        lost[rows] = np.repeat(gone, members.shape[1])
+    seen, k = Seen.of(shared, block, Q, terms), eta.shape[1]
+    if block.group is None and k == 1:
+        change, leverage, lost = solve_rows(shared, seen)
+        out = eta + change
+    else:
+        out, leverage, lost = np.empty_like(eta), np.empty(len(eta)), np.zeros(len(eta), dtype=bool)
+        for members in groups_of(block):
+            found, rows = solve_clusters(shared, seen.at(members)), members.ravel()
+            out[rows], leverage[rows] = eta[rows] + found.change.reshape(-1, k), found.leverage.ravel()
+            lost[rows] = np.repeat(found.lost, members.shape[1])
     if lost.any():
         null = objective.start.theta.reshape(objective.n_predictors, -1)[:, 0]
         out[lost] = null if block.offset is None else null + block.offset[lost]
     return terms, LeftOut(out, leverage, lost)
-
-
-def groups_of(block: Block) -> list[IntArray]:
-    """Rows of the clusters of a block, (g, m) for each size m; without clusters each row is one."""
-    if block.group is None:
-        return [np.arange(len(block.weight))[:, None]]
-    starts = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
-    sizes = np.diff(starts, append=len(block.group))
-    return [starts[sizes == size][:, None] + np.arange(size) for size in np.unique(sizes)]
-
-
-class _Seen(NamedTuple):
-    """What the systems need of each row: products with the blocks of the inverse, and terms of the Lagrangian."""
-
-    P: Array
-    fz: Array
-    zu: Array
-    q: Array
-    q_left: Array
-    qu: Array
-    w: Array
-    curvature: Array
-    mean_slope: Array
-    slope: Array
-    gap: Array
-    price: Array
-
-
-def _look(shared: Shared, block: Block, Q: Array, terms: RowTerms) -> _Seen:
-    n, k, r = len(Q), shared.mean.shape[0], Q.shape[1]
-    projected = np.asarray(block.Z @ shared.project).reshape(n, k, -1)
-    s = projected.shape[2] - k * r - k
-    price = Q @ shared.multipliers
-    slope = terms.slope + np.einsum("nab,nb->na", terms.mean_slope, price)
-    return _Seen(
-        projected[:, :, :s],
-        projected[:, :, s : s + k * r].reshape(n, k, k, r),
-        projected[:, :, s + k * r :],
-        Q,
-        np.einsum("nj,ajcl->nacl", Q, shared.corner, optimize=True),
-        np.einsum("nj,jac->nac", Q, shared.from_q, optimize=True),
-        block.weight,
-        terms.curvature,
-        terms.mean_slope,
-        slope,
-        terms.mean - shared.mean,
-        price,
-    )
-
-
-def _solve_groups(
-    shared: Shared,
-    P: Array,
-    fz: Array,
-    zu: Array,
-    q: Array,
-    q_left: Array,
-    qu: Array,
-    w: Array,
-    curvature: Array,
-    mean_slope: Array,
-    slope: Array,
-    gap: Array,
-    price: Array,
-) -> tuple[Array, Array, IntArray]:
-    """Changes (g, m, k) of the linear predictors of g clusters of m rows, leverages (g, m), and which are undetermined.
-
-    The unknowns of a cluster are the changes of ``z_j'theta`` and ``q_j'lam`` for each row and predictor, and of
-    ``u'theta``; ``mean_slope`` is ``h'``, ``slope`` that of the Lagrangian, and ``gap`` the prediction minus its mean.
-    """
-    g, m, k = w.shape[0], w.shape[1], P.shape[2]
-    d, size = m * k, 2 * m * k + k
-    zz = np.einsum("gjas,glbs->gjalb", P, P, optimize=True) if m > 1 else np.einsum("gjas,gjbs->gjab", P, P)[:, :, :, None]
-    zq = np.einsum("gjacr,glr->gjalc", fz, q, optimize=True)
-    S = np.empty((g, size, size + 1))
-    S[:, :d, :d], S[:, :d, d : 2 * d] = zz.reshape(g, d, d), zq.reshape(g, d, d)
-    S[:, d : 2 * d, :d] = S[:, :d, d : 2 * d].transpose(0, 2, 1)
-    S[:, d : 2 * d, d : 2 * d] = np.einsum("gjacr,glr->gjalc", q_left, q, optimize=True).reshape(g, d, d)
-    S[:, :d, 2 * d : -1], S[:, d : 2 * d, 2 * d : -1] = zu.reshape(g, d, k), qu[..., :k].reshape(g, d, k)
-    S[:, 2 * d :, : 2 * d] = S[:, : 2 * d, 2 * d : -1].transpose(0, 2, 1)
-    S[:, 2 * d :, 2 * d : -1], S[:, 2 * d :, -1] = shared.uu, shared.ut
-    S[:, :d, -1] = np.einsum("gjacr,cr->gja", fz, shared.kappa).reshape(g, d)
-    S[:, d : 2 * d, -1] = qu[..., k].reshape(g, d)
-    total = w.sum(axis=1)
-    rest = w / (1.0 - total)[:, None]
-    bent, steep = w[..., None, None] * curvature, w[..., None, None] * mean_slope
-    C, same = np.zeros((g, size, size)), np.arange(m)
-    blocks = C[:, :d, :d].reshape(g, m, k, m, k)
-    blocks[:, same, :, same, :] = bent.transpose(1, 0, 2, 3)
-    C[:, :d, :d] = blocks.reshape(g, d, d)
-    mixed = steep[:, :, :, None, :] * rest[:, None, None, :, None]
-    mixed[:, same, :, same, :] += steep.transpose(1, 0, 2, 3)
-    C[:, :d, d : 2 * d] = mixed.reshape(g, d, d)
-    C[:, d : 2 * d, :d] = C[:, :d, d : 2 * d].transpose(0, 2, 1)
-    recentred = -(rest[:, :, None, None] * np.eye(k)).reshape(g, d, k)
-    C[:, d : 2 * d, 2 * d :], C[:, 2 * d :, d : 2 * d] = recentred, recentred.transpose(0, 2, 1)
-    toll = np.einsum("gl,gla->ga", rest, price)
-    b = np.empty((g, size + 1))
-    b[:, :d] = (w[..., None] * slope + np.einsum("gjab,gb->gja", steep, toll)).reshape(g, d)
-    weighted = w[..., None] * gap
-    b[:, d : 2 * d] = (weighted + rest[..., None] * weighted.sum(axis=1, keepdims=True)).reshape(g, d)
-    b[:, 2 * d : -1], b[:, -1] = -toll, -total
-    right = np.einsum("gij,gj->gi", S, b)
-    x, lost = solve_small(np.eye(size) - S[:, :, :-1] @ C, right)
-    own = np.einsum("gjab,gjba->gj", bent, zz[:, same, :, same, :].transpose(1, 0, 2, 3) if m > 1 else zz[:, :, :, 0])
-    return x[:, :d].reshape(g, m, k), own, lost
-
-
-def solve_small(A: Array, b: Array) -> tuple[Array, Array]:
-    """Solve g small systems ``A x = b`` of shapes (g, d, d) and (g, d); also return which are nearly singular.
-
-    The systems are close to the identity unless a row determines its own prediction, so elimination needs no pivots.
-    """
-    determinant = np.linalg.det(A)
-    lost = ~(np.abs(determinant) > UNDETERMINED)
-    A[lost] = np.eye(A.shape[1])
-    return np.linalg.solve(A, b[..., None])[..., 0], lost
 
 
 class Tallied(NamedTuple):
@@ -297,10 +151,14 @@ class Tallied(NamedTuple):
         Covariance of the leave-one-out predictions with the basis.
     total, square : ndarray of shape (k,)
         Mean and mean square of the predictions.
-    loss : float
+    loss : ndarray of shape ()
         Mean leave-one-out loss.
-    leverage, lost : float
+    leverage, lost : ndarray of shape ()
         Sum of the leverages, and number of undetermined rows.
+    moments : ndarray of shape (s, s), s = k r + r + 1
+        Second moments over units (rows or clusters) of the sums of ``w h q``, ``w q`` and ``w``.
+    columns : ndarray of shape (r, p)
+        Covariance of the basis with the protected columns.
     """
 
     c: Array
@@ -309,34 +167,78 @@ class Tallied(NamedTuple):
     loss: Array
     leverage: Array
     lost: Array
+    moments: Array
+    columns: Array
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the leave-one-out predictions."""
+        return spread_of(self.total, self.square)
+
+    @property
+    def correlation(self) -> float:
+        """Multiple correlation of the leave-one-out predictions with all protected columns; over all classes."""
+        size = float(np.linalg.norm(self.c))
+        return size / self.spread if self.spread > 0.0 else 0.0
 
 
-def tally(objective: Objective, end: Iterate) -> Tallied:
-    """Add up leave-one-out quantities at a solution, in two passes over the rows."""
-    shared = share(objective, end, invert(objective, end.model))
+def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array) -> Tallied:
+    """Add up leave-one-out quantities at a solution, in two passes over the rows; ``mean_x`` centres the columns."""
+    shared = share(objective, end, inverse)
 
     def kernel(block: Block) -> Sums:
         _, left = leave_out(objective, shared, block)
         loss, mean = objective.family.value_terms(block.y, left.eta)
-        gap = mean - objective.start.mean
-        weighted = block.weight[:, None] * gap
+        Q, w, gap = objective.basis(block), block.weight[:, None], mean - objective.start.mean
+        weighted = w * gap
+        units = np.hstack([(weighted[:, :, None] * Q[:, None, :]).reshape(len(w), -1), w * Q, w])
+        if block.group is not None:
+            units = np.add.reduceat(units, np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1)))
         return (
-            objective.basis(block).T @ weighted,
+            Q.T @ weighted,
             weighted.sum(axis=0),
             np.einsum("nk,nk->k", weighted, gap),
             np.asarray(block.weight @ loss),
             np.asarray(left.leverage.sum()),
             np.asarray(float(left.lost.sum())),
+            units.T @ units,
+            (w * Q).T @ (np.asarray(block.X) - mean_x),
         )
 
     return Tallied(*objective.rows.reduce(kernel))
 
 
-def predictors(objective: Objective, end: Iterate) -> Array:
-    """Leave-one-out linear predictors (n, k), in the order of the objective's rows."""
-    shared = share(objective, end, invert(objective, end.model))
+class RowsLeftOut(NamedTuple):
+    """Leave-one-out results of each row, in the order of the objective's rows.
 
-    def kernel(block: Block) -> Array:
-        return leave_out(objective, shared, block)[1].eta
+    Attributes
+    ----------
+    eta, mean : ndarray of shape (n, k)
+        Linear predictors and predictions by the model without the row, or without its cluster.
+    loss, leverage : ndarray of shape (n,)
+    influence : ndarray of shape (n, k, r)
+        Contribution of each row to the covariance of new rows' predictions with the basis: their mean is ``c_loo``.
+    """
 
-    return objective.rows.reduce(kernel, lambda a, b: np.concatenate([a, b]))
+    eta: Array
+    mean: Array
+    loss: Array
+    leverage: Array
+    influence: Array
+
+
+def rows_left_out(objective: Objective, end: Iterate, inverse: Inverse | None = None) -> RowsLeftOut:
+    """Leave-one-out results of rows in memory, row by row."""
+    shared = share(objective, end, inverse or invert(objective, end.model))
+
+    def kernel(block: Block) -> RowsLeftOut:
+        _, left = leave_out(objective, shared, block)
+        loss, mean = objective.family.value_terms(block.y, left.eta)
+        pull = (mean - objective.start.mean)[:, :, None] * objective.basis(block)[:, None, :]
+        return RowsLeftOut(left.eta, mean, loss, left.leverage, pull)
+
+    def join(a: RowsLeftOut, b: RowsLeftOut) -> RowsLeftOut:
+        return RowsLeftOut(*(np.concatenate(pair) for pair in zip(a, b, strict=True)))
+
+    found: RowsLeftOut = objective.rows.reduce(kernel, join)  # type: ignore[call-arg]
+    return found

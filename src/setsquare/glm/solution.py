@@ -17,6 +17,9 @@ from setsquare.glm.deferred import Deferred
 #: Limits for a valid certificate: remaining correlation, relative gradient of the Lagrangian, curvature.
 MAX_CORRELATION, MAX_KKT, MIN_CURVATURE = 1e-8, 1e-6, -1e-8
 
+#: Limit on the leave-one-out correlation of a fit that is orthogonal on new rows, in units of 1/sqrt(n): a hundredth of
+#: the sampling error.
+NEW_ROWS_TOLERANCE = 0.01
 
 #: Limit on the correlation that appears when a few rows are left out: FEW_CORRELATION or FEW_ROWS / n, whichever is
 #: larger. Of 2064 ordinary fits (six families, 40 to 5000 rows), 2 exceeded it.
@@ -37,6 +40,8 @@ class Status(StrEnum):
     FLAT = "converged on the loss; some coefficients are hardly determined by the data"
     MAX_ITER = "stopped at the largest number of iterations"
     STALLED = "no further progress was possible"
+    NO_INFORMATION = "too few rows for the features: most rows determine their own predictions"
+    NOT_REACHED = "the leave-one-out correlation could not be brought to zero"
     INFEASIBLE = "no coefficients were found that meet the constraint with this offset"
 
 

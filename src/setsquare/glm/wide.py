@@ -92,6 +92,19 @@ class HessianProduct:
         product[1:] += self.objective.l2 * raw[1:]
         return np.asarray(self.objective.to_raw.adjoint(product).T.ravel())
 
+    def dense(self) -> Array:
+        """The Hessian as a matrix (k m, k m), for leave-one-out quantities of moderately many features."""
+        k, m = self.curvature.shape[1], self.objective.to_raw.shape[1]
+        T = self.objective.to_raw @ np.eye(m)
+
+        def kernel(block: Block, curvature: Array) -> Sums:
+            A = block.Z @ T
+            return (np.stack([A.T @ (curvature[:, a, b, None] * A) for a in range(k) for b in range(k)]),)
+
+        H = self.objective.wide_rows.reduce(kernel, self.curvature)[0].reshape(k, k, m, m)
+        H[range(k), range(k)] += self.objective.l2 * (T[1:].T @ T[1:])
+        return np.asarray(H.transpose(0, 2, 1, 3).reshape(k * m, k * m))
+
     def rough(self, v: Array) -> Array:
         """Product in single precision, which is enough for a step: half the memory traffic, and no conversion."""
         raw = self.objective.raw(v)
