@@ -23,8 +23,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from setsquare._typing import Array, BoolArray
-from setsquare.families import RowTerms
-from setsquare.glm.left_out_systems import Seen, Shared, groups_of, solve_clusters, solve_rows
+from setsquare.glm.left_out_systems import Seen, Shared, Solved, groups_of, solve_clusters, solve_rows
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
 from setsquare.glm.sqp import SINGULAR, frame_of
@@ -75,8 +74,8 @@ def _inverse_root(A: Array) -> Array:
     return np.asarray(vectors / np.sqrt(np.maximum(values, SINGULAR * np.abs(values).max() + np.finfo(float).tiny)))
 
 
-def share(objective: Objective, end: Iterate, inverse: Inverse) -> Shared:
-    """Compute what the systems of all rows share, in one pass over the rows."""
+def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool = False) -> Shared:
+    """Compute what the systems of all rows share, in one pass over the rows; ``steer`` adds derivatives by a target."""
     k, r, T = objective.n_predictors, objective.n_basis, objective.to_raw @ np.eye(objective.to_raw.shape[1])
     m, raw, multipliers = T.shape[1], objective.raw(end.theta), end.lam.reshape(k, -1).T
 
@@ -88,18 +87,17 @@ def share(objective: Objective, end: Iterate, inverse: Inverse) -> Shared:
     mean, slopes = objective.rows.reduce(kernel)
     U = (T.T @ slopes).reshape(m, k, k).transpose(1, 0, 2).reshape(k * m, k)
     L, F = inverse.root.reshape(k * m, -1), inverse.cross.reshape(k * m, k * r)
-    kappa = np.zeros(k * r) if objective.target is None else objective.target
+    kappa = (np.zeros(k * r) if objective.target is None else objective.target)[:, None]
     parts = np.hstack([L, F, L @ (L.T @ U)]).reshape(k, m, -1)
-    from_q = np.hstack([F.T @ U, (inverse.corner.reshape(k * r, k * r) @ kappa)[:, None]])
     return Shared(
         raw,
         multipliers,
         np.concatenate([T @ part for part in parts], axis=1),
         inverse.corner,
-        from_q.reshape(k, r, k + 1).transpose(1, 0, 2),
+        (F.T @ U).reshape(k, r, k).transpose(1, 0, 2),
         (L.T @ U).T @ (L.T @ U),
-        U.T @ (F @ kappa),
-        kappa.reshape(k, r),
+        U.T @ F,
+        np.hstack([kappa, np.eye(k * r)]) if steer else kappa,
         mean + objective.start.mean,
     )
 
@@ -115,31 +113,41 @@ class LeftOut(NamedTuple):
         Share of a row's own fit that rests on itself; the sum is the number of parameters in use.
     lost : ndarray of shape (b,)
         Rows whose prediction the other rows do not determine; theirs is that of the intercept-only model.
+    steered : ndarray of shape (b, k, k r) or None
+        Derivatives of the linear predictors by the target of the constraint.
     """
 
     eta: Array
     leverage: Array
     lost: BoolArray
+    steered: Array | None
 
 
-def leave_out(objective: Objective, shared: Shared, block: Block) -> tuple[RowTerms, LeftOut]:
-    """Terms of a block's rows at the fit, and their leave-one-out predictors."""
+def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
+    """Leave-one-out predictors of the rows of a block."""
     terms = objective.terms(block, shared.raw, shared.multipliers)
     eta, Q = linear_predictor(block, shared.raw), objective.basis(block)
     seen, k = Seen.of(shared, block, Q, terms), eta.shape[1]
-    if block.group is None and k == 1:
-        change, leverage, lost = solve_rows(shared, seen)
-        out = eta + change
-    else:
-        out, leverage, lost = np.empty_like(eta), np.empty(len(eta)), np.zeros(len(eta), dtype=bool)
-        for members in groups_of(block):
-            found, rows = solve_clusters(shared, seen.at(members)), members.ravel()
-            out[rows], leverage[rows] = eta[rows] + found.change.reshape(-1, k), found.leverage.ravel()
-            lost[rows] = np.repeat(found.lost, members.shape[1])
+    change, leverage, lost = _solve(shared, seen, block)
+    out = eta + change[:, :, 0]
     if lost.any():
-        null = objective.start.theta.reshape(objective.n_predictors, -1)[:, 0]
+        null = objective.start.theta.reshape(k, -1)[:, 0]
         out[lost] = null if block.offset is None else null + block.offset[lost]
-    return terms, LeftOut(out, leverage, lost)
+    steered = np.where(lost[:, None, None], 0.0, seen.cross + change[:, :, 1:]) if change.shape[2] > 1 else None
+    return LeftOut(out, leverage, lost, steered)
+
+
+def _solve(shared: Shared, seen: Seen, block: Block) -> Solved:
+    k = len(shared.mean)
+    if block.group is None and k == 1:
+        return solve_rows(shared, seen)
+    n = len(block.weight)
+    found = Solved(np.empty((n, k, shared.targets.shape[1])), np.empty(n), np.zeros(n, dtype=bool))
+    for members in groups_of(block):
+        part, rows = solve_clusters(shared, seen.at(members)), members.ravel()
+        found.change[rows] = part.change.reshape(len(rows), k, -1)
+        found.leverage[rows], found.lost[rows] = part.leverage.ravel(), np.repeat(part.lost, members.shape[1])
+    return found
 
 
 class Tallied(NamedTuple):
@@ -159,6 +167,9 @@ class Tallied(NamedTuple):
         Second moments over units (rows or clusters) of the sums of ``w h q``, ``w q`` and ``w``.
     columns : ndarray of shape (r, p)
         Covariance of the basis with the protected columns.
+    steering : ndarray of shape (k r, k r)
+        Derivatives of ``c`` by the target of the constraint: about the identity where features predict the protected
+        columns well, about zero where they only seem to.
     """
 
     c: Array
@@ -169,6 +180,7 @@ class Tallied(NamedTuple):
     lost: Array
     moments: Array
     columns: Array
+    steering: Array
 
     @property
     def spread(self) -> float:
@@ -182,12 +194,12 @@ class Tallied(NamedTuple):
         return size / self.spread if self.spread > 0.0 else 0.0
 
 
-def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array) -> Tallied:
+def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *, steer: bool = False) -> Tallied:
     """Add up leave-one-out quantities at a solution, in two passes over the rows; ``mean_x`` centres the columns."""
-    shared = share(objective, end, inverse)
+    shared = share(objective, end, inverse, steer=steer)
 
     def kernel(block: Block) -> Sums:
-        _, left = leave_out(objective, shared, block)
+        left = leave_out(objective, shared, block)
         loss, mean = objective.family.value_terms(block.y, left.eta)
         Q, w, gap = objective.basis(block), block.weight[:, None], mean - objective.start.mean
         weighted = w * gap
@@ -203,9 +215,22 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array) -
             np.asarray(float(left.lost.sum())),
             units.T @ units,
             (w * Q).T @ (np.asarray(block.X) - mean_x),
+            _steering(objective, block, left),
         )
 
     return Tallied(*objective.rows.reduce(kernel))
+
+
+def _steering(objective: Objective, block: Block, left: LeftOut) -> Array:
+    """Sums of ``w q h' d eta``, with ``h'`` at the leave-one-out predictors."""
+    k, r = objective.n_predictors, objective.n_basis
+    if left.steered is None:
+        return np.zeros((0, 0))
+    slopes = objective.family.terms(block.y, left.eta, np.zeros_like(left.eta)).mean_slope
+    moved = block.weight[:, None, None] * (slopes @ left.steered)
+    return np.asarray(
+        (objective.basis(block).T @ moved.reshape(len(moved), -1)).reshape(r, k, k * r).transpose(1, 0, 2)
+    ).reshape(k * r, k * r)
 
 
 class RowsLeftOut(NamedTuple):
@@ -232,7 +257,7 @@ def rows_left_out(objective: Objective, end: Iterate, inverse: Inverse | None = 
     shared = share(objective, end, inverse or invert(objective, end.model))
 
     def kernel(block: Block) -> RowsLeftOut:
-        _, left = leave_out(objective, shared, block)
+        left = leave_out(objective, shared, block)
         loss, mean = objective.family.value_terms(block.y, left.eta)
         pull = (mean - objective.start.mean)[:, :, None] * objective.basis(block)[:, None, :]
         return RowsLeftOut(left.eta, mean, loss, left.leverage, pull)

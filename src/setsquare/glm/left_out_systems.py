@@ -28,11 +28,12 @@ class Shared(NamedTuple):
     project : ndarray of shape (1 + q, k * (s + k r + k))
         Maps the features to ``L'z``, ``F'z`` and ``u'G z``.
     corner : ndarray of shape (k, r, k, r)
-    from_q : ndarray of shape (r, k, k + 1)
-        Maps protected values to ``u'F q`` and ``kappa'E q``.
-    uu, ut : ndarray of shape (k, k) and (k,)
-        ``u'G u`` and ``u'F kappa``.
-    kappa : ndarray of shape (k, r)
+    from_q : ndarray of shape (r, k, k)
+        Maps protected values to ``u'F q``.
+    uu, uf : ndarray of shape (k, k) and (k, k r)
+        ``u'G u`` and ``u'F``.
+    targets : ndarray of shape (k r, d)
+        ``kappa``, and the directions in which it may move (none, or all).
     mean : ndarray of shape (k,)
         Mean of the predictions.
     """
@@ -43,8 +44,8 @@ class Shared(NamedTuple):
     corner: Array
     from_q: Array
     uu: Array
-    ut: Array
-    kappa: Array
+    uf: Array
+    targets: Array
     mean: Array
 
 
@@ -60,9 +61,10 @@ def groups_of(block: Block) -> list[IntArray]:
 class Seen(NamedTuple):
     """What the systems need of each of n rows: products with the blocks of the inverse, and terms of the Lagrangian.
 
-    Shapes: ``root`` (n, k, s): ``L'z``; ``cross`` (n, k, k, r): ``F'z``; ``zu`` (n, k, k); ``q`` (n, r); ``corner``
-    (n, k, k, r): ``E q``; ``qu`` (n, k, k + 1); ``w`` (n,); ``curvature`` and ``steep`` (n, k, k), the latter ``h'``;
-    ``slope`` (n, k), that of the Lagrangian; ``gap`` (n, k), predictions minus their mean; ``price`` (n, k): ``q'lam``.
+    Shapes: ``root`` (n, k, s): ``L'z``; ``zu`` (n, k, k); ``cross`` and ``corner`` (n, k, k r): ``F'z`` and ``E q``;
+    ``q`` (n, r); ``qu`` (n, k, k); ``w`` (n,); ``curvature`` and ``steep`` (n, k, k), the latter ``h'``. The last have
+    d columns, for the solution and its derivatives by the target: ``slope`` (n, k, d), that of the Lagrangian;
+    ``gap`` (n, k, d), predictions minus their mean; ``price`` (n, k, d): ``q'lam``.
     """
 
     root: Array
@@ -84,20 +86,25 @@ class Seen(NamedTuple):
         n, k, r = len(Q), shared.mean.shape[0], Q.shape[1]
         projected = np.asarray(block.Z @ shared.project).reshape(n, k, -1)
         s = projected.shape[2] - k * r - k
+        cross = projected[:, :, s : s + k * r]
+        corner = (Q @ shared.corner.transpose(1, 0, 2, 3).reshape(r, -1)).reshape(n, k, k * r)
         price = Q @ shared.multipliers
+        slope = terms.slope + np.einsum("nab,nb->na", terms.mean_slope, price)
+        parts = slope[:, :, None], (terms.mean - shared.mean)[:, :, None], price[:, :, None]
+        if shared.targets.shape[1] > 1:  # the solution moves by F and E
+            moved = terms.curvature @ cross + terms.mean_slope @ corner, terms.mean_slope @ cross - shared.uf, corner
+            parts = tuple(np.concatenate(pair, axis=2) for pair in zip(parts, moved, strict=True))  # type: ignore[assignment]
         return cls(
             projected[:, :, :s],
-            projected[:, :, s : s + k * r].reshape(n, k, k, r),
+            cross,
             projected[:, :, s + k * r :],
             Q,
-            (Q @ shared.corner.transpose(1, 0, 2, 3).reshape(r, -1)).reshape(n, k, k, r),
-            (Q @ shared.from_q.reshape(r, -1)).reshape(n, k, k + 1),
+            corner,
+            (Q @ shared.from_q.reshape(r, -1)).reshape(n, k, k),
             block.weight,
             terms.curvature,
             terms.mean_slope,
-            terms.slope + np.einsum("nab,nb->na", terms.mean_slope, price),
-            terms.mean - shared.mean,
-            price,
+            *parts,
         )
 
     def at(self, members: IntArray) -> Seen:
@@ -106,7 +113,7 @@ class Seen(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """Changes of the linear predictors, leverages, and whether the other rows determine the prediction."""
+    """Changes of the linear predictors, (..., k, d), leverages, and rows that the others do not determine."""
 
     change: Array
     leverage: Array
@@ -116,15 +123,15 @@ class Solved(NamedTuple):
 def solve_rows(shared: Shared, seen: Seen) -> Solved:
     """Leave out each of n rows with one linear predictor: systems of three equations, by Cramer's rule."""
     zz = np.einsum("nas,nas->n", seen.root, seen.root)
-    zq, qq = (np.einsum("nr,nr->n", part[:, 0, 0], seen.q) for part in (seen.cross, seen.corner))
-    zu, qu, qt, zt = seen.zu[:, 0, 0], seen.qu[:, 0, 0], seen.qu[:, 0, 1], seen.cross[:, 0, 0] @ shared.kappa[0]
-    uu, ut, w, price = shared.uu[0, 0], shared.ut[0], seen.w, seen.price[:, 0]
+    zq, qq = (np.einsum("nr,nr->n", part[:, 0], seen.q) for part in (seen.cross, seen.corner))
+    zt, qt, ut = seen.cross[:, 0] @ shared.targets, seen.corner[:, 0] @ shared.targets, shared.uf @ shared.targets
+    zu, qu, uu, w, price = seen.zu[:, 0, 0], seen.qu[:, 0, 0], shared.uu[0, 0], seen.w, seen.price[:, 0]
     rest, bent = w / (1.0 - w), w * seen.curvature[:, 0, 0]
     tied = rest * seen.steep[:, 0, 0]
-    b = w * (seen.slope[:, 0] + seen.steep[:, 0, 0] * rest * price), rest * seen.gap[:, 0], -rest * price
+    b = _tall(w) * seen.slope[:, 0] + _tall(w * tied) * price, _tall(rest) * seen.gap[:, 0], -_tall(rest) * price
     (r0, a00, a01, a02), (r1, a10, a11, a12), (r2, a20, a21, a22) = (
         (
-            left * b[0] + middle * b[1] + right * b[2] - t * w,
+            _tall(left) * b[0] + _tall(middle) * b[1] + _tall(right) * b[2] - t * _tall(w),
             diagonal[0] - left * bent - middle * tied,
             diagonal[1] - left * tied + right * rest,
             diagonal[2] + middle * rest,
@@ -132,14 +139,18 @@ def solve_rows(shared: Shared, seen: Seen) -> Solved:
         for left, middle, right, t, diagonal in (
             (zz, zq, zu, zt, (1.0, 0.0, 0.0)),
             (zq, qq, qu, qt, (0.0, 1.0, 0.0)),
-            (zu, qu, uu, ut, (0.0, 0.0, 1.0)),
+            (zu, qu, np.full_like(w, uu), ut, (0.0, 0.0, 1.0)),
         )
     )
-    minor = a11 * a22 - a12 * a21
-    determinant = a00 * minor - a01 * (a10 * a22 - a12 * a20) + a02 * (a10 * a21 - a11 * a20)
+    first, second, third = a11 * a22 - a12 * a21, a02 * a21 - a01 * a22, a01 * a12 - a02 * a11
+    determinant = a00 * first + a10 * second + a20 * third
     lost = ~(np.abs(determinant) > UNDETERMINED)
-    x = r0 * minor - a01 * (r1 * a22 - a12 * r2) + a02 * (r1 * a21 - a11 * r2)
-    return Solved((x / np.where(lost, np.inf, determinant))[:, None], zz * bent, lost)
+    x = _tall(first) * r0 + _tall(second) * r1 + _tall(third) * r2
+    return Solved((x / _tall(np.where(lost, np.inf, determinant)))[:, None], zz * bent, lost)
+
+
+def _tall(values: Array) -> Array:
+    return values[:, None]
 
 
 def solve_clusters(shared: Shared, seen: Seen) -> Solved:
@@ -148,32 +159,33 @@ def solve_clusters(shared: Shared, seen: Seen) -> Solved:
     k = seen.gap.shape[2]
     d = m * k
     S, C, b = _products(shared, seen), _coupling(seen), _right(seen)
-    A = np.eye(2 * d + k) - S[:, :, :-1] @ C
+    A = np.eye(2 * d + k) - S @ C
     lost = ~(np.abs(np.linalg.det(A)) > UNDETERMINED)
     A[lost] = np.eye(2 * d + k)
-    x = np.linalg.solve(A, S @ b[:, :, None])[:, :d, 0].reshape(g, m, k)
-    own = np.einsum("gdd->gd", S[:, :d, :d] @ C[:, :d, :d]).reshape(g, m, k).sum(axis=2)
+    moved = [(part @ shared.targets).reshape(g, d, -1) for part in (seen.cross, seen.corner)]
+    moved.append(np.broadcast_to(shared.uf @ shared.targets, (g, k, shared.targets.shape[1])))
+    right = S @ b - seen.w.sum(axis=1)[:, None, None] * np.concatenate(moved, axis=1)
+    x = np.linalg.solve(A, right)[:, :d].reshape(g, m, k, -1)
+    own = np.einsum("gde,ged->gd", S[:, :d, :d], C[:, :d, :d]).reshape(g, m, k).sum(axis=2)
     return Solved(x, own, lost)
 
 
 def _products(shared: Shared, seen: Seen) -> Array:
-    """``S`` (g, 2mk + k, 2mk + k + 1), with the products with the target in the last column."""
+    """``S`` (g, 2mk + k, 2mk + k)."""
     g, m = seen.w.shape
-    k = seen.gap.shape[2]
+    k, r = seen.gap.shape[2], seen.q.shape[2]
     d = m * k
-    S = np.empty((g, 2 * d + k, 2 * d + k + 1))
+    S = np.empty((g, 2 * d + k, 2 * d + k))
     root = seen.root.reshape(g, d, -1)
     S[:, :d, :d] = root @ root.transpose(0, 2, 1)
     S[:, :d, d : 2 * d], S[:, d : 2 * d, d : 2 * d] = (
-        np.einsum("gjacr,glr->gjalc", part, seen.q, optimize=True).reshape(g, d, d)
+        np.einsum("gjacr,glr->gjalc", part.reshape(g, m, k, k, r), seen.q, optimize=True).reshape(g, d, d)
         for part in (seen.cross, seen.corner)
     )
     S[:, d : 2 * d, :d] = S[:, :d, d : 2 * d].transpose(0, 2, 1)
-    S[:, :d, 2 * d : -1], S[:, d : 2 * d, 2 * d : -1] = seen.zu.reshape(g, d, k), seen.qu[..., :k].reshape(g, d, k)
-    S[:, 2 * d :, : 2 * d] = S[:, : 2 * d, 2 * d : -1].transpose(0, 2, 1)
-    S[:, 2 * d :, 2 * d : -1], S[:, 2 * d :, -1] = shared.uu, shared.ut
-    S[:, :d, -1] = np.einsum("gjacr,cr->gja", seen.cross, shared.kappa).reshape(g, d)
-    S[:, d : 2 * d, -1] = seen.qu[..., k].reshape(g, d)
+    S[:, :d, 2 * d :], S[:, d : 2 * d, 2 * d :] = seen.zu.reshape(g, d, k), seen.qu.reshape(g, d, k)
+    S[:, 2 * d :, : 2 * d] = S[:, : 2 * d, 2 * d :].transpose(0, 2, 1)
+    S[:, 2 * d :, 2 * d :] = shared.uu
     return S
 
 
@@ -196,12 +208,12 @@ def _coupling(seen: Seen) -> Array:
 
 
 def _right(seen: Seen) -> Array:
-    """``b`` (g, 2mk + k + 1): slopes of the Lagrangian and the constraint without the cluster."""
+    """``b`` (g, 2mk + k, d): slopes of the Lagrangian and the constraint without the cluster."""
     g, m = seen.w.shape
-    d, total = m * seen.gap.shape[2], seen.w.sum(axis=1)
-    rest, w = seen.w / (1.0 - total)[:, None], seen.w[:, :, None]
-    toll = np.einsum("gl,gla->ga", rest, seen.price)
-    slope = w * (seen.slope + np.einsum("gjab,gb->gja", seen.steep, toll))
+    d, columns = m * seen.gap.shape[2], seen.gap.shape[3]
+    rest, w = seen.w / (1.0 - seen.w.sum(axis=1, keepdims=True)), seen.w[:, :, None, None]
+    toll = np.einsum("gl,glad->gad", rest, seen.price)
+    slope = w * (seen.slope + seen.steep @ toll[:, None])
     gap = w * seen.gap
-    left = gap + rest[:, :, None] * gap.sum(axis=1, keepdims=True)
-    return np.hstack([slope.reshape(g, d), left.reshape(g, d), -toll, -total[:, None]])
+    left = gap + rest[:, :, None, None] * gap.sum(axis=1, keepdims=True)
+    return np.concatenate([slope.reshape(g, d, columns), left.reshape(g, d, columns), -toll], axis=1)

@@ -3,8 +3,9 @@
 A constraint that is exact on the training rows is fitted to the same noise as the model, so part of the correlation
 comes back on new rows, of the order of features / rows. Leave-one-out predictions show how much. The solver therefore
 aims at ``c = kappa`` on the training rows, and ``kappa`` is moved until ``c_loo``, the covariance of leave-one-out
-predictions with the protected columns, is zero. ``c_loo`` changes about one for one with ``kappa``; secant steps
-(Broyden) correct for the rest.
+predictions with the protected columns, is zero. Its derivative by ``kappa`` comes from the same small systems. Where
+the features predict the protected columns only in the training rows, ``c_loo`` does not follow ``kappa``; such
+directions keep the target zero, and ``c_loo`` there must be within sampling error.
 
 Each new target starts at the linear prediction of the old KKT matrix, followed by Newton steps with that same matrix,
 which need gradients only.
@@ -12,98 +13,165 @@ which need gradients only.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from setsquare._typing import Array
+from setsquare.errors import InputError
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.leave_one_out import Inverse, Tallied, invert, tally
+from setsquare.glm.new_rows_bound import NewRows, bound_new_rows, new_rows_limit
 from setsquare.glm.newton import Iterate, Settings, kkt_residual
 from setsquare.glm.objective import Objective
-from setsquare.glm.solution import NEW_ROWS_TOLERANCE, Status
+from setsquare.glm.preparation import Prepared
+from setsquare.glm.problem import Problem
+from setsquare.glm.solution import NEW_ROWS, TRAINING_ROWS, Status
 
-#: Maximum number of targets; 2 to 4 are typical.
-MOST_TARGETS = 15
+#: Maximum number of targets, of which 2 or 3 are typical, and the smallest share of a step.
+MOST_TARGETS, SHORTEST = 15, 0.05
+#: Derivative of the leave-one-out covariance by the target, below which a direction cannot be steered: the features
+#: seem to predict that part of the protected columns in the training rows, but not in others.
+STEERABLE = 0.25
 #: Maximum number of steps with the same KKT matrix, and the factor by which each must reduce the residual.
 MOST_CHORDS, CHORD_RATE = 12, 0.5
 #: Share of the mean leverage, and of rows whose prediction rests on themselves alone, above which nothing is learned.
 MOST_LEVERAGE, MOST_LOST = 0.8, 0.2
+#: Largest number of parameters for which the matrix-free solver forms a matrix: 200 MB.
+MOST_PARAMETERS = 5000
 
 
 class Aimed(NamedTuple):
-    """End of the search for a target.
+    """A solution for a target, and its leave-one-out covariance.
 
     Attributes
     ----------
     end : Iterate
     objective : Objective
-        With the target that was reached.
+        With the target.
+    inverse : Inverse
     tallied : Tallied
-        Leave-one-out sums at the end.
+    steerable : ndarray of shape (k r, s)
+        Directions of the constraint in which a target moves the leave-one-out covariance.
     status : Status
         That of the last solve, or why the search was given up.
     """
 
     end: Iterate
     objective: Objective
+    inverse: Inverse
     tallied: Tallied
+    steerable: Array
     status: Status
+
+    @property
+    def c(self) -> Array:
+        """Leave-one-out covariance in the steerable directions."""
+        return self.steerable.T @ self.tallied.c.T.ravel()
+
+    @property
+    def correlation(self) -> float:
+        """The same, relative to the spread of the predictions."""
+        spread = self.tallied.spread
+        return float(np.linalg.norm(self.c)) / spread if spread > 0.0 else 0.0
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all leave-one-out predictions are finite."""
+        return bool(np.isfinite(self.tallied.correlation) and np.isfinite(self.tallied.loss))
 
 
 def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, mean_x: Array, n_units: int) -> Aimed:
     """Move the target of the constraint, from the solution ``end``, until the leave-one-out covariance is zero."""
-    limit = NEW_ROWS_TOLERANCE / np.sqrt(n_units)
-    kappa = np.zeros(objective.n_constraints) if objective.target is None else objective.target
-    slope_inverse = np.eye(objective.n_constraints)
-    best: Aimed | None = None
-    step, share = np.zeros_like(kappa), 1.0
+    best = _look(objective, end, mean_x, None)
+    if not best.is_finite or _is_lost(best.tallied, n_units):
+        return best._replace(status=Status.NO_INFORMATION)
+    limit, share = new_rows_limit(n_units), 1.0
     for _ in range(MOST_TARGETS):
-        inverse = invert(objective, end.model)
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            found = tally(objective, end, inverse, mean_x)
-        now = Aimed(end, objective, found, end.status)
-        if best is None and _is_lost(found, n_units):
-            return now._replace(status=Status.NO_INFORMATION)
-        if np.isfinite(found.correlation) and np.isfinite(found.loss):
-            if found.correlation <= limit:
-                return now
-            if best is None or found.correlation < 0.9 * best.tallied.correlation:
-                c = found.c.T.ravel()
-                if best is not None:
-                    slope_inverse = _secant(slope_inverse, step, c - best.tallied.c.T.ravel())
-                best, share = now, 1.0
-            else:
-                share *= 0.5
-        elif best is None:
-            return now._replace(status=Status.NO_INFORMATION)
-        else:
-            share *= 0.25
-        assert best is not None
-        if share < 0.01:
+        if best.correlation <= limit:
+            return best
+        pushed = best.steerable.T @ best.tallied.steering @ best.steerable
+        step = best.steerable @ np.linalg.lstsq(pushed, -share * best.c, rcond=None)[0]
+        before = np.zeros(objective.n_constraints) if best.objective.target is None else best.objective.target
+        there = best.objective.aimed(before + step)
+        found = _look(there, retarget(there, best.end, best.inverse, step, run, settings), mean_x, best.steerable)
+        if found.is_finite and found.correlation < (1.0 - 0.5 * share) * best.correlation:
+            best, share = found, min(1.0, 2.0 * share)
+            continue
+        share *= 0.5
+        if share < SHORTEST:
             break
-        step = -share * (slope_inverse @ best.tallied.c.T.ravel())
-        base = kappa if best.objective.target is None else best.objective.target
-        objective = best.objective.aimed(base + step)
-        if best is not now:
-            inverse = invert(best.objective, best.end.model)
-        end = retarget(objective, best.end, inverse, step, run, settings)
-    assert best is not None
     return best._replace(status=Status.NOT_REACHED)
+
+
+def _look(objective: Objective, end: Iterate, mean_x: Array, steerable: Array | None) -> Aimed:
+    """Leave-one-out covariance at a solution; finds the steerable directions unless they are given."""
+    inverse = invert(objective, end.model)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found = tally(objective, end, inverse, mean_x, steer=True)
+    if steerable is None:
+        finite = np.isfinite(found.steering).all()
+        values, vectors = np.linalg.eigh(0.5 * (found.steering + found.steering.T) if finite else np.eye(len(found.c)))
+        steerable = vectors[:, values > STEERABLE]
+    return Aimed(end, objective, inverse, found, steerable, end.status)
+
+
+def reach_new_rows(
+    prepared: Prepared, end: Iterate, run: Run, settings: Settings, confidence: float
+) -> tuple[Objective, Iterate, NewRows]:
+    """Objective with its target, solution and leave-one-out correlation of a fit that is orthogonal on new rows."""
+    assert prepared.basis is not None
+    aimed = aim(prepared.objective, end, run, settings, prepared.basis.mean, prepared.problem.n_units)
+    found = _bound(prepared, aimed.tallied, confidence)
+    found = replace(found, steered=aimed.correlation, n_steered=aimed.steerable.shape[1])
+    return aimed.objective, aimed.end._replace(status=aimed.status), found
+
+
+def measure_new_rows(prepared: Prepared, end: Iterate, confidence: float) -> NewRows | None:
+    """Leave-one-out correlation of a fit; None if the rows do not determine it."""
+    assert prepared.basis is not None
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found = tally(prepared.objective, end, invert(prepared.objective, end.model), prepared.basis.mean)
+    known = np.isfinite(found.correlation) and np.isfinite(found.loss)
+    return _bound(prepared, found, confidence) if known and not _is_lost(found, prepared.problem.n_units) else None
+
+
+def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
+    problem = prepared.problem
+    assert prepared.basis is not None
+    names, clustered = prepared.basis.names, problem.cluster is not None
+    return bound_new_rows(
+        found, names, confidence, problem.n_units, float(found.loss), float(found.leverage), clustered
+    )
+
+
+def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence: float) -> None:
+    """Raise if orthogonality on new rows is asked for and cannot be had."""
+    if orthogonal_on not in (NEW_ROWS, TRAINING_ROWS):
+        raise InputError(f"orthogonal_on must be {NEW_ROWS!r} or {TRAINING_ROWS!r}, got {orthogonal_on!r}.")
+    if not 0.0 < confidence < 1.0:
+        raise InputError(f"confidence must be between 0 and 1, got {confidence!r}.")
+    if problem.cluster is not None and solver == "large":
+        raise InputError('Clusters cannot be left out with solver="large": use solver="sqp".')
+    if orthogonal_on == TRAINING_ROWS or not len(problem.protected_names):
+        return
+    if solver == "mdmm":
+        raise InputError(
+            'solver="mdmm" is the method of the paper, which knows training rows only: pass '
+            'orthogonal_on="training rows", or use solver="sqp".'
+        )
+    size = (1 + len(problem.feature_names)) * problem.n_predictors
+    if solver == "large" and size > MOST_PARAMETERS:
+        raise InputError(
+            f"Orthogonality on new rows needs a matrix of {size} x {size} for these features, which is too large: "
+            'reduce the features (PrincipalComponents), or pass orthogonal_on="training rows".'
+        )
 
 
 def _is_lost(found: Tallied, n_units: int) -> bool:
     """Whether most rows determine their own predictions."""
     return bool(not found.leverage <= MOST_LEVERAGE * n_units or found.lost > MOST_LOST * n_units)
-
-
-def _secant(inverse: Array, step: Array, change: Array) -> Array:
-    """Broyden's update of the inverse of a Jacobian by a step and the change that it caused."""
-    left = inverse.T @ step
-    scale = float(left @ change)
-    if abs(scale) < 0.2 * float(step @ step):  # not to be trusted
-        return inverse
-    return np.asarray(inverse + np.outer(step - inverse @ change, left) / scale)
 
 
 def retarget(

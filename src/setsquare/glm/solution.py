@@ -13,13 +13,14 @@ from setsquare.document import table
 from setsquare.document.formats import number
 from setsquare.document.text import grid
 from setsquare.glm.deferred import Deferred
+from setsquare.glm.new_rows_bound import NewRows, new_rows_limit
 
 #: Limits for a valid certificate: remaining correlation, relative gradient of the Lagrangian, curvature.
 MAX_CORRELATION, MAX_KKT, MIN_CURVATURE = 1e-8, 1e-6, -1e-8
 
-#: Limit on the leave-one-out correlation of a fit that is orthogonal on new rows, in units of 1/sqrt(n): a hundredth of
-#: the sampling error.
-NEW_ROWS_TOLERANCE = 0.01
+#: Rows on which predictions can be orthogonal.
+TRAINING_ROWS, NEW_ROWS = "training rows", "new rows"
+
 
 #: Limit on the correlation that appears when a few rows are left out: FEW_CORRELATION or FEW_ROWS / n, whichever is
 #: larger. Of 2064 ordinary fits (six families, 40 to 5000 rows), 2 exceeded it.
@@ -110,6 +111,11 @@ class Certificate:
         Largest distance of a prediction from the mean of the intercept-only model, divided by that of an outcome.
     n_rows : int
         Rows of positive weight.
+    orthogonal_on : str
+        "training rows": the correlation is zero on the training rows; "new rows": the leave-one-out correlation is
+        zero.
+    new_rows : NewRows or None
+        Leave-one-out correlation, with an upper bound for new rows; None if not measured.
     """
 
     constraint_residual: float
@@ -132,11 +138,15 @@ class Certificate:
     n_left_out: int = 0
     reach: float = 0.0
     n_rows: int = 0
+    orthogonal_on: str = TRAINING_ROWS
+    new_rows: NewRows | None = None
 
     @property
     def is_orthogonal(self) -> bool:
-        """Whether the guarantee holds: no protected column is correlated with the predictions."""
-        return self.max_correlation <= MAX_CORRELATION
+        """Whether the guarantee holds: no correlation with a protected column, on the rows that were asked for."""
+        if self.orthogonal_on == TRAINING_ROWS or not self.n_protected:
+            return self.max_correlation <= MAX_CORRELATION
+        return self.new_rows is not None and self.new_rows.is_zero
 
     @property
     def is_optimal(self) -> bool:
@@ -192,10 +202,17 @@ class Certificate:
     def table(self) -> dict[str, Any]:
         """Measured values and their required limits, as a document table."""
         limit = max(FEW_CORRELATION, FEW_ROWS / max(self.n_rows, 1))
+        asked = {TRAINING_ROWS: f"at most {MAX_CORRELATION:g}", NEW_ROWS: ""}
+        if self.orthogonal_on == NEW_ROWS and self.new_rows is not None:
+            asked = {
+                TRAINING_ROWS: "",
+                NEW_ROWS: f"at most {max(self.new_rows.noise, new_rows_limit(self.new_rows.n_units)):.1e}",
+            }
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
-            ["Orthogonal to the protected columns", _YES[self.is_orthogonal], ""],
-            ["Largest |corr| with a protected column", f"{self.max_correlation:.1e}", f"at most {MAX_CORRELATION:g}"],
+            [f"Orthogonal on {self.orthogonal_on}", _YES[self.is_orthogonal], ""],
+            ["Largest |corr| on training rows", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
+            *self._new_rows(asked[NEW_ROWS]),
             [f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"],
             ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
             ["Local optimum", _YES[self.is_optimal], ""],
@@ -220,6 +237,17 @@ class Certificate:
         ):
             rows += [[label, ", ".join(names), ""]] if names else []
         return table("Certificate", [("text", "measured", "value", "required")], rows)
+
+    def _new_rows(self, asked: str) -> list[list[str]]:
+        found = self.new_rows
+        if found is None:
+            return [["Correlation on new rows", "not measured", ""]] if self.n_protected else []
+        left = "cluster" if found.by_cluster else "row"
+        return [
+            [f"Correlation on new rows (leave one {left} out)", f"{found.correlation:.1e}", asked],
+            [f"Upper bound on new rows ({found.confidence:.0%} confidence)", f"{found.upper:.3f}", ""],
+            ["Leave-one-out loss", f"{found.loss:.6g}", ""],
+        ]
 
     def __str__(self) -> str:
         return grid([["measured", "value", "required"], *self.table()["rows"]])

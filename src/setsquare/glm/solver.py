@@ -25,11 +25,13 @@ from setsquare.glm.feasibility import feasible_points
 from setsquare.glm.freedom import check_varies
 from setsquare.glm.large import Krylov, measure_large, solve_large
 from setsquare.glm.mdmm import solve_mdmm
+from setsquare.glm.new_rows import check_new_rows, measure_new_rows, reach_new_rows
+from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.newton import Iterate, Settings
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import Certificate, Solution, Status, Step, rests_on_few
+from setsquare.glm.solution import NEW_ROWS, TRAINING_ROWS, Certificate, Solution, Status, Step, rests_on_few
 from setsquare.glm.sqp import solve_sqp
 from setsquare.glm.wide import WideObjective, prepare_wide
 from setsquare.rows.blocks import is_sparse, single_threaded_blas
@@ -47,6 +49,8 @@ def solve(
     start: tuple[Array, Array] | None = None,
     n_restarts: int = 0,
     rng: np.random.Generator | None = None,
+    orthogonal_on: str = TRAINING_ROWS,
+    confidence: float = 0.95,
 ) -> Solution:
     """Solve a :class:`Problem`.
 
@@ -69,6 +73,11 @@ def solve(
         Additional runs from random starting points; the best solution is kept. The problem is not convex.
     rng : numpy.random.Generator, optional
         Random generator for the restarts.
+    orthogonal_on : {"training rows", "new rows"}
+        Rows on which the predictions are orthogonal: exactly on the training rows (the paper), or on new rows, by a
+        target of the constraint for which the leave-one-out covariance is zero.
+    confidence : float
+        Confidence of the upper bound for new rows in the certificate.
 
     Returns
     -------
@@ -94,6 +103,7 @@ def solve(
         raise InputError(f"max_iter must be a nonnegative integer, got {max_iter!r}.")
     if not tol >= 0.0:
         raise InputError(f"tol must be a nonnegative number, got {tol!r}.")
+    check_new_rows(problem, name, orthogonal_on, confidence)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # steps that overflow are rejected
         return _solve(
             problem,
@@ -102,6 +112,8 @@ def solve(
             start,
             n_restarts,
             rng,
+            orthogonal_on,
+            confidence,
         )
 
 
@@ -112,6 +124,8 @@ def _solve(
     start: tuple[Array, Array] | None,
     n_restarts: int,
     rng: np.random.Generator | None,
+    orthogonal_on: str,
+    confidence: float,
 ) -> Solution:
     prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
@@ -130,8 +144,15 @@ def _solve(
     best = ends[0] if len(ends) == 1 else min(ends, key=lambda found: _rank(prepared, found.end))
     n_free = len(prepared.mean) - len(prepared.aliased)
     check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcomes.spread)
-    prepared = replace(prepared, objective=best.objective)
-    return certify(prepared, best.end, name, measured(prepared, best.end))
+    prepared, end = replace(prepared, objective=best.objective), best.end
+    wanted = orthogonal_on if prepared.basis is not None and name != "mdmm" else TRAINING_ROWS
+    found: NewRows | None = None
+    if wanted == NEW_ROWS and (_is_plain(prepared, end, settings) or is_met(prepared, end, associate(prepared, end))):
+        objective, end, found = reach_new_rows(prepared, end, run, settings, confidence)
+        prepared = replace(prepared, objective=objective)
+    elif name == "sqp" and prepared.basis is not None:
+        found = measure_new_rows(prepared, end, confidence)
+    return certify(prepared, end, name, measured(prepared, end), found, wanted)
 
 
 def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, Callable[[Prepared, Iterate], Measured]]:
@@ -219,7 +240,7 @@ def choose(problem: Problem) -> str:
     >>> choose(Problem(np.eye(1000, 20), y)), choose(Problem(np.eye(1000, 900), y))
     ('sqp', 'large')
     """
-    if problem.rows.in_memory() is None:
+    if problem.rows.in_memory() is None or problem.cluster is not None:
         return "sqp"
     (n, q), k = problem.features.shape, problem.n_predictors
     pairs = k * (k + 1) / 2

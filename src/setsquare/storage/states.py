@@ -20,6 +20,8 @@ from setsquare.estimators import (
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
+from setsquare.glm.new_rows_bound import NewRows
+from setsquare.glm.solution import TRAINING_ROWS
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
 from setsquare.tables import Design, Formula
@@ -63,6 +65,8 @@ def read_state(state: State) -> Any:
             attributes[f"{name}_"] = _CODERS[name][1](state[name]) if name in _CODERS else state[name]
     attributes |= _derived(kind, attributes)
     parameters = dict(state["parameters"])
+    if "solution" in state:  # written before predictions could be orthogonal on new rows
+        parameters.setdefault("orthogonal_on", TRAINING_ROWS)
     if isinstance(parameters.get("family"), dict):
         parameters["family"] = families.family(**parameters["family"])
     if "estimator_" in attributes:
@@ -116,7 +120,10 @@ def _write_solution(solution: Solution) -> State:
 
 
 def _read_solution(state: State) -> Solution:
-    parts = {"status": Status(state["status"]), "certificate": Certificate.of_state(_tuples(state["certificate"]))}
+    certificate = _tuples(state["certificate"])
+    if certificate.get("new_rows") is not None:
+        certificate["new_rows"] = NewRows(**certificate["new_rows"])
+    parts = {"status": Status(state["status"]), "certificate": Certificate.of_state(certificate)}
     return Solution(**state | parts, trace=())
 
 
