@@ -38,6 +38,9 @@ STEERABLE = 0.25
 MOST_CHORDS, CHORD_RATE = 12, 0.5
 #: Share of the mean leverage, and of rows whose prediction rests on themselves alone, above which nothing is learned.
 MOST_LEVERAGE, MOST_LOST = 0.8, 0.2
+#: Mean slope of the activation, relative to that at the mean outcome, below which the outcome is separated: predictions
+#: are at the edge of their range, and one Newton step says nothing about a fit to other rows.
+SATURATED = 0.05
 #: Largest number of parameters for which the matrix-free solver forms a matrix: 200 MB.
 MOST_PARAMETERS = 5000
 
@@ -85,7 +88,7 @@ class Aimed(NamedTuple):
 def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, mean_x: Array, n_units: int) -> Aimed:
     """Move the target of the constraint, from the solution ``end``, until the leave-one-out covariance is zero."""
     best = _look(objective, end, mean_x, None)
-    if not best.is_finite or _is_lost(best.tallied, n_units):
+    if not best.is_finite or _is_lost(objective, end, best.tallied, n_units):
         return best._replace(status=Status.NO_INFORMATION)
     limit, share = new_rows_limit(n_units), 1.0
     for _ in range(MOST_TARGETS):
@@ -124,7 +127,8 @@ def reach_new_rows(
     assert prepared.basis is not None
     aimed = aim(prepared.objective, end, run, settings, prepared.basis.mean, prepared.problem.n_units)
     found = _bound(prepared, aimed.tallied, confidence)
-    found = replace(found, steered=aimed.correlation, n_steered=aimed.steerable.shape[1])
+    failed = aimed.status in (Status.NO_INFORMATION, Status.NOT_REACHED)
+    found = replace(found, steered=None if failed else aimed.correlation, n_steered=aimed.steerable.shape[1])
     return aimed.objective, aimed.end._replace(status=aimed.status), found
 
 
@@ -134,7 +138,11 @@ def measure_new_rows(prepared: Prepared, end: Iterate, confidence: float) -> New
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         found = tally(prepared.objective, end, invert(prepared.objective, end.model), prepared.basis.mean)
     known = np.isfinite(found.correlation) and np.isfinite(found.loss)
-    return _bound(prepared, found, confidence) if known and not _is_lost(found, prepared.problem.n_units) else None
+    return (
+        _bound(prepared, found, confidence)
+        if known and not _is_lost(prepared.objective, end, found, prepared.problem.n_units)
+        else None
+    )
 
 
 def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
@@ -169,9 +177,12 @@ def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence
         )
 
 
-def _is_lost(found: Tallied, n_units: int) -> bool:
-    """Whether most rows determine their own predictions."""
-    return bool(not found.leverage <= MOST_LEVERAGE * n_units or found.lost > MOST_LOST * n_units)
+def _is_lost(objective: Objective, end: Iterate, found: Tallied, n_units: int) -> bool:
+    """Whether most rows determine their own predictions, or the outcome is separated."""
+    free = not getattr(objective, "l2", 0.0) and not objective.penalty.any()
+    used = objective.n_parameters - objective.n_constraints if free else float(found.leverage)
+    saturated = end.model.steepness < SATURATED * objective.start.steepness
+    return bool(not used <= MOST_LEVERAGE * n_units or found.lost > MOST_LOST * n_units or saturated)
 
 
 def retarget(

@@ -152,8 +152,8 @@ def _small_sample(n_units: int, r: int, confidence: float) -> float:
     """Factor of the covariance for few units: degrees of freedom, and quantiles of t instead of the normal."""
     free = max(n_units - r - 1, 1)
     tail = 0.5 * (1.0 + confidence)
-    wider: float = special.stdtrit(free, tail) / special.ndtri(tail)
-    return n_units / free * wider**2
+    wider = float(special.stdtrit(free, tail) / special.ndtri(tail))
+    return n_units / free * wider * wider
 
 
 def length_quantile(b: Array, V: Array, confidence: float) -> float:
@@ -182,4 +182,4 @@ def length_quantile(b: Array, V: Array, confidence: float) -> float:
     if shift > NORMAL or df > NORMAL:
         return unit * (c1 + float(special.ndtri(confidence)) * math.sqrt(2.0 * c2))
     quantile = float(special.chndtrix(confidence, df, shift))
-    return unit * ((quantile - df - shift) / (math.sqrt(2.0) * a) * math.sqrt(2.0 * c2) + c1)
+    return float(unit * ((quantile - df - shift) / (math.sqrt(2.0) * a) * math.sqrt(2.0 * c2) + c1))

@@ -137,6 +137,13 @@ class Problem:
         _check_summary(problem)
         return problem
 
+    def with_l2(self, l2: float) -> Problem:
+        """Return the same problem with another ridge penalty."""
+        check_l2(l2)
+        problem = object.__new__(type(self))
+        _set(problem, {each.name: getattr(self, each.name) for each in fields(self)} | {"l2": l2})
+        return problem
+
     @property
     def n_rows(self) -> int:
         """Number of rows of positive weight."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -104,29 +105,48 @@ def solve(
     if not tol >= 0.0:
         raise InputError(f"tol must be a nonnegative number, got {tol!r}.")
     check_new_rows(problem, name, orthogonal_on, confidence)
+    settings = Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # steps that overflow are rejected
-        return _solve(
-            problem,
-            name,
-            Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter),
-            start,
-            n_restarts,
-            rng,
-            orthogonal_on,
-            confidence,
+        found = fit_rows(
+            problem, name, settings, start, n_restarts, rng, orthogonal_on=orthogonal_on, confidence=confidence
         )
+        end, wanted = found.end, found.orthogonal_on
+        return certify(found.prepared, end, name, found.measured(found.prepared, end), found.new_rows, wanted)
 
 
-def _solve(
+class Fitted(NamedTuple):
+    """A fit before its certificate.
+
+    Attributes
+    ----------
+    prepared : Prepared
+        With the objective that was minimised.
+    end : Iterate
+    new_rows : NewRows or None
+    measured : callable
+        Measures what the certificate needs of the final iterate.
+    orthogonal_on : str
+    """
+
+    prepared: Prepared
+    end: Iterate
+    new_rows: NewRows | None
+    measured: Callable[[Prepared, Iterate], Measured]
+    orthogonal_on: str
+
+
+def fit_rows(
     problem: Problem,
     name: str,
     settings: Settings,
-    start: tuple[Array, Array] | None,
-    n_restarts: int,
-    rng: np.random.Generator | None,
-    orthogonal_on: str,
-    confidence: float,
-) -> Solution:
+    start: tuple[Array, Array] | None = None,
+    n_restarts: int = 0,
+    rng: np.random.Generator | None = None,
+    *,
+    orthogonal_on: str = TRAINING_ROWS,
+    confidence: float = 0.95,
+) -> Fitted:
+    """Fit with a given solver, and make the fit orthogonal on the rows that are asked for."""
     prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
     run, measured = _runner(objective, name, settings)
@@ -148,11 +168,11 @@ def _solve(
     wanted = orthogonal_on if prepared.basis is not None and name != "mdmm" else TRAINING_ROWS
     found: NewRows | None = None
     if wanted == NEW_ROWS and (_is_plain(prepared, end, settings) or is_met(prepared, end, associate(prepared, end))):
-        objective, end, found = reach_new_rows(prepared, end, run, settings, confidence)
-        prepared = replace(prepared, objective=objective)
+        aimed, end, found = reach_new_rows(prepared, end, run, settings, confidence)
+        prepared = replace(prepared, objective=aimed)
     elif name == "sqp" and prepared.basis is not None:
         found = measure_new_rows(prepared, end, confidence)
-    return certify(prepared, end, name, measured(prepared, end), found, wanted)
+    return Fitted(prepared, end, found, measured, wanted)
 
 
 def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, Callable[[Prepared, Iterate], Measured]]:

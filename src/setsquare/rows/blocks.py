@@ -184,7 +184,8 @@ class ArrayRows(_Held):
         return tuple(self._block(slice(start, stop)) for start, stop in pairwise(edges))
 
     def _block(self, rows: slice) -> Block:
-        offset, X, group = (None if part is None else part[rows] for part in (self.offset, self.X, self.group))
+        offset, X = (None if part is None else part[rows] for part in (self.offset, self.X))
+        group = None if self.group is None else self.group[rows]
         return Block(view_rows(self.Z, rows), self.y[rows], self.Q[rows], self.weight[rows], offset, X, group)
 
     def keep(self) -> ArrayRows:
