@@ -23,7 +23,17 @@ import numpy as np
 from scipy.linalg import lapack
 
 from setsquare._typing import Array, BoolArray
-from setsquare.glm.left_out_systems import Seen, Shared, Solved, groups_of, solve_clusters, solve_rows
+from setsquare.families.activations import IDENTITY
+from setsquare.glm.left_out_systems import (
+    Seen,
+    Shared,
+    Solved,
+    apply_rows,
+    groups_of,
+    solve_clusters,
+    solve_rows,
+    steer_rows,
+)
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
 from setsquare.glm.sqp import SINGULAR, frame_of
@@ -82,9 +92,9 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
     def kernel(block: Block) -> Sums:
         terms, w = objective.terms(block, raw, multipliers), block.weight
         slopes = (w[:, None, None] * terms.mean_slope).reshape(len(w), -1)
-        return w @ (terms.mean - objective.start.mean), block.Z.T @ slopes
+        return w @ (terms.mean - objective.start.mean), block.Z.T @ slopes, Ends.of(linear_predictor(block, raw), w)
 
-    mean, slopes = objective.rows.reduce(kernel)
+    mean, slopes, ends = objective.rows.reduce(kernel)
     U = (T.T @ slopes).reshape(m, k, k).transpose(1, 0, 2).reshape(k * m, k)
     L, F = inverse.root.reshape(k * m, -1), inverse.cross.reshape(k * m, k * r)
     kappa = (np.zeros(k * r) if objective.target is None else objective.target)[:, None]
@@ -99,7 +109,40 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
         U.T @ F,
         np.hstack([kappa, np.eye(k * r)]) if steer else kappa,
         mean + objective.start.mean,
+        *_caps(objective, ends[0]),
     )
+
+
+class Ends(NamedTuple):
+    """Smallest and largest linear predictors, and their weighted sums and squares; can be added. All are (k,)."""
+
+    low: Array
+    high: Array
+    total: Array
+    square: Array
+
+    @classmethod
+    def of(cls, eta: Array, w: Array) -> Array:
+        """Wrap in an array, so that sums over blocks add it up."""
+        wrapped = np.empty(1, dtype=object)
+        wrapped[0] = cls(eta.min(axis=0), eta.max(axis=0), w @ eta, w @ np.square(eta))
+        return wrapped
+
+    def __add__(self, other: Ends) -> Ends:  # type: ignore[override]
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return Ends(low, high, self.total + other.total, self.square + other.square)
+
+
+def _caps(objective: Objective, ends: Ends) -> tuple[Array, Array]:
+    """Range of leave-one-out linear predictors: that of the fit, and one standard deviation more.
+
+    Beyond it a Newton step says little, and with a log link a single row would decide everything. Where the predictor
+    is the mean the step is exact, and needs no cap.
+    """
+    if objective.family.activation is IDENTITY:
+        return np.full_like(ends.low, -np.inf), np.full_like(ends.high, np.inf)
+    spread = np.sqrt(np.maximum(ends.square - ends.total**2, 0.0))
+    return ends.low - spread, np.minimum(ends.high + spread, 0.5 * (ends.high + objective.edge))
 
 
 class LeftOut(NamedTuple):
@@ -112,7 +155,7 @@ class LeftOut(NamedTuple):
     leverage : ndarray of shape (b,)
         Share of a row's own fit that rests on itself; the sum is the number of parameters in use.
     lost : ndarray of shape (b,)
-        Rows whose prediction the other rows do not determine; theirs is that of the intercept-only model.
+        Rows whose prediction the other rows hardly determine: that of the intercept-only model, or at a cap.
     steered : ndarray of shape (b, k, k r) or None
         Derivatives of the linear predictors by the target of the constraint.
     """
@@ -127,21 +170,25 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave-one-out predictors of the rows of a block."""
     terms = objective.terms(block, shared.raw, shared.multipliers)
     eta, Q = linear_predictor(block, shared.raw), objective.basis(block)
-    seen, k = Seen.of(shared, block, Q, terms), eta.shape[1]
-    change, leverage, lost = _solve(shared, seen, block)
+    k, steer = eta.shape[1], shared.targets.shape[1] > 1
+    single = block.group is None and k == 1
+    seen = Seen.of(shared, block, Q, terms, steer=steer and not single)
+    change, leverage, lost = solve_rows(shared, seen) if single else _solve(shared, seen, block)
     out = eta + change[:, :, 0]
     if lost.any():
         null = objective.start.theta.reshape(k, -1)[:, 0]
         out[lost] = null if block.offset is None else null + block.offset[lost]
-    steered = np.where(lost[:, None, None], 0.0, seen.cross + change[:, :, 1:]) if change.shape[2] > 1 else None
-    return LeftOut(out, leverage, lost, steered)
+    capped = np.clip(out, shared.low, shared.high)
+    lost |= (capped != out).any(axis=1)
+    steered = None
+    if steer:
+        steered = steer_rows(seen, leverage) if single else seen.cross + change[:, :, 1:]
+        steered[lost] = 0.0
+    return LeftOut(capped, leverage, lost, steered)
 
 
 def _solve(shared: Shared, seen: Seen, block: Block) -> Solved:
-    k = len(shared.mean)
-    if block.group is None and k == 1:
-        return solve_rows(shared, seen)
-    n = len(block.weight)
+    k, n = len(shared.mean), len(block.weight)
     found = Solved(np.empty((n, k, shared.targets.shape[1])), np.empty(n), np.zeros(n, dtype=bool))
     for members in groups_of(block):
         part, rows = solve_clusters(shared, seen.at(members)), members.ravel()
@@ -227,7 +274,7 @@ def _steering(objective: Objective, block: Block, left: LeftOut) -> Array:
     if left.steered is None:
         return np.zeros((0, 0))
     slopes = objective.family.terms(block.y, left.eta, np.zeros_like(left.eta)).mean_slope
-    moved = block.weight[:, None, None] * (slopes @ left.steered)
+    moved = apply_rows(block.weight[:, None, None] * slopes, left.steered)
     return np.asarray(
         (objective.basis(block).T @ moved.reshape(len(moved), -1)).reshape(r, k, k * r).transpose(1, 0, 2)
     ).reshape(k * r, k * r)

@@ -7,8 +7,7 @@ predictions with the protected columns, is zero. Its derivative by ``kappa`` com
 the features predict the protected columns only in the training rows, ``c_loo`` does not follow ``kappa``; such
 directions keep the target zero, and ``c_loo`` there must be within sampling error.
 
-Each new target starts at the linear prediction of the old KKT matrix, followed by Newton steps with that same matrix,
-which need gradients only.
+Each new target starts at the linear prediction of the old KKT matrix, followed by one to three Newton steps.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.leave_one_out import Inverse, Tallied, invert, tally
-from setsquare.glm.new_rows_bound import NewRows, bound_new_rows, new_rows_limit
+from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit
 from setsquare.glm.newton import Iterate, Settings, kkt_residual
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared
@@ -34,8 +33,9 @@ MOST_TARGETS, SHORTEST = 15, 0.05
 #: Derivative of the leave-one-out covariance by the target, below which a direction cannot be steered: the features
 #: seem to predict that part of the protected columns in the training rows, but not in others.
 STEERABLE = 0.25
-#: Maximum number of steps with the same KKT matrix, and the factor by which each must reduce the residual.
-MOST_CHORDS, CHORD_RATE = 12, 0.5
+#: Maximum number of Newton steps to a new target, and the factor by which each must reduce the residual; otherwise the
+#: solver runs.
+MOST_STEPS, STEP_RATE = 6, 0.5
 #: Share of the mean leverage, and of rows whose prediction rests on themselves alone, above which nothing is learned.
 MOST_LEVERAGE, MOST_LOST = 0.8, 0.2
 #: Mean slope of the activation, relative to that at the mean outcome, below which the outcome is separated: predictions
@@ -55,6 +55,8 @@ class Aimed(NamedTuple):
         With the target.
     inverse : Inverse
     tallied : Tallied
+    steering : ndarray of shape (k r, k r)
+        Derivatives of the leave-one-out covariance by the target.
     steerable : ndarray of shape (k r, s)
         Directions of the constraint in which a target moves the leave-one-out covariance.
     status : Status
@@ -65,6 +67,7 @@ class Aimed(NamedTuple):
     objective: Objective
     inverse: Inverse
     tallied: Tallied
+    steering: Array
     steerable: Array
     status: Status
 
@@ -92,32 +95,47 @@ def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, mean_x
         return best._replace(status=Status.NO_INFORMATION)
     limit, share = new_rows_limit(n_units), 1.0
     for _ in range(MOST_TARGETS):
-        if best.correlation <= limit:
+        if best.correlation <= (limit if best.objective.target is None else CLOSE * limit):
             return best
-        pushed = best.steerable.T @ best.tallied.steering @ best.steerable
-        step = best.steerable @ np.linalg.lstsq(pushed, -share * best.c, rcond=None)[0]
+        step = _step(best, share)
         before = np.zeros(objective.n_constraints) if best.objective.target is None else best.objective.target
         there = best.objective.aimed(before + step)
-        found = _look(there, retarget(there, best.end, best.inverse, step, run, settings), mean_x, best.steerable)
-        if found.is_finite and found.correlation < (1.0 - 0.5 * share) * best.correlation:
-            best, share = found, min(1.0, 2.0 * share)
+        found = _look(there, retarget(there, best.end, best.inverse, step, run, settings), mean_x, best)
+        steering = _secant(best.steering, step, found.tallied.c.T.ravel() - best.tallied.c.T.ravel())
+        if found.is_finite and found.correlation < 0.9 * best.correlation:
+            best, share = found._replace(steering=steering), min(1.0, 2.0 * share)
             continue
-        share *= 0.5
+        best, share = best._replace(steering=steering), 0.5 * share
         if share < SHORTEST:
             break
-    return best._replace(status=Status.NOT_REACHED)
+    close = best.correlation <= CLOSE * limit
+    return best if close else best._replace(status=Status.NOT_REACHED)
 
 
-def _look(objective: Objective, end: Iterate, mean_x: Array, steerable: Array | None) -> Aimed:
-    """Leave-one-out covariance at a solution; finds the steerable directions unless they are given."""
+def _step(best: Aimed, share: float) -> Array:
+    """Newton step of the target in the steerable directions, in which its derivative is kept from vanishing."""
+    pushed = best.steerable.T @ best.steering @ best.steerable
+    U, s, Vt = np.linalg.svd(pushed)
+    return np.asarray(-share * best.steerable @ (Vt.T @ ((U.T @ best.c) / np.maximum(s, STEERABLE))))
+
+
+def _secant(steering: Array, step: Array, change: Array) -> Array:
+    """Broyden's update of the derivatives by a step and the change that it caused."""
+    if not np.isfinite(change).all():
+        return steering
+    return np.asarray(steering + np.outer(change - steering @ step, step) / float(step @ step))
+
+
+def _look(objective: Objective, end: Iterate, mean_x: Array, before: Aimed | None) -> Aimed:
+    """Leave-one-out covariance at a solution; derivatives by the target are those of the first solution."""
     inverse = invert(objective, end.model)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = tally(objective, end, inverse, mean_x, steer=True)
-    if steerable is None:
-        finite = np.isfinite(found.steering).all()
-        values, vectors = np.linalg.eigh(0.5 * (found.steering + found.steering.T) if finite else np.eye(len(found.c)))
-        steerable = vectors[:, values > STEERABLE]
-    return Aimed(end, objective, inverse, found, steerable, end.status)
+        found = tally(objective, end, inverse, mean_x, steer=before is None)
+    if before is not None:
+        return Aimed(end, objective, inverse, found, before.steering, before.steerable, end.status)
+    B = found.steering if np.isfinite(found.steering).all() else np.zeros_like(found.steering)
+    values, vectors = np.linalg.eigh(0.5 * (B + B.T))
+    return Aimed(end, objective, inverse, found, B, vectors[:, values > STEERABLE], end.status)
 
 
 def reach_new_rows(
@@ -188,25 +206,28 @@ def _is_lost(objective: Objective, end: Iterate, found: Tallied, n_units: int) -
 def retarget(
     objective: Objective, end: Iterate, inverse: Inverse, change: Array, run: Run, settings: Settings
 ) -> Iterate:
-    """Solve again for a target that moved by ``change``, from the solution and KKT matrix of the old one."""
+    """Solve again for a target that moved by ``change``: Newton steps from the prediction of the old KKT matrix."""
     m, r = objective.n_parameters, objective.n_constraints
-    L, F, E = inverse.root.reshape(m, -1), inverse.cross.reshape(m, r), inverse.corner.reshape(r, r)
-    theta, lam, before = end.theta + F @ change, end.lam + E @ change, np.inf
-    for _ in range(MOST_CHORDS):
-        model = objective.model(theta, None)
+    theta, lam, before = end.theta + inverse.cross.reshape(m, r) @ change, end.lam, np.inf
+    lam = lam + inverse.corner.reshape(r, r) @ change
+    safe = end.theta
+    for _ in range(MOST_STEPS):
+        model = objective.model(theta, lam)
         if not np.isfinite(model.loss):
             break
         kkt, gap = kkt_residual(objective, model, lam), float(np.abs(model.c).max(initial=0.0))
-        if kkt <= settings.kkt and gap <= max(settings.correlation, 0.1 * settings.kkt) * model.spread:
-            full = objective.model(theta, lam)
-            return Iterate(theta, lam, full, end.status, end.trace)
-        residual = model.g + model.J.T @ lam
         size = max(kkt, gap / max(model.spread, np.finfo(float).tiny))
-        if not size <= CHORD_RATE * before:
+        if not size <= STEP_RATE * before:
             break
+        safe = theta
+        inverse = invert(objective, model)
+        L, F, E = inverse.root.reshape(m, -1), inverse.cross.reshape(m, r), inverse.corner.reshape(r, r)
+        residual = model.g + model.J.T @ lam
+        still = 0.5 * float(np.sum((L.T @ residual) ** 2)) <= settings.loss * abs(model.loss)
+        settled = kkt <= 10.0 * settings.kkt or (end.status is Status.FLAT and still and kkt <= 100.0 * settings.kkt)
+        if settled and gap <= settings.kkt * model.spread:
+            return Iterate(theta, lam, model, end.status, end.trace)
         before = size
         theta = theta - L @ (L.T @ residual) - F @ model.c
         lam = lam - F.T @ residual - E @ model.c
-    start = end.theta + F @ change
-    safe = np.isfinite(objective.values(start).loss)
-    return run(objective, start if safe else end.theta, settings)
+    return run(objective, safe, settings)

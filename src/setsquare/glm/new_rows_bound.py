@@ -17,9 +17,11 @@ from scipy import special
 
 from setsquare._typing import Array
 
-#: Limit on the leave-one-out correlation of a fit that is orthogonal on new rows, in units of 1/sqrt(n): a hundredth of
+#: Limit on the leave-one-out correlation of a fit that is orthogonal on new rows, in units of 1/sqrt(n): a tenth of
 #: the sampling error.
-NEW_ROWS_TOLERANCE = 0.01
+NEW_ROWS_TOLERANCE = 0.1
+#: Multiple of that limit up to which a target is accepted; one more target would cost a third of a fit.
+CLOSE = 3.0
 #: Noncentrality from which a chi-square distribution is taken as normal.
 NORMAL = 1e3
 
@@ -105,9 +107,14 @@ class NewRows:
 
     @property
     def is_zero(self) -> bool:
-        """Whether the leave-one-out correlation is zero, up to a hundredth of its sampling error."""
-        limit = new_rows_limit(self.n_units)
-        return self.steered is not None and self.steered <= limit and self.correlation <= max(limit, self.noise)
+        """Whether the leave-one-out correlation is zero, up to a third of its sampling error."""
+        near = CLOSE * new_rows_limit(self.n_units)
+        return self.steered is not None and self.steered <= near and self.correlation <= self.limit
+
+    @property
+    def limit(self) -> float:
+        """Largest leave-one-out correlation that counts as zero."""
+        return max(CLOSE * new_rows_limit(self.n_units), self.noise)
 
     def rows_for(self, limit: float) -> int | None:
         """Number of rows (or clusters) like these for which the bound would be about ``limit``; None if unknown.

@@ -13,7 +13,7 @@ from setsquare.document import table
 from setsquare.document.formats import number
 from setsquare.document.text import grid
 from setsquare.glm.deferred import Deferred
-from setsquare.glm.new_rows_bound import NewRows, new_rows_limit
+from setsquare.glm.new_rows_bound import NewRows
 
 #: Limits for a valid certificate: remaining correlation, relative gradient of the Lagrangian, curvature.
 MAX_CORRELATION, MAX_KKT, MIN_CURVATURE = 1e-8, 1e-6, -1e-8
@@ -206,7 +206,7 @@ class Certificate:
         if self.orthogonal_on == NEW_ROWS and self.new_rows is not None:
             asked = {
                 TRAINING_ROWS: "",
-                NEW_ROWS: f"at most {max(self.new_rows.noise, new_rows_limit(self.new_rows.n_units)):.1e}",
+                NEW_ROWS: f"at most {self.new_rows.limit:.1e}",
             }
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
