@@ -49,7 +49,7 @@ def simulate(rng: np.random.Generator, n: int, q: int, family: str, kind: str) -
     if kind == "correlated":
         Z = Z @ np.linalg.cholesky(0.7 ** np.abs(np.subtract.outer(np.arange(q), np.arange(q)))).T
     Z[:, :5] += 0.8 * x[:, None]
-    eta = 0.5 * Z[:, :5].sum(axis=1) - 1.0
+    eta = 0.4 * Z[:, :10].sum(axis=1) - 1.0  # half of the signal is independent of the protected column
     if cluster is not None:
         eta = eta + rng.normal(size=units)[cluster]
     if family == "binomial":
@@ -59,7 +59,7 @@ def simulate(rng: np.random.Generator, n: int, q: int, family: str, kind: str) -
     elif family == "gamma":
         y = rng.gamma(2.0, np.exp(0.5 * eta) / 2.0)
     else:
-        scores = np.column_stack([np.zeros(n), eta, 0.5 * Z[:, 5] - 0.5 * eta])
+        scores = np.column_stack([np.zeros(n), eta, 0.5 * Z[:, 10] - 0.5 * eta])
         y = np.argmax(scores + rng.gumbel(size=(n, 3)), axis=1).astype(float)
     return Z, y, x[:, None], cluster
 
@@ -148,7 +148,7 @@ def population_cell(name: str, n: int, draws: int, ridge: str = "0") -> dict[str
     """Correlation, loss and area on the population, and coverage of the bound."""
     Z, y, X, family = population(name)
     out: dict[str, dict[str, list[float]]] = {t: {"corr": [], "loss": [], "auc": [], "upper": []} for t in TARGETS}
-    broken, refused = {t: 0 for t in TARGETS}, {t: 0 for t in TARGETS}
+    broken, refused = dict.fromkeys(TARGETS, 0), dict.fromkeys(TARGETS, 0)
     activation = sq.families.activation(family)
     for seed in range(draws):
         rows = draw_sample(np.random.default_rng([seed, n]), y, X, n)
@@ -249,10 +249,10 @@ def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dic
     for name in SETS:
         yield "cost", cost_cell, {"name": name}
     for name in SETS:
-        for n, count in ((500, 100), (1000, 100), (2000, 100), (5000, 40)):
+        for n, count in ((500, 100), (1000, 100), (2000, 50), (5000, 20)):
             yield "population", population_cell, {"name": name, "n": n, "draws": 5 if quick else count}
     for name, n in (("adult", 1000), ("bank", 1000)):
-        for ridge, count in (("0", 500), ("auto", 150)):
+        for ridge, count in (("0", 500), ("auto", 100)):
             for delta in (0.05, 0.1):
                 arguments = {"name": name, "n": n, "delta": delta, "draws": 5 if quick else count, "ridge": ridge}
                 yield "promise", promise_cell, arguments

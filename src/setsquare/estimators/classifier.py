@@ -22,9 +22,8 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
 
     ``min loss(gamma)  subject to  Xc' h(Z gamma) = 0`` (Corollary 1 of the paper, with the vector constraint): every
     generalised linear model that regresses the probabilities on the protected columns finds nothing. By default this
-    is asked of leave-one-out predictions, so that it holds for new rows up to sampling error; with
-    ``orthogonal_on="training rows"`` it holds exactly for the rows of the fit. Prediction does not need the protected
-    columns. If the constraint cannot be met, ``fit`` raises ``NotOrthogonalError`` (with
+    holds exactly for the rows of the fit; with ``orthogonal_on="new rows"`` it is asked of leave-one-out predictions, so
+    that it holds for new rows up to sampling error. Prediction does not need the protected columns. If the constraint cannot be met, ``fit`` raises ``NotOrthogonalError`` (with
     ``solver="mdmm"``, which never meets it exactly, it warns). There must be more features than protected columns.
 
     Parameters
@@ -37,10 +36,11 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         "mdmm" is the paper's optimiser, which is slow and leaves a residual.
     l2 : float or "auto"
         Ridge ``l2/2 |coef|^2`` added to the mean loss; "auto" chooses it by the leave-one-out loss (``l2_``).
-    orthogonal_on : {"new rows", "training rows"}
-        "new rows": the leave-one-out correlation is zero, so that the predictions for the next rows are uncorrelated
-        with the protected columns, up to sampling error. "training rows": the correlation is exactly zero on the rows
-        of the fit, as in the paper; on new rows part of it comes back, the more features there are for the rows.
+    orthogonal_on : {"training rows", "new rows"}
+        "training rows": the correlation is exactly zero on the rows of the fit, as in the paper; on new rows part of it
+        comes back, the more features there are for the rows (``solution_.certificate.new_rows``). "new rows": the
+        leave-one-out correlation is zero, so that the predictions for the next rows are uncorrelated with the protected
+        columns, up to sampling error.
     max_correlation : float, optional
         A promise: ``fit`` raises unless the upper bound on the correlation with the protected columns on new rows
         (``solution_.certificate.new_rows.upper``) is at most this.
@@ -91,11 +91,10 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     >>> Z = np.column_stack([age + rng.normal(size=500), rng.normal(size=500)])
     >>> y = np.where(Z @ [1.0, 1.0] + rng.normal(size=500) > 0, "yes", "no")
     >>> model = OrthogonalGLMClassifier().fit(Z, y, protected=age)
-    >>> model.solution_.certificate.is_orthogonal  # on new rows
-    True
-    >>> exact = OrthogonalGLMClassifier(orthogonal_on="training rows").fit(Z, y, protected=age)
-    >>> p = exact.predict_proba(Z)[:, 1]
+    >>> p = model.predict_proba(Z)[:, 1]
     >>> bool(abs(np.corrcoef(age, p)[0, 1]) < 1e-8)
+    True
+    >>> OrthogonalGLMClassifier(orthogonal_on="new rows").fit(Z, y, protected=age).solution_.certificate.is_orthogonal
     True
     """
 

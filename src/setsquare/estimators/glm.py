@@ -49,7 +49,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         solver: str = "auto",
         l2: float | Literal["auto"] = 0.0,
         *,
-        orthogonal_on: Literal["new rows", "training rows"] = "new rows",
+        orthogonal_on: Literal["training rows", "new rows"] = "training rows",
         max_correlation: float | None = None,
         confidence: float = 0.95,
         use_protected: bool = False,

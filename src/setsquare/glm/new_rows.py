@@ -29,10 +29,12 @@ from setsquare.glm.problem import Problem
 from setsquare.glm.solution import NEW_ROWS, TRAINING_ROWS, Status
 
 #: Maximum number of targets, of which 2 or 3 are typical, and the smallest share of a step.
-MOST_TARGETS, SHORTEST = 15, 0.05
-#: Derivative of the leave-one-out covariance by the target, below which a direction cannot be steered: the features
-#: seem to predict that part of the protected columns in the training rows, but not in others.
-STEERABLE = 0.25
+MOST_TARGETS, SHORTEST = 10, 0.2
+#: Derivative of the leave-one-out covariance by the target, below which a direction is not steered, and where that
+#: fails: the features predict that part of the protected columns mainly in the training rows. Steering it anyway costs
+#: much loss for a correlation within sampling error: on samples of 2000 rows of Adult, with 0.25 the median area under
+#: the curve was 0.811, with 0.7 it was 0.822, at a correlation of 0.044 and 0.045 on new rows.
+STEERABLE = (0.7, 0.9, np.inf)
 #: Maximum number of Newton steps to a new target, and the factor by which each must reduce the residual; otherwise the
 #: solver runs.
 MOST_STEPS, STEP_RATE = 6, 0.5
@@ -89,17 +91,36 @@ class Aimed(NamedTuple):
 
 
 def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, mean_x: Array, n_units: int) -> Aimed:
-    """Move the target of the constraint, from the solution ``end``, until the leave-one-out covariance is zero."""
-    best = _look(objective, end, mean_x, None)
-    if not best.is_finite or _is_lost(objective, end, best.tallied, n_units):
-        return best._replace(status=Status.NO_INFORMATION)
-    limit, share = new_rows_limit(n_units), 1.0
+    """Move the target of the constraint, from the solution ``end``, until the leave-one-out covariance is zero.
+
+    If that fails, the directions that are hardest to steer are given up first.
+    """
+    first = _look(objective, end, mean_x, None)
+    if not first.is_finite or _is_lost(objective, end, first.tallied, n_units):
+        return first._replace(status=Status.NO_INFORMATION)
+    found = first
+    for least in STEERABLE:
+        begin = first._replace(steerable=_steerable(first.steering, least))
+        found = _descend(begin, run, settings, mean_x, new_rows_limit(n_units))
+        if found.status is not Status.NOT_REACHED:
+            return found
+    return found
+
+
+def _steerable(steering: Array, least: float) -> Array:
+    """Directions in which the leave-one-out covariance follows the target by at least this share."""
+    values, vectors = np.linalg.eigh(0.5 * (steering + steering.T))
+    return np.asarray(vectors[:, values > least])
+
+
+def _descend(best: Aimed, run: Run, settings: Settings, mean_x: Array, limit: float) -> Aimed:
+    """Newton steps of the target, each shortened until the leave-one-out covariance decreases."""
+    share, start = 1.0, np.zeros(best.objective.n_constraints)
     for _ in range(MOST_TARGETS):
         if best.correlation <= (limit if best.objective.target is None else CLOSE * limit):
             return best
         step = _step(best, share)
-        before = np.zeros(objective.n_constraints) if best.objective.target is None else best.objective.target
-        there = best.objective.aimed(before + step)
+        there = best.objective.aimed((start if best.objective.target is None else best.objective.target) + step)
         found = _look(there, retarget(there, best.end, best.inverse, step, run, settings), mean_x, best)
         steering = _secant(best.steering, step, found.tallied.c.T.ravel() - best.tallied.c.T.ravel())
         if found.is_finite and found.correlation < 0.9 * best.correlation:
@@ -108,15 +129,14 @@ def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, mean_x
         best, share = best._replace(steering=steering), 0.5 * share
         if share < SHORTEST:
             break
-    close = best.correlation <= CLOSE * limit
-    return best if close else best._replace(status=Status.NOT_REACHED)
+    return best if best.correlation <= CLOSE * limit else best._replace(status=Status.NOT_REACHED)
 
 
 def _step(best: Aimed, share: float) -> Array:
     """Newton step of the target in the steerable directions, in which its derivative is kept from vanishing."""
     pushed = best.steerable.T @ best.steering @ best.steerable
     U, s, Vt = np.linalg.svd(pushed)
-    return np.asarray(-share * best.steerable @ (Vt.T @ ((U.T @ best.c) / np.maximum(s, STEERABLE))))
+    return np.asarray(-share * best.steerable @ (Vt.T @ ((U.T @ best.c) / np.maximum(s, 0.5 * STEERABLE[0]))))
 
 
 def _secant(steering: Array, step: Array, change: Array) -> Array:
@@ -134,8 +154,7 @@ def _look(objective: Objective, end: Iterate, mean_x: Array, before: Aimed | Non
     if before is not None:
         return Aimed(end, objective, inverse, found, before.steering, before.steerable, end.status)
     B = found.steering if np.isfinite(found.steering).all() else np.zeros_like(found.steering)
-    values, vectors = np.linalg.eigh(0.5 * (B + B.T))
-    return Aimed(end, objective, inverse, found, B, vectors[:, values > STEERABLE], end.status)
+    return Aimed(end, objective, inverse, found, B, _steerable(B, STEERABLE[0]), end.status)
 
 
 def reach_new_rows(

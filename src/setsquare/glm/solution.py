@@ -247,6 +247,7 @@ class Certificate:
             [f"Correlation on new rows (leave one {left} out)", f"{found.correlation:.1e}", asked],
             [f"Upper bound on new rows ({found.confidence:.0%} confidence)", f"{found.upper:.3f}", ""],
             ["Leave-one-out loss", f"{found.loss:.6g}", ""],
+            *([["Directions steered", f"{found.n_steered} of {found.n_directions}", ""]] if found.n_steered else []),
         ]
 
     def __str__(self) -> str:
