@@ -22,9 +22,10 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
 
     ``min loss(gamma)  subject to  Xc' h(Z gamma) = 0`` (Corollary 1 of the paper, with the vector constraint): every
     generalised linear model that regresses the probabilities on the protected columns finds nothing. By default this
-    holds exactly for the rows of the fit; with ``orthogonal_on="new rows"`` it is asked of leave-one-out predictions, so
-    that it holds for new rows up to sampling error. Prediction does not need the protected columns. If the constraint cannot be met, ``fit`` raises ``NotOrthogonalError`` (with
-    ``solver="mdmm"``, which never meets it exactly, it warns). There must be more features than protected columns.
+    holds exactly for the rows of the fit; with ``orthogonal_on="new rows"`` it is asked of leave-one-out predictions,
+    so that it holds for new rows up to sampling error. Prediction does not need the protected columns. If the
+    constraint cannot be met, ``fit`` raises ``NotOrthogonalError`` (with ``solver="mdmm"``, which never meets it
+    exactly, it warns). There must be more features than protected columns.
 
     Parameters
     ----------

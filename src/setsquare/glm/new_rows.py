@@ -185,9 +185,15 @@ def measure_new_rows(prepared: Prepared, end: Iterate, confidence: float) -> New
 def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
     problem = prepared.problem
     assert prepared.basis is not None
-    names, clustered = prepared.basis.names, problem.cluster is not None
     return bound_new_rows(
-        found, names, confidence, problem.n_units, float(found.loss), float(found.leverage), clustered
+        found,
+        prepared.basis.names,
+        confidence,
+        problem.n_units,
+        float(found.loss),
+        float(found.leverage),
+        problem.cluster is not None,
+        min(1.0, prepared.label_share),
     )
 
 

@@ -128,16 +128,27 @@ class NewRows:
 
 
 def bound_new_rows(
-    sums: Sums, names: tuple[str, ...], confidence: float, n_units: int, loss: float, leverage: float, by_cluster: bool
+    sums: Sums,
+    names: tuple[str, ...],
+    confidence: float,
+    n_units: int,
+    loss: float,
+    leverage: float,
+    by_cluster: bool,
+    label_share: float = 0.0,
 ) -> NewRows:
-    """Estimate and bound the correlation on new rows from leave-one-out sums."""
+    """Estimate and bound the correlation on new rows from leave-one-out sums.
+
+    Leave-one-out predictions are not independent: row i helps to predict row j, and j to predict i. This adds at most
+    ``label_share``, the share of the outcome's variance that the protected columns explain, times the variance.
+    """
     spread = sums.spread
     if not spread > 0.0:
         zeros = dict.fromkeys(names, 0.0)
         return NewRows(0.0, 0.0, confidence, zeros, loss, leverage, n_units, by_cluster, n_directions=sums.c.size)
     (r, k), b = sums.c.shape, sums.c.T.ravel()
     to_gap = np.hstack([np.eye(k * r), -np.kron(sums.total[:, None], np.eye(r)), -b[:, None]])
-    V = to_gap @ sums.moments @ to_gap.T * _small_sample(n_units, r, confidence)
+    V = to_gap @ sums.moments @ to_gap.T * (1.0 + label_share) * _small_sample(n_units, r, confidence)
     upper = math.sqrt(length_quantile(b, V, confidence)) / spread
     size = np.linalg.norm(sums.columns, axis=0)
     cov = sums.columns.T @ sums.c / np.where(size > 0.0, size, np.inf)[:, None]

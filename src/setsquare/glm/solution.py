@@ -208,10 +208,11 @@ class Certificate:
                 TRAINING_ROWS: "",
                 NEW_ROWS: f"at most {self.new_rows.limit:.1e}",
             }
+        where = "" if self.orthogonal_on == TRAINING_ROWS else f" on {self.orthogonal_on}"
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
-            [f"Orthogonal on {self.orthogonal_on}", _YES[self.is_orthogonal], ""],
-            ["Largest |corr| on training rows", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
+            [f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""],
+            ["Largest |corr| with a protected column", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
             *self._new_rows(asked[NEW_ROWS]),
             [f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"],
             ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
@@ -242,10 +243,10 @@ class Certificate:
         found = self.new_rows
         if found is None:
             return [["Correlation on new rows", "not measured", ""]] if self.n_protected else []
-        left = "cluster" if found.by_cluster else "row"
+        left = "cluster" if found.by_cluster else "one"
         return [
-            [f"Correlation on new rows (leave one {left} out)", f"{found.correlation:.1e}", asked],
-            [f"Upper bound on new rows ({found.confidence:.0%} confidence)", f"{found.upper:.3f}", ""],
+            [f"Correlation on new rows, leave-{left}-out", f"{found.correlation:.1e}", asked],
+            [f"Upper bound on new rows, {found.confidence:.0%} confidence", f"{found.upper:.3f}", ""],
             ["Leave-one-out loss", f"{found.loss:.6g}", ""],
             *([["Directions steered", f"{found.n_steered} of {found.n_directions}", ""]] if found.n_steered else []),
         ]
