@@ -187,7 +187,7 @@ _CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "reader": (_write_reader, _read_reader),
     "solution": (_write_solution, _read_solution),
 }
-_GLM = ("reader", "family", "solution", "has_offset", "n_dropped")
+_GLM = ("reader", "family", "solution", "has_offset", "n_dropped", "l2")
 _PLAIN = ("design", "family", "intercept", "coef")
 _PREDICTION = ("reader", "projector", "estimator", "activation", "boundary", "n_boundary", "n_outside", "learned_on")
 #: Classes that can be saved, each with its fitted attributes.
