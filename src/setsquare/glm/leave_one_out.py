@@ -32,7 +32,6 @@ from setsquare.glm.left_out_systems import (
     groups_of,
     solve_clusters,
     solve_rows,
-    steer_rows,
 )
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
@@ -172,7 +171,7 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     eta, Q = linear_predictor(block, shared.raw), objective.basis(block)
     k, steer = eta.shape[1], shared.targets.shape[1] > 1
     single = block.group is None and k == 1
-    seen = Seen.of(shared, block, Q, terms, steer=steer and not single)
+    seen = Seen.of(shared, block, Q, terms, steer=steer)
     change, leverage, lost = solve_rows(shared, seen) if single else _solve(shared, seen, block)
     out = eta + change[:, :, 0]
     if lost.any():
@@ -182,7 +181,7 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     lost |= (capped != out).any(axis=1)
     steered = None
     if steer:
-        steered = steer_rows(seen, leverage) if single else seen.cross + change[:, :, 1:]
+        steered = seen.cross + change[:, :, 1:]
         steered[lost] = 0.0
     return LeftOut(capped, leverage, lost, steered)
 

@@ -135,15 +135,14 @@ def solve_rows(shared: Shared, seen: Seen) -> Solved:
     """Leave out each of n rows with one linear predictor: systems of three equations, by Cramer's rule."""
     zz = np.einsum("nas,nas->n", seen.root, seen.root)
     zq, qq = (np.einsum("nr,nr->n", part[:, 0], seen.q) for part in (seen.cross, seen.corner))
-    kappa = shared.targets[:, 0]
-    zt, qt, ut = seen.cross[:, 0] @ kappa, seen.corner[:, 0] @ kappa, float(shared.uf[0] @ kappa)
-    zu, qu, uu, w, price = seen.zu[:, 0, 0], seen.qu[:, 0, 0], shared.uu[0, 0], seen.w, seen.price[:, 0, 0]
+    zt, qt, ut = seen.cross[:, 0] @ shared.targets, seen.corner[:, 0] @ shared.targets, shared.uf @ shared.targets
+    zu, qu, uu, w, price = seen.zu[:, 0, 0], seen.qu[:, 0, 0], shared.uu[0, 0], seen.w, seen.price[:, 0]
     rest, bent = w / (1.0 - w), w * seen.curvature[:, 0, 0]
     tied = rest * seen.steep[:, 0, 0]
-    b = w * (seen.slope[:, 0, 0] + tied * price), rest * seen.gap[:, 0, 0], -rest * price
+    b = _tall(w) * seen.slope[:, 0] + _tall(w * tied) * price, _tall(rest) * seen.gap[:, 0], -_tall(rest) * price
     (r0, a00, a01, a02), (r1, a10, a11, a12), (r2, a20, a21, a22) = (
         (
-            left * b[0] + middle * b[1] + right * b[2] - t * w,
+            _tall(left) * b[0] + _tall(middle) * b[1] + _tall(right) * b[2] - t * _tall(w),
             diagonal[0] - left * bent - middle * tied,
             diagonal[1] - left * tied + right * rest,
             diagonal[2] + middle * rest,
@@ -151,26 +150,18 @@ def solve_rows(shared: Shared, seen: Seen) -> Solved:
         for left, middle, right, t, diagonal in (
             (zz, zq, zu, zt, (1.0, 0.0, 0.0)),
             (zq, qq, qu, qt, (0.0, 1.0, 0.0)),
-            (zu, qu, uu, ut, (0.0, 0.0, 1.0)),
+            (zu, qu, np.full_like(w, uu), ut, (0.0, 0.0, 1.0)),
         )
     )
     first, second, third = a11 * a22 - a12 * a21, a02 * a21 - a01 * a22, a01 * a12 - a02 * a11
     determinant = a00 * first + a10 * second + a20 * third
     lost = ~(np.abs(determinant) > UNDETERMINED)
-    x = (r0 * first + r1 * second + r2 * third) / np.where(lost, np.inf, determinant)
-    return Solved(x[:, None, None], zz * bent, lost)
+    x = _tall(first) * r0 + _tall(second) * r1 + _tall(third) * r2
+    return Solved((x / _tall(np.where(lost, np.inf, determinant)))[:, None], zz * bent, lost)
 
 
-def steer_rows(seen: Seen, leverage: Array) -> Array:
-    """Derivatives (n, 1, r) of the leave-one-out predictors by the target, without the change of the multipliers.
-
-    These are enough for a step of the target, at a tenth of the cost of all derivatives.
-    """
-    zz = np.einsum("nas,nas->n", seen.root, seen.root)
-    steep = seen.w * seen.steep[:, 0, 0]
-    apart = 1.0 - leverage - steep * np.einsum("nr,nr->n", seen.cross[:, 0], seen.q)
-    scale = 1.0 / np.where(np.abs(apart) > UNDETERMINED, apart, np.inf)
-    return np.asarray(scale[:, None, None] * seen.cross + (scale * zz * steep)[:, None, None] * seen.corner)
+def _tall(values: Array) -> Array:
+    return values[:, None]
 
 
 def solve_clusters(shared: Shared, seen: Seen) -> Solved:
