@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -188,6 +188,7 @@ class Certificate:
     def state(self) -> dict[str, Any]:
         """Return the measured values by name, as :meth:`of_state` takes them."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["new_rows"] = None if self.new_rows is None else asdict(self.new_rows)
         return {
             "loss_unconstrained" if key == "unconstrained" else key: value.value if key == "unconstrained" else value
             for key, value in values.items()
@@ -197,6 +198,8 @@ class Certificate:
     def of_state(cls, state: Mapping[str, Any]) -> Certificate:
         """Undo :meth:`state`."""
         values = dict(state)
+        if values.get("new_rows") is not None:
+            values["new_rows"] = NewRows(**values["new_rows"])
         return cls(unconstrained=Deferred(values.pop("loss_unconstrained")), **values)
 
     def table(self) -> dict[str, Any]:

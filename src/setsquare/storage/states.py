@@ -20,7 +20,6 @@ from setsquare.estimators import (
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
-from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.solution import TRAINING_ROWS
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
@@ -120,10 +119,7 @@ def _write_solution(solution: Solution) -> State:
 
 
 def _read_solution(state: State) -> Solution:
-    certificate = _tuples(state["certificate"])
-    if certificate.get("new_rows") is not None:
-        certificate["new_rows"] = NewRows(**certificate["new_rows"])
-    parts = {"status": Status(state["status"]), "certificate": Certificate.of_state(certificate)}
+    parts = {"status": Status(state["status"]), "certificate": Certificate.of_state(_tuples(state["certificate"]))}
     return Solution(**state | parts, trace=())
 
 
