@@ -31,6 +31,10 @@ class NotOrthogonalError(SetsquareError, RuntimeError):
     """The predictions could not be made orthogonal to the protected columns."""
 
 
+class BrokenPromiseError(NotOrthogonalError):
+    """The correlation on new rows cannot be bounded by what was promised (``max_correlation``)."""
+
+
 class MissingDependencyError(SetsquareError, ImportError):
     """An optional package is needed for what was asked."""
 

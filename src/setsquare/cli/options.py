@@ -95,6 +95,11 @@ class Fitting:
     """Cluster column, for example the patient; gives cluster-robust standard errors, and no fold splits a cluster."""
     l2: float = 0.0
     """Ridge on the coefficients."""
+    orthogonal_on: Literal["training-rows", "new-rows"] = "training-rows"
+    """Constrained method: rows on which the predictions are uncorrelated with the protected columns, exactly on the
+    training rows, or on new rows by leave-one-out predictions."""
+    max_correlation: float | None = None
+    """Constrained method: fail unless the correlation on new rows is at most this, with 95 % confidence."""
     unseen: Literal["error", "pool"] = "error"
     """Whether rows to predict may have groups that the training rows do not have."""
     folds: int = 5

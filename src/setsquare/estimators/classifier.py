@@ -21,9 +21,11 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     """Logistic or softmax regression whose probabilities are orthogonal to the protected columns.
 
     ``min loss(gamma)  subject to  Xc' h(Z gamma) = 0`` (Corollary 1 of the paper, with the vector constraint): every
-    generalised linear model that regresses the probabilities on the protected columns finds nothing. Prediction does
-    not need the protected columns. If the constraint cannot be met, ``fit`` raises ``NotOrthogonalError`` (with
-    ``solver="mdmm"``, which never meets it exactly, it warns). There must be more features than protected columns.
+    generalised linear model that regresses the probabilities on the protected columns finds nothing. By default this
+    holds exactly for the rows of the fit; with ``orthogonal_on="new rows"`` it is asked of leave-one-out predictions,
+    so that it holds for new rows up to sampling error. Prediction does not need the protected columns. If the
+    constraint cannot be met, ``fit`` raises ``NotOrthogonalError`` (with ``solver="mdmm"``, which never meets it
+    exactly, it warns). There must be more features than protected columns.
 
     Parameters
     ----------
@@ -33,8 +35,18 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     solver : {"auto", "sqp", "large", "mdmm"}
         "large" is for thousands of features, dense or sparse: it forms no matrix of them; "auto" chooses by cost.
         "mdmm" is the paper's optimiser, which is slow and leaves a residual.
-    l2 : float
-        Ridge ``l2/2 |coef|^2`` added to the mean loss.
+    l2 : float or "auto"
+        Ridge ``l2/2 |coef|^2`` added to the mean loss; "auto" chooses it by the leave-one-out loss (``l2_``).
+    orthogonal_on : {"training rows", "new rows"}
+        "training rows": the correlation is exactly zero on the rows of the fit, as in the paper; on new rows part of it
+        comes back, the more features there are for the rows (``solution_.certificate.new_rows``). "new rows": the
+        leave-one-out correlation is zero, so that the predictions for the next rows are uncorrelated with the protected
+        columns, up to sampling error.
+    max_correlation : float, optional
+        A promise: ``fit`` raises unless the upper bound on the correlation with the protected columns on new rows
+        (``solution_.certificate.new_rows.upper``) is at most this.
+    confidence : float
+        Confidence of that bound. It holds for rows like the training rows.
     use_protected : bool
         Whether protected columns inside the feature table stay among the features, as in the paper's benchmark.
     coding : {"dummy", "cells"}
@@ -65,6 +77,8 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     protected_names_ : ndarray of str
     solution_ : Solution
         With ``.certificate``, ``.status`` and ``.trace``.
+    l2_ : float
+        Ridge penalty of the fit.
     n_iter_ : int
     n_dropped_ : int
         Rows left out of the fit because of missing values (``missing="drop"``).
@@ -81,10 +95,18 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     >>> p = model.predict_proba(Z)[:, 1]
     >>> bool(abs(np.corrcoef(age, p)[0, 1]) < 1e-8)
     True
+    >>> OrthogonalGLMClassifier(orthogonal_on="new rows").fit(Z, y, protected=age).solution_.certificate.is_orthogonal
+    True
     """
 
     def fit(
-        self, X: Table, y: Any, protected: Table | None = None, sample_weight: Any = None, offset: Any = None
+        self,
+        X: Table,
+        y: Any,
+        protected: Table | None = None,
+        sample_weight: Any = None,
+        offset: Any = None,
+        cluster: Any = None,
     ) -> Self:
         """Fit the model.
 
@@ -99,12 +121,15 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
             Protected columns, where the constructor did not name them.
         sample_weight : array of shape (n,), optional
         offset : array of shape (n,) or (n, n_classes), optional
+        cluster : array of shape (n,), optional
+            What rows have in common, for example the patient: whole clusters are left out, so that the predictions are
+            uncorrelated with the protected columns for new clusters. Rows in memory only.
 
         Returns
         -------
         self
         """
-        self.classes_ = self._fit(X, y, protected, sample_weight, offset)
+        self.classes_ = self._fit(X, y, protected, sample_weight, offset, cluster)
         self.intercept_, self.coef_ = self.solution_.intercept, self.solution_.coef
         return self
 

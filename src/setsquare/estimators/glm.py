@@ -17,6 +17,7 @@ from setsquare._typing import Array, Matrix, Table
 from setsquare.errors import InputError
 from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.level_count import refuse_levels
+from setsquare.estimators.promise import check_promise, keep_promise
 from setsquare.estimators.stream import (
     assign,
     column_values,
@@ -30,12 +31,13 @@ from setsquare.estimators.stream_outcome import Outcome
 from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.glm.problem import Problem
+from setsquare.glm.ridge import choose_l2
 from setsquare.glm.solver import Solution, solve
 from setsquare.rows import Stream, as_stream, is_dask_array
 from setsquare.rows.blocks import is_sparse, row_slices
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, Reader, learn_reader
-from setsquare.tables.validation import check_alignment, read_offset, read_weight
+from setsquare.tables.validation import check_alignment, check_same_rows, read_offset, read_weight
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
@@ -45,8 +47,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self,
         protected: str | int | Sequence[str | int] | None = None,
         solver: str = "auto",
-        l2: float = 0.0,
+        l2: float | Literal["auto"] = 0.0,
         *,
+        orthogonal_on: Literal["training rows", "new rows"] = "training rows",
+        max_correlation: float | None = None,
+        confidence: float = 0.95,
         use_protected: bool = False,
         coding: Literal["dummy", "cells"] = "dummy",
         reference: Mapping[str, Any] | None = None,
@@ -61,6 +66,9 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.protected = protected
         self.solver = solver
         self.l2 = l2
+        self.orthogonal_on = orthogonal_on
+        self.max_correlation = max_correlation
+        self.confidence = confidence
         self.use_protected = use_protected
         self.coding = coding
         self.reference = reference
@@ -83,8 +91,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def _stream_outcome(self) -> Outcome:
         """Reader of the outcome column of a stream."""
 
-    def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any) -> Any:
+    def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any = None) -> Any:
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
+        check_promise(self.max_correlation)
+        if cluster is not None and (is_dask_array(X) or as_stream(X) is not None):
+            raise InputError("cluster= needs the rows in memory, where the rows of a cluster can be put together.")
         if is_dask_array(X):
             classes = self._fit_stream(*join_roles(X, y, protected, weight, offset))
             self.n_features_in_ = X.shape[1]  # without the protected columns beside them
@@ -94,14 +105,20 @@ class OrthogonalGLM(BaseEstimator, ABC):
             return self._fit_stream(stream, y, protected, weight, offset)
         X = validate_features(self, X, reset=True)
         n = tables.n_rows(X)
-        for what, values in (("the outcome", y), ("sample_weight", weight), ("offset", offset)):
+        named = {"the outcome": y, "sample_weight": weight, "offset": offset, "cluster": cluster}
+        for what, values in named.items():
             check_alignment(X, values, what)
         y, weight, offset = read_outcome(y, n), read_weight(weight, n), read_offset(offset, n)
         reader, encoded = learn_reader(
             X, protected, self._columns(), as_stored=True, as_codes=True, check=partial(refuse_levels, weight)
         )
+        if cluster is not None:
+            cluster = np.asarray(cluster)
+            check_same_rows("The cluster has", len(cluster), "the features have", n)
         if encoded.keep is not None:
-            y, weight, offset = (None if values is None else values[encoded.keep] for values in (y, weight, offset))
+            y, weight, offset, cluster = (
+                None if values is None else values[encoded.keep] for values in (y, weight, offset, cluster)
+            )
         family, outcome, classes = self._code_outcome(y, weight)
         problem = Problem(
             encoded.Z,
@@ -110,9 +127,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
             family,
             weight,
             offset,
-            self.l2,
+            self._own_l2(),
             feature_names=reader.feature_names,
             protected_names=reader.protected.names,
+            cluster=cluster,
         )
         n_dropped = 0 if encoded.keep is None else int(np.count_nonzero(~encoded.keep))
         self._solve(problem, reader, n_dropped, offset is not None)
@@ -127,12 +145,19 @@ class OrthogonalGLM(BaseEstimator, ABC):
         learned = learn_stream(used, roles, self._columns(), self._stream_outcome())
         assert learned.outcome is not None
         family, outcomes, outcome, classes = self._stream_outcome().settle(learned.outcome)
-        problem = stream_problem(used, roles, learned, outcome, outcomes, family, self.l2)
+        problem = stream_problem(used, roles, learned, outcome, outcomes, family, self._own_l2())
         self._solve(problem, learned.reader, learned.table.n_rows - learned.table.n_kept, offset is not None)
         note_columns(self, stream, roles)
         return classes
 
+    def _own_l2(self) -> float:
+        if isinstance(self.l2, str) and self.l2 != "auto":
+            raise InputError(f'l2 must be a number of 0 or more, or "auto", not {self.l2!r}.')
+        return 0.0 if isinstance(self.l2, str) else self.l2
+
     def _solve(self, problem: Problem, reader: Reader, n_dropped: int, has_offset: bool) -> None:
+        if isinstance(self.l2, str):
+            problem = problem.with_l2(choose_l2(problem, self.solver, orthogonal_on=self.orthogonal_on, tol=self.tol))
         solution = solve(
             problem,
             self.solver,
@@ -141,10 +166,14 @@ class OrthogonalGLM(BaseEstimator, ABC):
             start=self._start(problem) if self.warm_start else None,
             n_restarts=self.n_restarts,
             rng=np.random.default_rng(self.random_state) if self.n_restarts else None,
+            orthogonal_on=self.orthogonal_on,
+            confidence=self.confidence,
         )
         judge(solution, reader.protected.constant)
+        keep_promise(solution, self.max_correlation, automatic=isinstance(self.l2, str))
         warn_left_out(solution, problem.feature_names)
         self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, problem.family, solution.n_iter
+        self.l2_ = problem.l2
         self.has_offset_ = has_offset
         self.n_dropped_ = n_dropped
         self.protected_names_ = np.asarray(reader.protected.names, dtype=object)

@@ -29,8 +29,8 @@ class OrthogonalGLMRegressor(RegressorMixin, OrthogonalGLM):
     family : str or Family
         "gaussian", "poisson", "gamma", "tweedie", "negative_binomial", "binomial", or a value from
         ``setsquare.families`` such as ``families.tweedie(1.7)``.
-    protected, solver, l2, use_protected, coding, reference, missing, unseen, max_iter, tol, warm_start, n_restarts, \
-random_state
+    protected, solver, l2, orthogonal_on, max_correlation, confidence, use_protected, coding, reference, missing, \
+unseen, max_iter, tol, warm_start, n_restarts, random_state
         As in :class:`OrthogonalGLMClassifier`.
     link : {"canonical", "log"}, optional
         By default canonical for gaussian, binomial and Poisson, log for the others.
@@ -41,6 +41,8 @@ random_state
     intercept_ : float
     coefficient_names_, protected_names_ : ndarray of str
     solution_ : Solution
+    l2_ : float
+        Ridge penalty of the fit.
     n_iter_ : int
 
     Examples
@@ -61,9 +63,12 @@ random_state
         family: str | Family = "gaussian",
         protected: str | int | Sequence[str | int] | None = None,
         solver: str = "auto",
-        l2: float = 0.0,
+        l2: float | Literal["auto"] = 0.0,
         *,
         link: str | None = None,
+        orthogonal_on: Literal["training rows", "new rows"] = "training rows",
+        max_correlation: float | None = None,
+        confidence: float = 0.95,
         use_protected: bool = False,
         coding: Literal["dummy", "cells"] = "dummy",
         reference: Mapping[str, Any] | None = None,
@@ -79,6 +84,9 @@ random_state
             protected,
             solver,
             l2,
+            orthogonal_on=orthogonal_on,
+            max_correlation=max_correlation,
+            confidence=confidence,
             use_protected=use_protected,
             coding=coding,
             reference=reference,
@@ -94,7 +102,13 @@ random_state
         self.link = link
 
     def fit(
-        self, X: Table, y: Any, protected: Table | None = None, sample_weight: Any = None, offset: Any = None
+        self,
+        X: Table,
+        y: Any,
+        protected: Table | None = None,
+        sample_weight: Any = None,
+        offset: Any = None,
+        cluster: Any = None,
     ) -> Self:
         """Fit the model.
 
@@ -110,12 +124,14 @@ random_state
         sample_weight : array of shape (n,), optional
         offset : array of shape (n,), optional
             Added to the linear predictor: the logarithm of an exposure.
+        cluster : array of shape (n,), optional
+            What rows have in common, for example the patient; see :meth:`OrthogonalGLMClassifier.fit`.
 
         Returns
         -------
         self
         """
-        self._fit(X, y, protected, sample_weight, offset)
+        self._fit(X, y, protected, sample_weight, offset, cluster)
         self.intercept_, self.coef_ = float(self.solution_.intercept[0]), self.solution_.coef[0]
         return self
 

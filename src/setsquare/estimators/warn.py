@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from setsquare.errors import (
     BoundaryWarning,
@@ -21,6 +22,8 @@ from setsquare.errors import (
     TrainingRowsWarning,
     WeightWarning,
 )
+from setsquare.glm.new_rows_bound import NewRows
+from setsquare.glm.solution import TRAINING_ROWS
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.notes import Note, Option
 from setsquare.projection import Eraser
@@ -53,7 +56,33 @@ def judge(solution: Solution, constant: Sequence[str] = ()) -> None:
         )
 
 
+def _refuse_new_rows(solution: Solution, found: NewRows) -> None:
+    """Raise if a fit is not orthogonal on new rows, with the reason in numbers."""
+    units = "clusters" if found.by_cluster else "rows"
+    other = Option("orthogonal_on", TRAINING_ROWS)
+    fields: dict[str, Any] = {"ridge": Option("l2", "auto"), "other": other, "units": units, "n": found.n_units}
+    fields["features"] = solution.certificate.rank_features or solution.certificate.n_features
+    fields |= {"used": f"{found.n_parameters:.0f}", "left": f"{found.correlation:.2g}"}
+    if solution.status is Status.NO_INFORMATION:
+        text = (
+            "{n} {units} are too few for {features} features to be orthogonal on new rows: most rows determine their "
+            "own predictions, or the outcome is separated. Use fewer features, a ridge ({ridge}), or {other}, which "
+            "leaves part of the correlation on new rows."
+        )
+    else:
+        text = (
+            "The predictions could not be made orthogonal on new rows (leave-one-out correlation {left} with {n} "
+            "{units} and {used} parameters): the features predict some protected columns in the training rows only. "
+            "Use fewer features, a ridge ({ridge}), fewer protected columns, or {other}, which leaves part of the "
+            "correlation on new rows."
+        )
+    raise NotOrthogonalError(Note("not-orthogonal", text, **fields))
+
+
 def _refuse_leak(solution: Solution) -> None:
+    found = solution.certificate.new_rows
+    if solution.certificate.orthogonal_on != TRAINING_ROWS and found is not None:
+        _refuse_new_rows(solution, found)
     if solution.status is Status.INFEASIBLE:
         raise NotOrthogonalError(
             "With this offset no coefficients were found that make the predictions orthogonal to the protected "

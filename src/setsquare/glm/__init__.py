@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from setsquare.glm.mdmm import solve_mdmm
+from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.newton import Iterate, Settings
 from setsquare.glm.objective import Model, Objective, linear_predictor
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
+from setsquare.glm.ridge import choose_l2
 from setsquare.glm.solution import Certificate, Solution, Status, Step
 from setsquare.glm.solver import solve
 from setsquare.glm.sqp import kkt_residual, solve_sqp
@@ -15,6 +17,7 @@ __all__ = [
     "Certificate",
     "Iterate",
     "Model",
+    "NewRows",
     "Objective",
     "Prepared",
     "Problem",
@@ -22,6 +25,7 @@ __all__ = [
     "Solution",
     "Status",
     "Step",
+    "choose_l2",
     "kkt_residual",
     "linear_predictor",
     "prepare",

@@ -13,11 +13,20 @@ from setsquare.families import contrasts
 from setsquare.families.activations import SIGMOID
 from setsquare.glm.deferred import Deferred
 from setsquare.glm.influence import Floor, Tally, tally_block
+from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.newton import OPEN, Iterate, kkt_residual
 from setsquare.glm.objective import linear_predictor
 from setsquare.glm.preparation import Prepared
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE, Certificate, Solution, Status
+from setsquare.glm.solution import (
+    MAX_CORRELATION,
+    MAX_KKT,
+    MIN_CURVATURE,
+    TRAINING_ROWS,
+    Certificate,
+    Solution,
+    Status,
+)
 from setsquare.glm.sqp import reduced_hessian
 from setsquare.glm.unconstrained_loss import defer_loss, unconstrained_loss
 from setsquare.rows.blocks import Block, Sums
@@ -51,7 +60,14 @@ class Measured(NamedTuple):
     unconstrained: Deferred
 
 
-def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | None = None) -> Solution:
+def certify(
+    prepared: Prepared,
+    end: Iterate,
+    solver: str,
+    measured: Measured | None = None,
+    new_rows: NewRows | None = None,
+    orthogonal_on: str = TRAINING_ROWS,
+) -> Solution:
     """Build the solution and its certificate from the final iterate."""
     measured = measured or measure(prepared, end)
     problem, objective, basis = prepared.problem, prepared.objective, prepared.basis
@@ -65,7 +81,8 @@ def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | 
     if status in (Status.CONVERGED, Status.FLAT) and (kkt > MAX_KKT or curvature < MIN_CURVATURE):
         status = Status.STALLED  # the final steps onto the constraint moved away from the optimum
     association = associate(prepared, end)
-    if not is_met(prepared, end, association) and problem.has_offset and _is_stuck(prepared, end):
+    met = orthogonal_on != TRAINING_ROWS or is_met(prepared, end, association)
+    if not met and problem.has_offset and _is_stuck(prepared, end):
         status = Status.INFEASIBLE
     certificate = Certificate(
         constraint_residual=float(np.abs(end.model.c).max(initial=0.0)),
@@ -88,6 +105,8 @@ def certify(prepared: Prepared, end: Iterate, solver: str, measured: Measured | 
         n_left_out=association.n_left_out,
         reach=association.reach,
         n_rows=problem.n_rows,
+        orthogonal_on=orthogonal_on,
+        new_rows=new_rows,
     )
     multipliers = end.lam.reshape(objective.n_predictors, -1).T
     return Solution(intercept, coef, multipliers, status, end.trace[-1].iteration, end.trace, certificate, solver)

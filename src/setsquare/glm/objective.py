@@ -40,6 +40,7 @@ class Model(NamedTuple):
     ----------
     loss : float
     c : ndarray of shape (r,)
+        Constraint minus its target.
     spread : float
     steepness : float
         Mean slope of the activation: the scale of the Jacobian for features strongly correlated with the protected
@@ -109,6 +110,8 @@ class Objective:
     start : Start
     barrier : float
         Strength of a logarithmic barrier at the edge of the link's domain (``glm.domain_edge``); none by default.
+    target : ndarray of shape (r,) or None
+        ``kappa``: the constraint is ``c = kappa``, by default zero; ``glm.new_rows`` chooses it.
     """
 
     rows: Summable
@@ -119,6 +122,7 @@ class Objective:
     n_basis: int
     start: Start
     barrier: float = field(default=0.0, kw_only=True)
+    target: Array | None = field(default=None, kw_only=True)
 
     @property
     def n_parameters(self) -> int:
@@ -132,7 +136,11 @@ class Objective:
 
     def unconstrained(self) -> Objective:
         """Return the same problem without its constraint."""
-        return replace(self, n_basis=0, start=replace(self.start, sums=None))
+        return replace(self, n_basis=0, start=replace(self.start, sums=None), target=None)
+
+    def aimed(self, target: Array | None) -> Self:
+        """Return the same problem with the constraint ``c = target``."""
+        return replace(self, target=target)
 
     @property
     def edge(self) -> float:
@@ -159,7 +167,7 @@ class Objective:
             return np.asarray(block.weight @ loss), *self._constraint_sums(block, mean)
 
         loss, c, total, square = self.rows.reduce(kernel)
-        return Values(float(loss) + self._ridge(theta), c.T.ravel(), spread_of(total, square))
+        return Values(float(loss) + self._ridge(theta), self._residual(c), spread_of(total, square))
 
     def model(self, theta: Array, lam: Array | None) -> Model:
         """Loss, constraint, gradient, Jacobian and (given multipliers) Hessian of the Lagrangian, in one pass."""
@@ -168,7 +176,7 @@ class Objective:
         multipliers = (lam if lam is not None else np.zeros(self.n_constraints)).reshape(self.n_predictors, -1).T
 
         def kernel(block: Block) -> Sums:
-            terms = self._terms(block, raw, multipliers)
+            terms = self.terms(block, raw, multipliers)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
             slopes = terms.mean_slope
             trace = slopes[:, 0, 0] if slopes.shape[1] == 1 else np.trace(slopes, axis1=1, axis2=2)
@@ -197,7 +205,7 @@ class Objective:
                 hessian[range(k), range(k)] += self.penalty
         return Model(
             float(loss) + self._ridge(theta),
-            c.T.ravel(),
+            self._residual(c),
             spread_of(total, square),
             float(steepness),
             gradient.ravel(),
@@ -205,12 +213,14 @@ class Objective:
             hessian.transpose(0, 2, 1, 3).reshape(k * m, k * m),
         )
 
-    def _terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:
+    def terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:
+        """Contribution of each row of a block, with multipliers (r, k)."""
         eta = linear_predictor(block, raw)
-        terms = self.family.terms(block.y, eta, self._basis(block) @ multipliers)
+        terms = self.family.terms(block.y, eta, self.basis(block) @ multipliers)
         return add_barrier(terms, eta, self.edge, self.barrier) if self.barrier else terms
 
-    def _basis(self, block: Block) -> Array:
+    def basis(self, block: Block) -> Array:
+        """Basis of the protected columns of a block, as far as they are constrained."""
         return block.Q[:, : self.n_basis]
 
     def _constraint_sums(self, block: Block, mean: Array) -> Sums:
@@ -220,7 +230,12 @@ class Objective:
             total, square = np.asarray([weighted.sum()]), np.asarray([weighted[:, 0] @ gap[:, 0]])
         else:
             total, square = weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap)
-        return self._basis(block).T @ weighted, total, square
+        return self.basis(block).T @ weighted, total, square
+
+    def _residual(self, c: Array) -> Array:
+        """Distance of the constraint from its target, (r,), from sums (r / k, k) over the rows."""
+        left: Array = c.T.ravel()
+        return left if self.target is None else left - self.target
 
     def _ridge(self, theta: Array) -> float:
         if not self.penalty.any():
@@ -248,7 +263,7 @@ class Objective:
         np.multiply(w, terms.slope, out=thin[:, :k])
         for i, (a, b) in enumerate(_pairs(k)):
             columns = thin[:, k + r * i : k + r * (i + 1)]
-            np.multiply(self._basis(block), w * terms.mean_slope[:, a, b, None], out=columns)
+            np.multiply(self.basis(block), w * terms.mean_slope[:, a, b, None], out=columns)
         return thin
 
     def _unpack(self, product: Array) -> Sums:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from setsquare._typing import Array, Matrix
+from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
 from setsquare.families import Family, contrasts, family
 from setsquare.glm.outcome_summary import OutcomeSummary
@@ -53,12 +53,14 @@ class Problem:
     quasi : bool
         Accept outcomes outside the range of the family (for example a probability of 1.02): the estimating equations
         only require that the means are in range.
+    cluster : array of shape (n,), optional
+        What rows have in common, for example the patient. Leave-one-out quantities then leave out whole clusters.
 
     Attributes
     ----------
     rows : Rows
         Rows of positive weight: features, coded outcome and offset, protected columns, weights that sum to one; no
-        basis.
+        basis. With clusters they are sorted by cluster.
     outcomes : OutcomeSummary
         Summary of the outcome in these rows.
 
@@ -83,6 +85,7 @@ class Problem:
     feature_names: Sequence[str] = ()
     protected_names: Sequence[str] = ()
     quasi: bool = False
+    cluster: Any = None
     rows: Rows = field(init=False, repr=False)
     outcomes: OutcomeSummary = field(init=False, repr=False)
 
@@ -101,6 +104,8 @@ class Problem:
         for key in ("weight", "offset"):
             given = getattr(self, key)
             values[key] = None if given is None else _array(given, key)
+        if self.cluster is not None:
+            values["cluster"] = _codes(self.cluster, Z.shape[0])
         _set(self, values)
         _check(self)
         rows = _counted_rows(self)
@@ -135,6 +140,13 @@ class Problem:
         _check_summary(problem)
         return problem
 
+    def with_l2(self, l2: float) -> Problem:
+        """Return the same problem with another ridge penalty."""
+        check_l2(l2)
+        problem = object.__new__(type(self))
+        _set(problem, {each.name: getattr(self, each.name) for each in fields(self)} | {"l2": l2})
+        return problem
+
     @property
     def n_rows(self) -> int:
         """Number of rows of positive weight."""
@@ -149,6 +161,22 @@ class Problem:
     def has_offset(self) -> bool:
         """Whether the linear predictor has an offset."""
         return self.outcomes.offset is not None
+
+    @property
+    def n_units(self) -> int:
+        """Number of clusters of positive weight, or of rows without clusters."""
+        if self.cluster is None:
+            return self.n_rows
+        kept = self.cluster if self.weight is None else self.cluster[self.weight > 0.0]
+        return len(np.unique(kept))
+
+    def order(self) -> IntArray | None:
+        """Positions of the given rows that ``rows`` holds, in its order; None if it holds all, as given."""
+        kept = None if self.weight is None or self.weight.all() else np.flatnonzero(self.weight)
+        if self.cluster is None:
+            return kept
+        kept = np.arange(len(self.cluster)) if kept is None else kept
+        return kept[np.argsort(self.cluster[kept], kind="stable")]
 
     def mean_weight(self) -> Array:
         """Weights that sum to one."""
@@ -177,12 +205,31 @@ def _counted_rows(problem: Problem) -> ArrayRows:
     if offset is not None:
         C = contrasts(_n_classes(problem.outcome)) if problem.family.is_vector else None
         offset = offset.reshape(n, 1) if C is None else offset @ C
-    parts: tuple[Any, ...] = (problem.features, y, np.zeros((n, 0)), problem.mean_weight(), offset, problem.protected)
-    if problem.weight is None or problem.weight.all():
+    w, X, group = problem.mean_weight(), problem.protected, problem.cluster
+    parts: tuple[Any, ...] = (problem.features, y, np.zeros((n, 0)), w, offset, X, group)
+    counted = problem.order()
+    if counted is None:
         return ArrayRows(*parts)
-    counted = np.flatnonzero(problem.weight)
     parts = tuple(None if part is None else part[counted] for part in parts)
     return ArrayRows(*parts)
+
+
+def _codes(cluster: Any, n: int) -> IntArray:
+    """Number the clusters."""
+    values = np.asarray(cluster)
+    if values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if values.ndim != 1:
+        raise InputError(f"cluster must have one value per row, got shape {values.shape}.")
+    check_same_rows("The cluster has", len(values), "the features have", n)
+    if (missing := np.asarray([v is None or v != v for v in values.tolist()])).any():
+        raise InputError(
+            f"cluster has {int(missing.sum())} missing value(s): give each such row a value of its own, or drop it."
+        )
+    codes = np.unique(values.astype(str) if values.dtype == object else values, return_inverse=True)[1]
+    if not codes.any():
+        raise InputError("All rows are in one cluster, so none can be left out: pass a column with several clusters.")
+    return np.asarray(codes, dtype=np.int64)
 
 
 def _summarise(problem: Problem, rows: ArrayRows) -> OutcomeSummary:
@@ -190,7 +237,8 @@ def _summarise(problem: Problem, rows: ArrayRows) -> OutcomeSummary:
         return OutcomeSummary.of(rows.y[:, 0], rows.weight, rows.offset)
     y, w = problem.outcome, problem.mean_weight()
     if y.ndim == 2:
-        y = y if problem.weight is None else y[problem.weight > 0.0]
+        counted = problem.order()
+        y = y if counted is None else y[counted]
         return OutcomeSummary.of(y, rows.weight, rows.offset)
     shares = np.asarray(np.bincount(y.astype(int), weights=w), dtype=np.float64)
     return OutcomeSummary.of(rows.y[:, 0], rows.weight, rows.offset).of_classes(shares)

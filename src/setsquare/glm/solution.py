@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -13,9 +13,13 @@ from setsquare.document import table
 from setsquare.document.formats import number
 from setsquare.document.text import grid
 from setsquare.glm.deferred import Deferred
+from setsquare.glm.new_rows_bound import NewRows
 
 #: Limits for a valid certificate: remaining correlation, relative gradient of the Lagrangian, curvature.
 MAX_CORRELATION, MAX_KKT, MIN_CURVATURE = 1e-8, 1e-6, -1e-8
+
+#: Rows on which predictions can be orthogonal.
+TRAINING_ROWS, NEW_ROWS = "training rows", "new rows"
 
 
 #: Limit on the correlation that appears when a few rows are left out: FEW_CORRELATION or FEW_ROWS / n, whichever is
@@ -37,6 +41,8 @@ class Status(StrEnum):
     FLAT = "converged on the loss; some coefficients are hardly determined by the data"
     MAX_ITER = "stopped at the largest number of iterations"
     STALLED = "no further progress was possible"
+    NO_INFORMATION = "too few rows for the features: most rows determine their own predictions"
+    NOT_REACHED = "the leave-one-out correlation could not be brought to zero"
     INFEASIBLE = "no coefficients were found that meet the constraint with this offset"
 
 
@@ -105,6 +111,11 @@ class Certificate:
         Largest distance of a prediction from the mean of the intercept-only model, divided by that of an outcome.
     n_rows : int
         Rows of positive weight.
+    orthogonal_on : str
+        "training rows": the correlation is zero on the training rows; "new rows": the leave-one-out correlation is
+        zero.
+    new_rows : NewRows or None
+        Leave-one-out correlation, with an upper bound for new rows; None if not measured.
     """
 
     constraint_residual: float
@@ -127,11 +138,15 @@ class Certificate:
     n_left_out: int = 0
     reach: float = 0.0
     n_rows: int = 0
+    orthogonal_on: str = TRAINING_ROWS
+    new_rows: NewRows | None = None
 
     @property
     def is_orthogonal(self) -> bool:
-        """Whether the guarantee holds: no protected column is correlated with the predictions."""
-        return self.max_correlation <= MAX_CORRELATION
+        """Whether the guarantee holds: no correlation with a protected column, on the rows that were asked for."""
+        if self.orthogonal_on == TRAINING_ROWS or not self.n_protected:
+            return self.max_correlation <= MAX_CORRELATION
+        return self.new_rows is not None and self.new_rows.is_zero
 
     @property
     def is_optimal(self) -> bool:
@@ -173,6 +188,7 @@ class Certificate:
     def state(self) -> dict[str, Any]:
         """Return the measured values by name, as :meth:`of_state` takes them."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["new_rows"] = None if self.new_rows is None else asdict(self.new_rows)
         return {
             "loss_unconstrained" if key == "unconstrained" else key: value.value if key == "unconstrained" else value
             for key, value in values.items()
@@ -182,15 +198,25 @@ class Certificate:
     def of_state(cls, state: Mapping[str, Any]) -> Certificate:
         """Undo :meth:`state`."""
         values = dict(state)
+        if values.get("new_rows") is not None:
+            values["new_rows"] = NewRows(**values["new_rows"])
         return cls(unconstrained=Deferred(values.pop("loss_unconstrained")), **values)
 
     def table(self) -> dict[str, Any]:
         """Measured values and their required limits, as a document table."""
         limit = max(FEW_CORRELATION, FEW_ROWS / max(self.n_rows, 1))
+        asked = {TRAINING_ROWS: f"at most {MAX_CORRELATION:g}", NEW_ROWS: ""}
+        if self.orthogonal_on == NEW_ROWS and self.new_rows is not None:
+            asked = {
+                TRAINING_ROWS: "",
+                NEW_ROWS: f"at most {self.new_rows.limit:.1e}",
+            }
+        where = "" if self.orthogonal_on == TRAINING_ROWS else f" on {self.orthogonal_on}"
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
-            ["Orthogonal to the protected columns", _YES[self.is_orthogonal], ""],
-            ["Largest |corr| with a protected column", f"{self.max_correlation:.1e}", f"at most {MAX_CORRELATION:g}"],
+            [f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""],
+            ["Largest |corr| with a protected column", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
+            *self._new_rows(asked[NEW_ROWS]),
             [f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"],
             ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
             ["Local optimum", _YES[self.is_optimal], ""],
@@ -215,6 +241,18 @@ class Certificate:
         ):
             rows += [[label, ", ".join(names), ""]] if names else []
         return table("Certificate", [("text", "measured", "value", "required")], rows)
+
+    def _new_rows(self, asked: str) -> list[list[str]]:
+        found = self.new_rows
+        if found is None:
+            return [["Correlation on new rows", "not measured", ""]] if self.n_protected else []
+        left = "cluster" if found.by_cluster else "one"
+        return [
+            [f"Correlation on new rows, leave-{left}-out", f"{found.correlation:.1e}", asked],
+            [f"Upper bound on new rows, {found.confidence:.0%} confidence", f"{found.upper:.3f}", ""],
+            ["Leave-one-out loss", f"{found.loss:.6g}", ""],
+            *([["Directions steered", f"{found.n_steered} of {found.n_directions}", ""]] if found.n_steered else []),
+        ]
 
     def __str__(self) -> str:
         return grid([["measured", "value", "required"], *self.table()["rows"]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,11 +26,13 @@ from setsquare.glm.feasibility import feasible_points
 from setsquare.glm.freedom import check_varies
 from setsquare.glm.large import Krylov, measure_large, solve_large
 from setsquare.glm.mdmm import solve_mdmm
+from setsquare.glm.new_rows import check_new_rows, measure_new_rows, reach_new_rows
+from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.newton import Iterate, Settings
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import Certificate, Solution, Status, Step, rests_on_few
+from setsquare.glm.solution import NEW_ROWS, TRAINING_ROWS, Certificate, Solution, Status, Step, rests_on_few
 from setsquare.glm.sqp import solve_sqp
 from setsquare.glm.wide import WideObjective, prepare_wide
 from setsquare.rows.blocks import is_sparse, single_threaded_blas
@@ -48,6 +51,8 @@ def solve(
     start: tuple[Array, Array] | None = None,
     n_restarts: int = 0,
     rng: np.random.Generator | None = None,
+    orthogonal_on: str = TRAINING_ROWS,
+    confidence: float = 0.95,
 ) -> Solution:
     """Solve a :class:`Problem`.
 
@@ -70,6 +75,11 @@ def solve(
         Additional runs from random starting points; the best solution is kept. The problem is not convex.
     rng : numpy.random.Generator, optional
         Random generator for the restarts.
+    orthogonal_on : {"training rows", "new rows"}
+        Rows on which the predictions are orthogonal: exactly on the training rows (the paper), or on new rows, by a
+        target of the constraint for which the leave-one-out covariance is zero.
+    confidence : float
+        Confidence of the upper bound for new rows in the certificate.
 
     Returns
     -------
@@ -95,25 +105,49 @@ def solve(
         raise InputError(f"max_iter must be a nonnegative integer, got {max_iter!r}.")
     if not tol >= 0.0:
         raise InputError(f"tol must be a nonnegative number, got {tol!r}.")
+    check_new_rows(problem, name, orthogonal_on, confidence)
+    settings = Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # steps that overflow are rejected
-        return _solve(
-            problem,
-            name,
-            Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter),
-            start,
-            n_restarts,
-            rng,
+        found = fit_rows(
+            problem, name, settings, start, n_restarts, rng, orthogonal_on=orthogonal_on, confidence=confidence
         )
+        end, wanted = found.end, found.orthogonal_on
+        return certify(found.prepared, end, name, found.measured(found.prepared, end), found.new_rows, wanted)
 
 
-def _solve(
+class Fitted(NamedTuple):
+    """A fit before its certificate.
+
+    Attributes
+    ----------
+    prepared : Prepared
+        With the objective that was minimised.
+    end : Iterate
+    new_rows : NewRows or None
+    measured : callable
+        Measures what the certificate needs of the final iterate.
+    orthogonal_on : str
+    """
+
+    prepared: Prepared
+    end: Iterate
+    new_rows: NewRows | None
+    measured: Callable[[Prepared, Iterate], Measured]
+    orthogonal_on: str
+
+
+def fit_rows(
     problem: Problem,
     name: str,
     settings: Settings,
-    start: tuple[Array, Array] | None,
-    n_restarts: int,
-    rng: np.random.Generator | None,
-) -> Solution:
+    start: tuple[Array, Array] | None = None,
+    n_restarts: int = 0,
+    rng: np.random.Generator | None = None,
+    *,
+    orthogonal_on: str = TRAINING_ROWS,
+    confidence: float = 0.95,
+) -> Fitted:
+    """Fit with a given solver, and make the fit orthogonal on the rows that are asked for."""
     prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
     run, measured = _runner(objective, name, settings)
@@ -131,8 +165,15 @@ def _solve(
     best = ends[0] if len(ends) == 1 else min(ends, key=lambda found: _rank(prepared, found.end))
     n_free = len(prepared.mean) - len(prepared.aliased)
     check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcomes.spread)
-    prepared = replace(prepared, objective=best.objective)
-    return certify(prepared, best.end, name, measured(prepared, best.end))
+    prepared, end = replace(prepared, objective=best.objective), best.end
+    wanted = orthogonal_on if prepared.basis is not None and name != "mdmm" else TRAINING_ROWS
+    found: NewRows | None = None
+    if wanted == NEW_ROWS and (_is_plain(prepared, end, settings) or is_met(prepared, end, associate(prepared, end))):
+        aimed, end, found = reach_new_rows(prepared, end, run, settings, confidence)
+        prepared = replace(prepared, objective=aimed)
+    elif name == "sqp" and prepared.basis is not None:
+        found = measure_new_rows(prepared, end, confidence)
+    return Fitted(prepared, end, found, measured, wanted)
 
 
 def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, Callable[[Prepared, Iterate], Measured]]:
@@ -222,7 +263,7 @@ def choose(problem: Problem) -> str:
     >>> choose(Problem(np.eye(1000, 20), y)), choose(Problem(np.eye(1000, 900), y))
     ('sqp', 'large')
     """
-    if problem.rows.in_memory() is None:
+    if problem.rows.in_memory() is None or problem.cluster is not None:
         return "sqp"
     (n, q), k = problem.features.shape, problem.n_predictors
     pairs = k * (k + 1) / 2

@@ -35,7 +35,7 @@ class _Dense:
     objective: Objective
 
     def frame(self, model: Model) -> Frame:
-        return _frame(model)
+        return frame_of(model)
 
     def residual(self, model: Model, frame: Frame) -> float:
         return kkt_residual(self.objective, model, -frame.pinv.T @ model.g)
@@ -68,11 +68,12 @@ class _Dense:
 
 def reduced_hessian(model: Model) -> tuple[Array, Array]:
     """Hessian of the Lagrangian on the tangent space, and the orthonormal basis of that space, (m, m - r)."""
-    null = _frame(model).basis
+    null = frame_of(model).basis
     return null.T @ model.H @ null, null
 
 
-def _frame(model: Model) -> Frame:
+def frame_of(model: Model) -> Frame:
+    """Right inverse of the Jacobian, and an orthonormal basis of its null space."""
     r, m = model.J.shape
     if r == 0:
         return Frame(np.zeros((m, 0)), np.eye(m))
@@ -117,6 +118,7 @@ __all__ = [
     "UNREACHABLE",
     "Iterate",
     "Settings",
+    "frame_of",
     "kkt_residual",
     "reduced_hessian",
     "solve_reduced",

@@ -30,7 +30,7 @@ class WideObjective(Objective):
         curvature = np.empty((self.rows.n_rows, k, k)) if lam is not None else np.empty((self.rows.n_rows, 0, 0))
 
         def kernel(block: Block, second: Array) -> Sums:
-            terms = self._terms(block, raw, multipliers)
+            terms = self.terms(block, raw, multipliers)
             if second.size:
                 np.multiply(block.weight[:, None, None], terms.curvature, out=second)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
@@ -42,7 +42,7 @@ class WideObjective(Objective):
         jacobian = self.to_raw.adjoint(J.reshape(-1, J.shape[-1]).T).T.reshape(J.shape)
         return Model(
             float(loss) + self._ridge(theta),
-            c.T.ravel(),
+            self._residual(c),
             spread_of(total, square),
             float(steepness),
             self.to_raw.adjoint(g).T.ravel(),
@@ -97,6 +97,19 @@ class HessianProduct:
     def _finish(self, raw: Array, product: Array) -> Array:
         product[1:] += self.objective.l2 * raw[1:]
         return np.asarray(self.objective.to_raw.adjoint(product).T.ravel())
+
+    def dense(self) -> Array:
+        """The Hessian as a matrix (k m, k m), for leave-one-out quantities of moderately many features."""
+        k, m = self.curvature.shape[1], self.objective.to_raw.shape[1]
+        T = self.objective.to_raw @ np.eye(m)
+
+        def kernel(block: Block, curvature: Array) -> Sums:
+            A = block.Z @ T
+            return (np.stack([A.T @ (curvature[:, a, b, None] * A) for a in range(k) for b in range(k)]),)
+
+        H = self.objective.wide_rows.reduce(kernel, self.curvature)[0].reshape(k, k, m, m)
+        H[range(k), range(k)] += self.objective.l2 * (T[1:].T @ T[1:])
+        return np.asarray(H.transpose(0, 2, 1, 3).reshape(k * m, k * m))
 
     def rough(self, v: Array) -> Array:
         """Product in single precision, which is enough for a step: half the memory traffic, and no conversion."""

@@ -27,6 +27,7 @@ def refit_head(
     family: str | Family | None = None,
     *,
     l2: float = 0.0,
+    orthogonal_on: str = "training rows",
 ) -> Solution:
     """Refit a network's last linear layer so that its predictions are orthogonal to the protected columns.
 
@@ -49,6 +50,9 @@ def refit_head(
         (sigmoid) if all outcomes are 0 or 1, otherwise gaussian.
     l2 : float
         Ridge penalty on the coefficients, for wide heads; see :class:`~setsquare.glm.problem.Problem`.
+    orthogonal_on : {"training rows", "new rows"}
+        Rows on which the predictions are orthogonal: exactly on those of the loader, or on new ones, by leave-one-out
+        predictions of the head (the network's other layers stay as they are).
 
     Returns
     -------
@@ -71,7 +75,7 @@ def refit_head(
     layer = _find(model, head)
     Z, y, X = _collect(model, layer, loader)
     glm = _family(family, y, layer.out_features)
-    solution = solve(Problem(Z, y, X, glm, l2=l2))
+    solution = solve(Problem(Z, y, X, glm, l2=l2), orthogonal_on=orthogonal_on)
     if not solution.certificate.is_orthogonal:
         raise NotOrthogonalError(
             f"The head could not be made orthogonal (remaining correlation {solution.certificate.max_correlation:.1e}, "

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import sparse
 from threadpoolctl import ThreadpoolController
 
-from setsquare._typing import Array, Matrix
+from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
 from setsquare.tables.split import Split
 
@@ -53,6 +53,8 @@ class Block:
     offset : ndarray of shape (b, k) or None
     X : ndarray of shape (b, p) or None
         The protected columns themselves, for certificates.
+    group : ndarray of shape (b,) or None
+        Numbers of the clusters; the rows of a cluster are consecutive and in one block.
     """
 
     Z: Matrix
@@ -61,6 +63,7 @@ class Block:
     weight: Array
     offset: Array | None = None
     X: Array | None = None
+    group: IntArray | None = None
 
     def __sizeof__(self) -> int:
         """Bytes of the arrays; dask uses this to place the block on a cluster."""
@@ -157,6 +160,7 @@ class ArrayRows(_Held):
     weight: Array
     offset: Array | None = None
     X: Array | None = None
+    group: IntArray | None = None
 
     @property
     def n_rows(self) -> int:
@@ -177,11 +181,16 @@ class ArrayRows(_Held):
         step = max(100, -(-self.n_rows // max(count, 1)))
         if split:  # a block's cross-products (q, q) should cost less than its rows
             step = max(step, min(self.Z.shape[1] ** 2 // 8, -(-self.n_rows // n_cores())))
-        return tuple(self._block(slice(start, min(start + step, self.n_rows))) for start in range(0, self.n_rows, step))
+        edges = [*range(0, self.n_rows, step), self.n_rows]
+        if self.group is not None:  # only where a cluster ends
+            ends = np.flatnonzero(np.diff(self.group, append=self.group[-1] + 1)) + 1
+            edges = [0, *np.unique(ends[np.searchsorted(ends, edges[1:])]).tolist()]
+        return tuple(self._block(slice(start, stop)) for start, stop in pairwise(edges))
 
     def _block(self, rows: slice) -> Block:
         offset, X = (None if part is None else part[rows] for part in (self.offset, self.X))
-        return Block(view_rows(self.Z, rows), self.y[rows], self.Q[rows], self.weight[rows], offset, X)
+        group = None if self.group is None else self.group[rows]
+        return Block(view_rows(self.Z, rows), self.y[rows], self.Q[rows], self.weight[rows], offset, X, group)
 
     def keep(self) -> ArrayRows:
         """Return self: the rows are in memory."""

@@ -20,6 +20,7 @@ from setsquare.estimators import (
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
+from setsquare.glm.solution import TRAINING_ROWS
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
 from setsquare.tables import Design, Formula
@@ -63,6 +64,8 @@ def read_state(state: State) -> Any:
             attributes[f"{name}_"] = _CODERS[name][1](state[name]) if name in _CODERS else state[name]
     attributes |= _derived(kind, attributes)
     parameters = dict(state["parameters"])
+    if "solution" in state:  # written before predictions could be orthogonal on new rows
+        parameters.setdefault("orthogonal_on", TRAINING_ROWS)
     if isinstance(parameters.get("family"), dict):
         parameters["family"] = families.family(**parameters["family"])
     if "estimator_" in attributes:
@@ -180,7 +183,7 @@ _CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "reader": (_write_reader, _read_reader),
     "solution": (_write_solution, _read_solution),
 }
-_GLM = ("reader", "family", "solution", "has_offset", "n_dropped")
+_GLM = ("reader", "family", "solution", "has_offset", "n_dropped", "l2")
 _PLAIN = ("design", "family", "intercept", "coef")
 _PREDICTION = ("reader", "projector", "estimator", "activation", "boundary", "n_boundary", "n_outside", "learned_on")
 #: Classes that can be saved, each with its fitted attributes.

@@ -1,0 +1,295 @@
+"""Correlation on new rows: constraint on the training rows against leave-one-out constraint, and the upper bound.
+
+    python -m benchmarks.new_rows                      # all cells that are not yet in the file of results
+    python -m benchmarks.new_rows --only simulation    # one part: simulation, population, promise, cost
+    python -m benchmarks.new_rows --show               # print the tables
+
+A cell is a set-up with many draws. In simulations the truth is the correlation on 20 000 further rows. A real data set
+is a population: samples are drawn from it with replacement, and the truth is the correlation over all its rows. Cells
+are written as they are finished, so that a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import setsquare as sq
+from benchmarks.frame import plain, where, write
+from setsquare import datasets, tables
+from setsquare.families import contrasts
+from setsquare.glm import NewRows, Solution, choose_l2
+
+RESULTS = Path(__file__).parent / "results" / "new_rows.json"
+TARGETS = ("training rows", "new rows")
+SETS = {
+    "adult": datasets.load_adult,
+    "bank": datasets.load_bank,
+    "compas": datasets.load_compas,
+    "health": datasets.load_health_retirement,
+}
+Draw = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
+
+
+def simulate(rng: np.random.Generator, n: int, q: int, family: str, kind: str) -> Draw:
+    """Features, outcome, protected column and clusters; five features are shifted by the protected column."""
+    cluster = np.arange(n) // 10 if kind.startswith("clusters") else None
+    units = n if cluster is None else -(-n // 10)
+    x = (rng.random(units) < 0.5).astype(float)
+    Z = rng.normal(size=(n, q))
+    if cluster is not None:  # shared by the rows of a cluster: the group, half of the features' variance, an effect
+        x, Z = x[cluster], np.sqrt(0.5) * (Z + rng.normal(size=(units, q))[cluster])
+    if kind == "correlated":
+        Z = Z @ np.linalg.cholesky(0.7 ** np.abs(np.subtract.outer(np.arange(q), np.arange(q)))).T
+    Z[:, :5] += 0.8 * x[:, None]
+    eta = 0.4 * Z[:, :10].sum(axis=1) - 1.0  # half of the signal is independent of the protected column
+    if cluster is not None:
+        eta = eta + rng.normal(size=units)[cluster]
+    if family == "binomial":
+        y = (rng.random(n) < 1.0 / (1.0 + np.exp(-eta))).astype(float)
+    elif family == "poisson":
+        y = rng.poisson(np.exp(0.5 * eta)).astype(float)
+    elif family == "gamma":
+        y = rng.gamma(2.0, np.exp(0.5 * eta) / 2.0)
+    else:
+        scores = np.column_stack([np.zeros(n), eta, 0.5 * Z[:, 10] - 0.5 * eta])
+        y = np.argmax(scores + rng.gumbel(size=(n, 3)), axis=1).astype(float)
+    return Z, y, x[:, None], cluster
+
+
+def predict(solution: Solution, family: str, Z: np.ndarray) -> np.ndarray:
+    """Predictions (n, k); classes in contrasts."""
+    eta = Z @ solution.coef.T + solution.intercept
+    h = sq.families.activation(family)(eta)
+    return h @ contrasts(h.shape[1]) if family == "multinomial" else h
+
+
+def multiple_correlation(prediction: np.ndarray, X: np.ndarray) -> float:
+    """Multiple correlation with all protected columns, as in the certificate."""
+    Q, _ = np.linalg.qr(X - X.mean(axis=0))
+    gap = prediction - prediction.mean(axis=0)
+    return float(np.linalg.norm(Q.T @ gap) / np.linalg.norm(gap))
+
+
+def signed(prediction: np.ndarray, x: np.ndarray) -> float:
+    """Correlation with one column; for classes, that of the second contrast's sign times the length."""
+    if prediction.shape[1] == 1:
+        return float(np.corrcoef(prediction[:, 0], x)[0, 1])
+    each = [np.corrcoef(column, x)[0, 1] * column.std() for column in prediction.T]
+    return float(each[0] / np.sqrt(np.sum(prediction.std(axis=0) ** 2)))
+
+
+def fit(problem: sq.Problem, target: str, confidence: float = 0.95) -> tuple[Solution, NewRows] | None:
+    """Fit on a target; None if it was refused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        solution = sq.solve(problem, orthogonal_on=target, confidence=confidence)
+    found = solution.certificate.new_rows
+    return (solution, found) if solution.certificate.is_orthogonal and found is not None else None
+
+
+def simulation_cell(n: int, q: int, family: str, kind: str, draws: int) -> dict[str, Any]:
+    """Mean correlation on new rows under both targets."""
+    found: dict[str, list[float]] = {target: [] for target in TARGETS}
+    covered, refused, loo = 0, 0, []
+    for seed in range(draws):
+        Z, y, X, cluster = simulate(np.random.default_rng(seed), n, q, family, kind)
+        Zn, _, Xn, _ = simulate(np.random.default_rng(10**6 + seed), 20_000, q, family, kind)
+        left = cluster if kind != "clusters, rows left out" else None
+        problem = sq.Problem(Z, y, X, family, cluster=left)
+        for target in TARGETS:
+            done = fit(problem, target)
+            if done is None:
+                refused += 1
+                continue
+            prediction = predict(done[0], family, Zn)
+            found[target].append(signed(prediction, Xn[:, 0]))
+            if target == "new rows":
+                covered += multiple_correlation(prediction, Xn) <= done[1].upper
+                loo.append(done[1].upper)
+    cell: dict[str, Any] = {"n": n, "q": q, "family": family, "kind": kind, "draws": draws, "refused": refused}
+    for target, values in found.items():
+        cell[target] = {"mean": np.mean(values), "sd": np.std(values, ddof=1)}
+    return cell | {"coverage": covered / max(len(loo), 1), "upper": np.median(loo) if loo else None}
+
+
+def population(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """All rows of a data set as matrices; the protected columns are not among the features."""
+    data = SETS[name]()
+    features = data.features_table()
+    protected = data.protected_table()
+    Z, X = (tables.learn(part).apply(part).values for part in (features.drop(columns=list(protected)), protected))
+    return np.asarray(Z, float), np.asarray(data.y, float), np.asarray(X, float), data.family
+
+
+def area(y: np.ndarray, score: np.ndarray) -> float:
+    """Area under the ROC curve, or the rank correlation's analogue for counts (0 against more)."""
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(y > 0, score))
+
+
+def draw_sample(rng: np.random.Generator, y: np.ndarray, X: np.ndarray, n: int) -> np.ndarray:
+    """Rows with replacement, of which each protected column and the outcome vary."""
+    while True:
+        rows = rng.integers(0, len(y), n)
+        if y[rows].std() > 0.0 and (X[rows].std(axis=0) > 0.0).any():
+            return rows
+
+
+def population_cell(name: str, n: int, draws: int, ridge: str = "0") -> dict[str, Any]:
+    """Correlation, loss and area on the population, and coverage of the bound."""
+    Z, y, X, family = population(name)
+    out: dict[str, dict[str, list[float]]] = {t: {"corr": [], "loss": [], "auc": [], "upper": []} for t in TARGETS}
+    broken, refused = dict.fromkeys(TARGETS, 0), dict.fromkeys(TARGETS, 0)
+    activation = sq.families.activation(family)
+    for seed in range(draws):
+        rows = draw_sample(np.random.default_rng([seed, n]), y, X, n)
+        problem = sq.Problem(Z[rows], y[rows], X[rows], family)
+        for target in TARGETS:
+            used = problem
+            if ridge == "auto":
+                try:
+                    used = problem.with_l2(choose_l2(problem, orthogonal_on=target))
+                except sq.errors.NotOrthogonalError:
+                    refused[target] += 1
+                    continue
+            done = fit(used, target)
+            if done is None:
+                refused[target] += 1
+                continue
+            eta = Z @ done[0].coef.T + done[0].intercept
+            mean = activation(eta)
+            corr = multiple_correlation(mean, X)
+            part = out[target]
+            part["corr"].append(corr)
+            part["loss"].append(float(sq.families.family(family).row_losses(y, eta[:, 0])[0].mean()))
+            part["auc"].append(area(y, mean[:, 0]))
+            part["upper"].append(done[1].upper)
+            broken[target] += corr > done[1].upper
+    cell: dict[str, Any] = {"set": name, "n": n, "draws": draws, "l2": ridge, "q": Z.shape[1], "p": X.shape[1]}
+    for target in TARGETS:
+        part, count = out[target], len(out[target]["corr"])
+        cell[target] = {key: np.median(values) if values else None for key, values in part.items()}
+        cell[target] |= {"refused": refused[target], "coverage": 1.0 - broken[target] / max(count, 1), "fits": count}
+    return cell
+
+
+def promise_cell(name: str, n: int, delta: float, draws: int, ridge: str) -> dict[str, Any]:
+    """How often the bound at confidence 1 - delta is exceeded, and how often a promise is made and then broken."""
+    Z, y, X, family = population(name)
+    exceeded, made, kept, fits, limit = 0, 0, 0, 0, 0.15 if n <= 500 else 0.1
+    activation = sq.families.activation(family)
+    for seed in range(draws):
+        rows = draw_sample(np.random.default_rng([seed, n, 7]), y, X, n)
+        problem = sq.Problem(Z[rows], y[rows], X[rows], family)
+        if ridge == "auto":
+            problem = problem.with_l2(choose_l2(problem, orthogonal_on="new rows"))
+        done = fit(problem, "new rows", 1.0 - delta)
+        if done is None:
+            continue
+        fits += 1
+        corr = multiple_correlation(activation(Z @ done[0].coef.T + done[0].intercept), X)
+        exceeded += corr > done[1].upper
+        if done[1].upper <= limit:
+            made, kept = made + 1, kept + (corr <= limit)
+    cell = {"set": name, "n": n, "delta": delta, "draws": draws, "l2": ridge, "fits": fits, "limit": limit}
+    return cell | {"exceeded": exceeded / max(fits, 1), "made": made, "kept": kept}
+
+
+def cost_cell(name: str) -> dict[str, Any]:
+    """Processor time of interleaved fits: training rows without the certificate of new rows, with it, and new rows."""
+    from setsquare.glm import solver
+
+    Z, y, X, family = population(name)
+    problem = sq.Problem(Z, y, X, family)
+    measure = solver.measure_new_rows
+
+    def bare() -> Solution:
+        solver.measure_new_rows = lambda *_: None  # type: ignore[assignment]
+        try:
+            return sq.solve(problem)
+        finally:
+            solver.measure_new_rows = measure
+
+    ways: dict[str, Callable[[], Solution]] = {
+        "bare": bare,
+        "certificate": lambda: sq.solve(problem),
+        "new rows": lambda: sq.solve(problem, orthogonal_on="new rows"),
+    }
+    times: dict[str, list[float]] = {key: [] for key in ways}
+    for _ in range(5):
+        for key, way in ways.items():
+            start = time.process_time()
+            way()
+            times[key].append(time.process_time() - start)
+    best = {key: min(values) for key, values in times.items()}
+    ratios = {key: best[key] / best["bare"] for key in ("certificate", "new rows")}
+    return {"set": name, "n": len(y), "q": Z.shape[1], "seconds": best, "ratios": ratios}
+
+
+def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dict[str, Any]]]:
+    """All cells: part, function and arguments."""
+    draws = 5 if quick else 50
+    for n, q in ((500, 20), (500, 60), (2000, 50), (2000, 200), (5000, 50)):
+        yield "simulation", simulation_cell, {"n": n, "q": q, "family": "binomial", "kind": "plain", "draws": draws}
+    for family in ("poisson", "gamma", "multinomial"):
+        for n, q in ((500, 40), (2000, 100)):
+            yield "simulation", simulation_cell, {"n": n, "q": q, "family": family, "kind": "plain", "draws": draws}
+    for kind in ("correlated", "clusters", "clusters, rows left out"):
+        for n, q in ((500, 20), (2000, 50)):
+            yield "simulation", simulation_cell, {"n": n, "q": q, "family": "binomial", "kind": kind, "draws": draws}
+    for name in SETS:
+        yield "cost", cost_cell, {"name": name}
+    for name in SETS:
+        for n, count in ((500, 100), (1000, 100), (2000, 50), (5000, 20)):
+            yield "population", population_cell, {"name": name, "n": n, "draws": 5 if quick else count}
+    for name, n in (("adult", 1000), ("bank", 1000)):
+        for ridge, count in (("0", 500), ("auto", 100)):
+            for delta in (0.05, 0.1):
+                arguments = {"name": name, "n": n, "delta": delta, "draws": 5 if quick else count, "ridge": ridge}
+                yield "promise", promise_cell, arguments
+    for name in SETS:
+        for n in (500, 2000):
+            arguments = {"name": name, "n": n, "draws": 5 if quick else 30, "ridge": "auto"}
+            yield "population", population_cell, arguments
+
+
+def show(record: dict[str, Any]) -> None:
+    """Print the cells, one per line."""
+    for part, rows in record["cells"].items():
+        print(f"\n{part}")
+        for row in rows.values():
+            print("  " + json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="one part")
+    parser.add_argument("--quick", action="store_true", help="few draws; nothing is written")
+    parser.add_argument("--show", action="store_true", help="print what there is; run nothing")
+    given = parser.parse_args()
+    record: dict[str, Any] = {"cells": {}}
+    if RESULTS.exists() and not given.quick:
+        record = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for part, function, arguments in () if given.show else cells(given.quick):
+        key, done = ", ".join(map(str, arguments.values())), record["cells"].setdefault(part, {})
+        if key in done or (given.only and part != given.only):
+            continue
+        start = time.process_time()
+        done[key] = plain(function(**arguments) | {"cpu": time.process_time() - start})
+        print(part, key, json.dumps(done[key]), flush=True)
+        if not given.quick:
+            write(RESULTS, record | where())
+    show(record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Promise of a largest correlation on new rows: a fit is returned only if its upper bound keeps it."""
+
+from __future__ import annotations
+
+from setsquare.errors import BrokenPromiseError, InputError
+from setsquare.glm.new_rows_bound import NewRows
+from setsquare.glm.solver import Solution
+
+
+def check_promise(limit: float | None) -> None:
+    """Refuse a promise that no number of rows could keep, or that says nothing."""
+    if limit is not None and not 0.0 < limit < 1.0:
+        raise InputError(
+            f"max_correlation must be above 0 and below 1, not {limit}: an upper bound on a correlation is never 0."
+        )
+
+
+def keep_promise(solution: Solution, limit: float | None, *, automatic: bool = False) -> None:
+    """Raise if the upper bound on new rows exceeds ``limit``, with what would keep the promise."""
+    if limit is None:
+        return
+    found = solution.certificate.new_rows
+    if found is None:
+        raise BrokenPromiseError(
+            f"max_correlation={limit:g} cannot be promised, because the correlation on new rows is not known "
+            f'({solution.solver}: {solution.status}): use solver="sqp" and fewer features than rows.'
+        )
+    if found.upper > limit:
+        raise BrokenPromiseError(
+            f"The correlation with the protected columns on new rows is at most {found.upper:.3f} (with "
+            f"{found.confidence:.0%} confidence; leave-one-out estimate {found.correlation:.3f}), more than "
+            f"max_correlation={limit:g}. {_advise(found, limit, automatic)}"
+        )
+
+
+def _advise(found: NewRows, limit: float, automatic: bool) -> str:
+    """What would keep the promise, with numbers."""
+    units, needed = ("clusters" if found.by_cluster else "rows"), found.rows_for(limit)
+    advice = (
+        f"About {needed} {units} like these {found.n_units} would keep it"
+        if needed is not None
+        else f"The estimate itself is above the limit, so more {units} alone may not help"
+    )
+    ridge = "" if automatic else f'; so may l2="auto" ({found.n_parameters:.0f} parameters are in use)'
+    fewer = f", or fewer protected columns (now {found.n_directions} directions)" if found.n_directions > 1 else ""
+    other = "A PredictionOrthogonalizer, which needs the protected columns to predict, is another way."
+    return f"{advice}{ridge}{fewer}. {other}"

@@ -1,0 +1,315 @@
+"""Leave-one-out predictions from one factorisation: what the model without a row, or a cluster, predicts for it.
+
+Without the rows of a cluster g the fit solves the same problem with fewer rows, and protected columns that are centred
+again. One Newton step of its optimality conditions, from the fit to all rows, is
+
+    (K - K_g + U_g) (d theta; d lam) = right-hand side,     K = [[A, J'], [J, 0]],
+
+with ``A`` the Hessian of the Lagrangian and ``J`` the Jacobian of the constraint. ``K_g`` is the part of the rows, and
+``U_g`` the change of ``J`` by centring; both are combinations of the rows' features ``z_j``, their protected values
+``q_j`` and one vector ``u = sum w h' z``, so the Woodbury formula leaves a system of ``2m + 1`` equations for a cluster
+of m rows. With the gaussian family and the identity link the step is exact. The ridge keeps its weight relative to the
+*summed* loss, and a target ``kappa`` of the constraint stays the same mean.
+
+Everything is a sum over row blocks, which use only ``Z @ dense``. The blocks of the inverse are
+``G = L L'``, ``F`` and ``E``: ``K^-1 = [[G, F], [F', E]]``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import lapack
+
+from setsquare._typing import Array, BoolArray
+from setsquare.families.activations import IDENTITY
+from setsquare.glm.left_out_systems import (
+    Seen,
+    Shared,
+    Solved,
+    apply_rows,
+    groups_of,
+    solve_clusters,
+    solve_rows,
+)
+from setsquare.glm.newton import Iterate
+from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
+from setsquare.glm.sqp import SINGULAR, frame_of
+from setsquare.rows.blocks import Block, Sums
+
+
+class Inverse(NamedTuple):
+    """Blocks of the inverse of the KKT matrix in whitened coordinates, for k predictors of m coordinates each.
+
+    Attributes
+    ----------
+    root : ndarray of shape (k, m, s)
+        ``L``: the inverse of the reduced Hessian is ``L L'``.
+    cross : ndarray of shape (k, m, k, r)
+        ``F``.
+    corner : ndarray of shape (k, r, k, r)
+        ``E``.
+    """
+
+    root: Array
+    cross: Array
+    corner: Array
+
+
+def invert(objective: Objective, model: Model) -> Inverse:
+    """Invert the KKT matrix at a point; a Hessian that is an operator is formed first."""
+    if not isinstance(model.H, np.ndarray):
+        model = model._replace(H=model.H.dense())
+    k, r = objective.n_predictors, objective.n_basis
+    frame = frame_of(model)
+    N, pinv = frame.basis, frame.pinv
+    L = N @ _inverse_root(N.T @ model.H @ N)
+    bent = model.H @ pinv
+    inner = L.T @ bent
+    cross, corner = pinv - L @ inner, inner.T @ inner - pinv.T @ bent
+    return Inverse(L.reshape(k, -1, L.shape[1]), cross.reshape(k, -1, k, r), corner.reshape(k, r, k, r))
+
+
+def _inverse_root(A: Array) -> Array:
+    """``R`` with ``R R' = A^-1`` for a positive definite matrix; eigenvalues near zero or below are lifted."""
+    if not len(A):
+        return A
+    upper, failed = lapack.dpotrf(A)
+    pivots = upper.diagonal()
+    if not failed and pivots.min() ** 2 > SINGULAR * pivots.max() ** 2:
+        return np.asarray(lapack.dtrtri(np.triu(upper))[0])
+    values, vectors = np.linalg.eigh(A)
+    return np.asarray(vectors / np.sqrt(np.maximum(values, SINGULAR * np.abs(values).max() + np.finfo(float).tiny)))
+
+
+def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool = False) -> Shared:
+    """Compute what the systems of all rows share, in one pass over the rows; ``steer`` adds derivatives by a target."""
+    k, r, T = objective.n_predictors, objective.n_basis, objective.to_raw @ np.eye(objective.to_raw.shape[1])
+    m, raw, multipliers = T.shape[1], objective.raw(end.theta), end.lam.reshape(k, -1).T
+
+    def kernel(block: Block) -> Sums:
+        terms, w = objective.terms(block, raw, multipliers), block.weight
+        slopes = (w[:, None, None] * terms.mean_slope).reshape(len(w), -1)
+        return w @ (terms.mean - objective.start.mean), block.Z.T @ slopes, Ends.of(linear_predictor(block, raw), w)
+
+    mean, slopes, ends = objective.rows.reduce(kernel)
+    U = (T.T @ slopes).reshape(m, k, k).transpose(1, 0, 2).reshape(k * m, k)
+    L, F = inverse.root.reshape(k * m, -1), inverse.cross.reshape(k * m, k * r)
+    kappa = (np.zeros(k * r) if objective.target is None else objective.target)[:, None]
+    parts = np.hstack([L, F, L @ (L.T @ U)]).reshape(k, m, -1)
+    return Shared(
+        raw,
+        multipliers,
+        np.concatenate([T @ part for part in parts], axis=1),
+        inverse.corner,
+        (F.T @ U).reshape(k, r, k).transpose(1, 0, 2),
+        (L.T @ U).T @ (L.T @ U),
+        U.T @ F,
+        np.hstack([kappa, np.eye(k * r)]) if steer else kappa,
+        mean + objective.start.mean,
+        *_caps(objective, ends[0]),
+    )
+
+
+class Ends(NamedTuple):
+    """Smallest and largest linear predictors, and their weighted sums and squares; can be added. All are (k,)."""
+
+    low: Array
+    high: Array
+    total: Array
+    square: Array
+
+    @classmethod
+    def of(cls, eta: Array, w: Array) -> Array:
+        """Wrap in an array, so that sums over blocks add it up."""
+        wrapped = np.empty(1, dtype=object)
+        wrapped[0] = cls(eta.min(axis=0), eta.max(axis=0), w @ eta, w @ np.square(eta))
+        return wrapped
+
+    def __add__(self, other: Ends) -> Ends:  # type: ignore[override]
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return Ends(low, high, self.total + other.total, self.square + other.square)
+
+
+def _caps(objective: Objective, ends: Ends) -> tuple[Array, Array]:
+    """Range of leave-one-out linear predictors: that of the fit, and one standard deviation more.
+
+    Beyond it a Newton step says little, and with a log link a single row would decide everything. Where the predictor
+    is the mean the step is exact, and needs no cap.
+    """
+    if objective.family.activation is IDENTITY:
+        return np.full_like(ends.low, -np.inf), np.full_like(ends.high, np.inf)
+    spread = np.sqrt(np.maximum(ends.square - ends.total**2, 0.0))
+    return ends.low - spread, np.minimum(ends.high + spread, 0.5 * (ends.high + objective.edge))
+
+
+class LeftOut(NamedTuple):
+    """Leave-one-out results of some rows, in the order of their block.
+
+    Attributes
+    ----------
+    eta : ndarray of shape (b, k)
+        Linear predictors by the model without the row or its cluster.
+    leverage : ndarray of shape (b,)
+        Share of a row's own fit that rests on itself; the sum is the number of parameters in use.
+    lost : ndarray of shape (b,)
+        Rows whose prediction the other rows hardly determine: that of the intercept-only model, or at a cap.
+    steered : ndarray of shape (b, k, k r) or None
+        Derivatives of the linear predictors by the target of the constraint.
+    """
+
+    eta: Array
+    leverage: Array
+    lost: BoolArray
+    steered: Array | None
+
+
+def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
+    """Leave-one-out predictors of the rows of a block."""
+    terms = objective.terms(block, shared.raw, shared.multipliers)
+    eta, Q = linear_predictor(block, shared.raw), objective.basis(block)
+    k, steer = eta.shape[1], shared.targets.shape[1] > 1
+    single = block.group is None and k == 1
+    seen = Seen.of(shared, block, Q, terms, steer=steer)
+    change, leverage, lost = solve_rows(shared, seen) if single else _solve(shared, seen, block)
+    out = eta + change[:, :, 0]
+    if lost.any():
+        null = objective.start.theta.reshape(k, -1)[:, 0]
+        out[lost] = null if block.offset is None else null + block.offset[lost]
+    capped = np.clip(out, shared.low, shared.high)
+    lost |= (capped != out).any(axis=1)
+    steered = None
+    if steer:
+        steered = seen.cross + change[:, :, 1:]
+        steered[lost] = 0.0
+    return LeftOut(capped, leverage, lost, steered)
+
+
+def _solve(shared: Shared, seen: Seen, block: Block) -> Solved:
+    k, n = len(shared.mean), len(block.weight)
+    found = Solved(np.empty((n, k, shared.targets.shape[1])), np.empty(n), np.zeros(n, dtype=bool))
+    for members in groups_of(block):
+        part, rows = solve_clusters(shared, seen.at(members)), members.ravel()
+        found.change[rows] = part.change.reshape(len(rows), k, -1)
+        found.leverage[rows], found.lost[rows] = part.leverage.ravel(), np.repeat(part.lost, members.shape[1])
+    return found
+
+
+class Tallied(NamedTuple):
+    """Sums of leave-one-out quantities over the rows; predictions are relative to the intercept-only model.
+
+    Attributes
+    ----------
+    c : ndarray of shape (r, k)
+        Covariance of the leave-one-out predictions with the basis.
+    total, square : ndarray of shape (k,)
+        Mean and mean square of the predictions.
+    loss : ndarray of shape ()
+        Mean leave-one-out loss.
+    leverage, lost : ndarray of shape ()
+        Sum of the leverages, and number of undetermined rows.
+    moments : ndarray of shape (s, s), s = k r + r + 1
+        Second moments over units (rows or clusters) of the sums of ``w h q``, ``w q`` and ``w``.
+    columns : ndarray of shape (r, p)
+        Covariance of the basis with the protected columns.
+    steering : ndarray of shape (k r, k r)
+        Derivatives of ``c`` by the target of the constraint: about the identity where features predict the protected
+        columns well, about zero where they only seem to.
+    """
+
+    c: Array
+    total: Array
+    square: Array
+    loss: Array
+    leverage: Array
+    lost: Array
+    moments: Array
+    columns: Array
+    steering: Array
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the leave-one-out predictions."""
+        return spread_of(self.total, self.square)
+
+    @property
+    def correlation(self) -> float:
+        """Multiple correlation of the leave-one-out predictions with all protected columns; over all classes."""
+        size = float(np.linalg.norm(self.c))
+        return size / self.spread if self.spread > 0.0 else 0.0
+
+
+def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *, steer: bool = False) -> Tallied:
+    """Add up leave-one-out quantities at a solution, in two passes over the rows; ``mean_x`` centres the columns."""
+    shared = share(objective, end, inverse, steer=steer)
+
+    def kernel(block: Block) -> Sums:
+        left = leave_out(objective, shared, block)
+        loss, mean = objective.family.value_terms(block.y, left.eta)
+        Q, w, gap = objective.basis(block), block.weight[:, None], mean - objective.start.mean
+        weighted = w * gap
+        units = np.hstack([(weighted[:, :, None] * Q[:, None, :]).reshape(len(w), -1), w * Q, w])
+        if block.group is not None:
+            units = np.add.reduceat(units, np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1)))
+        return (
+            Q.T @ weighted,
+            weighted.sum(axis=0),
+            np.einsum("nk,nk->k", weighted, gap),
+            np.asarray(block.weight @ loss),
+            np.asarray(left.leverage.sum()),
+            np.asarray(float(left.lost.sum())),
+            units.T @ units,
+            (w * Q).T @ (np.asarray(block.X) - mean_x),
+            _steering(objective, block, left),
+        )
+
+    return Tallied(*objective.rows.reduce(kernel))
+
+
+def _steering(objective: Objective, block: Block, left: LeftOut) -> Array:
+    """Sums of ``w q h' d eta``, with ``h'`` at the leave-one-out predictors."""
+    k, r = objective.n_predictors, objective.n_basis
+    if left.steered is None:
+        return np.zeros((0, 0))
+    slopes = objective.family.terms(block.y, left.eta, np.zeros_like(left.eta)).mean_slope
+    moved = apply_rows(block.weight[:, None, None] * slopes, left.steered)
+    return np.asarray(
+        (objective.basis(block).T @ moved.reshape(len(moved), -1)).reshape(r, k, k * r).transpose(1, 0, 2)
+    ).reshape(k * r, k * r)
+
+
+class RowsLeftOut(NamedTuple):
+    """Leave-one-out results of each row, in the order of the objective's rows.
+
+    Attributes
+    ----------
+    eta, mean : ndarray of shape (n, k)
+        Linear predictors and predictions by the model without the row, or without its cluster.
+    loss, leverage : ndarray of shape (n,)
+    influence : ndarray of shape (n, k, r)
+        Contribution of each row to the covariance of new rows' predictions with the basis: their mean is ``c_loo``.
+    """
+
+    eta: Array
+    mean: Array
+    loss: Array
+    leverage: Array
+    influence: Array
+
+
+def rows_left_out(objective: Objective, end: Iterate, inverse: Inverse | None = None) -> RowsLeftOut:
+    """Leave-one-out results of rows in memory, row by row."""
+    shared = share(objective, end, inverse or invert(objective, end.model))
+
+    def kernel(block: Block) -> RowsLeftOut:
+        left = leave_out(objective, shared, block)
+        loss, mean = objective.family.value_terms(block.y, left.eta)
+        pull = (mean - objective.start.mean)[:, :, None] * objective.basis(block)[:, None, :]
+        return RowsLeftOut(left.eta, mean, loss, left.leverage, pull)
+
+    def join(a: RowsLeftOut, b: RowsLeftOut) -> RowsLeftOut:
+        return RowsLeftOut(*(np.concatenate(pair) for pair in zip(a, b, strict=True)))
+
+    found: RowsLeftOut = objective.rows.reduce(kernel, join)  # type: ignore[call-arg]
+    return found

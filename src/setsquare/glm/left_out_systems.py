@@ -1,0 +1,230 @@
+"""Small systems of equations behind leave-one-out predictions: one per row or cluster, all solved at once.
+
+The unknowns of a cluster of m rows are the changes of ``z_j'theta`` and ``q_j'lam`` for each row and predictor, and of
+``u'theta``. With ``B`` the vectors of these products, ``S = B'K^-1 B`` and ``K_g - U_g = B C B'`` (see
+``glm.leave_one_out``), they solve ``(1 - S C) x = S b``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from setsquare._typing import Array, BoolArray, IntArray
+from setsquare.families import RowTerms
+from setsquare.rows.blocks import Block
+
+#: Determinant of a system below which the other rows do not determine the prediction of a row.
+UNDETERMINED = 1e-7
+
+
+class Shared(NamedTuple):
+    """Quantities that the systems of all rows share.
+
+    Attributes
+    ----------
+    raw, multipliers : ndarray of shape (1 + q, k) and (r, k)
+    project : ndarray of shape (1 + q, k * (s + k r + k))
+        Maps the features to ``L'z``, ``F'z`` and ``u'G z``.
+    corner : ndarray of shape (k, r, k, r)
+    from_q : ndarray of shape (r, k, k)
+        Maps protected values to ``u'F q``.
+    uu, uf : ndarray of shape (k, k) and (k, k r)
+        ``u'G u`` and ``u'F``.
+    targets : ndarray of shape (k r, d)
+        ``kappa``, and the directions in which it may move (none, or all).
+    mean : ndarray of shape (k,)
+        Mean of the predictions.
+    low, high : ndarray of shape (k,)
+        Caps of the leave-one-out linear predictors.
+    """
+
+    raw: Array
+    multipliers: Array
+    project: Array
+    corner: Array
+    from_q: Array
+    uu: Array
+    uf: Array
+    targets: Array
+    mean: Array
+    low: Array
+    high: Array
+
+
+def groups_of(block: Block) -> list[IntArray]:
+    """Rows of the clusters of a block, (g, m) for each size m; without clusters each row is one."""
+    if block.group is None:
+        return [np.arange(len(block.weight))[:, None]]
+    starts = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
+    sizes = np.diff(starts, append=len(block.group))
+    return [starts[sizes == size][:, None] + np.arange(size) for size in np.unique(sizes)]
+
+
+class Seen(NamedTuple):
+    """What the systems need of each of n rows: products with the blocks of the inverse, and terms of the Lagrangian.
+
+    Shapes: ``root`` (n, k, s): ``L'z``; ``zu`` (n, k, k); ``cross`` and ``corner`` (n, k, k r): ``F'z`` and ``E q``;
+    ``q`` (n, r); ``qu`` (n, k, k); ``w`` (n,); ``curvature`` and ``steep`` (n, k, k), the latter ``h'``. The last have
+    d columns, for the solution and its derivatives by the target: ``slope`` (n, k, d), that of the Lagrangian;
+    ``gap`` (n, k, d), predictions minus their mean; ``price`` (n, k, d): ``q'lam``.
+    """
+
+    root: Array
+    cross: Array
+    zu: Array
+    q: Array
+    corner: Array
+    qu: Array
+    w: Array
+    curvature: Array
+    steep: Array
+    slope: Array
+    gap: Array
+    price: Array
+
+    @classmethod
+    def of(cls, shared: Shared, block: Block, Q: Array, terms: RowTerms, *, steer: bool) -> Seen:
+        """Look at the rows of a block; ``steer`` adds the derivatives by the target."""
+        n, k, r = len(Q), shared.mean.shape[0], Q.shape[1]
+        projected = np.asarray(block.Z @ shared.project).reshape(n, k, -1)
+        s = projected.shape[2] - k * r - k
+        cross = projected[:, :, s : s + k * r]
+        corner = (Q @ shared.corner.transpose(1, 0, 2, 3).reshape(r, -1)).reshape(n, k, k * r)
+        price = Q @ shared.multipliers
+        slope = terms.slope + np.einsum("nab,nb->na", terms.mean_slope, price)
+        parts = slope[:, :, None], (terms.mean - shared.mean)[:, :, None], price[:, :, None]
+        if steer:  # the solution moves by F and E
+            bent, steep = terms.curvature, terms.mean_slope
+            shift = apply_rows(bent, cross) + apply_rows(steep, corner)
+            moved = shift, apply_rows(steep, cross) - shared.uf, corner
+            parts = tuple(np.concatenate(pair, axis=2) for pair in zip(parts, moved, strict=True))  # type: ignore[assignment]
+        return cls(
+            projected[:, :, :s],
+            cross,
+            projected[:, :, s + k * r :],
+            Q,
+            corner,
+            (Q @ shared.from_q.reshape(r, -1)).reshape(n, k, k),
+            block.weight,
+            terms.curvature,
+            terms.mean_slope,
+            *parts,
+        )
+
+    def at(self, members: IntArray) -> Seen:
+        """Rows (g, m) of clusters."""
+        return Seen(*(part[members] for part in self))
+
+
+def apply_rows(A: Array, B: Array) -> Array:
+    """``A_i B_i`` for each row; products of 1 x 1 matrices one by one would take most of the time."""
+    return A * B if A.shape[1] == 1 else A @ B
+
+
+class Solved(NamedTuple):
+    """Changes of the linear predictors, (..., k, d), leverages, and rows that the others do not determine."""
+
+    change: Array
+    leverage: Array
+    lost: BoolArray
+
+
+def solve_rows(shared: Shared, seen: Seen) -> Solved:
+    """Leave out each of n rows with one linear predictor: systems of three equations, by Cramer's rule."""
+    zz = np.einsum("nas,nas->n", seen.root, seen.root)
+    zq, qq = (np.einsum("nr,nr->n", part[:, 0], seen.q) for part in (seen.cross, seen.corner))
+    zt, qt, ut = seen.cross[:, 0] @ shared.targets, seen.corner[:, 0] @ shared.targets, shared.uf @ shared.targets
+    zu, qu, uu, w, price = seen.zu[:, 0, 0], seen.qu[:, 0, 0], shared.uu[0, 0], seen.w, seen.price[:, 0]
+    rest, bent = w / (1.0 - w), w * seen.curvature[:, 0, 0]
+    tied = rest * seen.steep[:, 0, 0]
+    b = _tall(w) * seen.slope[:, 0] + _tall(w * tied) * price, _tall(rest) * seen.gap[:, 0], -_tall(rest) * price
+    (r0, a00, a01, a02), (r1, a10, a11, a12), (r2, a20, a21, a22) = (
+        (
+            _tall(left) * b[0] + _tall(middle) * b[1] + _tall(right) * b[2] - t * _tall(w),
+            diagonal[0] - left * bent - middle * tied,
+            diagonal[1] - left * tied + right * rest,
+            diagonal[2] + middle * rest,
+        )
+        for left, middle, right, t, diagonal in (
+            (zz, zq, zu, zt, (1.0, 0.0, 0.0)),
+            (zq, qq, qu, qt, (0.0, 1.0, 0.0)),
+            (zu, qu, np.full_like(w, uu), ut, (0.0, 0.0, 1.0)),
+        )
+    )
+    first, second, third = a11 * a22 - a12 * a21, a02 * a21 - a01 * a22, a01 * a12 - a02 * a11
+    determinant = a00 * first + a10 * second + a20 * third
+    lost = ~(np.abs(determinant) > UNDETERMINED)
+    x = _tall(first) * r0 + _tall(second) * r1 + _tall(third) * r2
+    return Solved((x / _tall(np.where(lost, np.inf, determinant)))[:, None], zz * bent, lost)
+
+
+def _tall(values: Array) -> Array:
+    return values[:, None]
+
+
+def solve_clusters(shared: Shared, seen: Seen) -> Solved:
+    """Leave out each of g clusters of m rows, with k linear predictors per row; ``seen`` has shapes (g, m, ...)."""
+    g, m = seen.w.shape
+    k = seen.gap.shape[2]
+    d = m * k
+    S, C, b = _products(shared, seen), _coupling(seen), _right(seen)
+    A = np.eye(2 * d + k) - S @ C
+    lost = ~(np.abs(np.linalg.det(A)) > UNDETERMINED)
+    A[lost] = np.eye(2 * d + k)
+    moved = [(part @ shared.targets).reshape(g, d, -1) for part in (seen.cross, seen.corner)]
+    moved.append(np.broadcast_to(shared.uf @ shared.targets, (g, k, shared.targets.shape[1])))
+    right = S @ b - seen.w.sum(axis=1)[:, None, None] * np.concatenate(moved, axis=1)
+    x = np.linalg.solve(A, right)[:, :d].reshape(g, m, k, -1)
+    own = np.einsum("gde,ged->gd", S[:, :d, :d], C[:, :d, :d]).reshape(g, m, k).sum(axis=2)
+    return Solved(x, own, lost)
+
+
+def _products(shared: Shared, seen: Seen) -> Array:
+    """``S`` (g, 2mk + k, 2mk + k)."""
+    g, m = seen.w.shape
+    k, r = seen.gap.shape[2], seen.q.shape[2]
+    d = m * k
+    S = np.empty((g, 2 * d + k, 2 * d + k))
+    root = seen.root.reshape(g, d, -1)
+    S[:, :d, :d] = root @ root.transpose(0, 2, 1)
+    S[:, :d, d : 2 * d], S[:, d : 2 * d, d : 2 * d] = (
+        np.einsum("gjacr,glr->gjalc", part.reshape(g, m, k, k, r), seen.q, optimize=True).reshape(g, d, d)
+        for part in (seen.cross, seen.corner)
+    )
+    S[:, d : 2 * d, :d] = S[:, :d, d : 2 * d].transpose(0, 2, 1)
+    S[:, :d, 2 * d :], S[:, d : 2 * d, 2 * d :] = seen.zu.reshape(g, d, k), seen.qu.reshape(g, d, k)
+    S[:, 2 * d :, : 2 * d] = S[:, : 2 * d, 2 * d :].transpose(0, 2, 1)
+    S[:, 2 * d :, 2 * d :] = shared.uu
+    return S
+
+
+def _coupling(seen: Seen) -> Array:
+    """``C`` (g, 2mk + k, 2mk + k)."""
+    g, m = seen.w.shape
+    k = seen.gap.shape[2]
+    d, same, w = m * k, np.arange(m), seen.w[:, :, None, None]
+    rest = seen.w / (1.0 - seen.w.sum(axis=1, keepdims=True))
+    own, mixed = np.zeros((2, g, m, k, m, k))
+    own[:, same, :, same, :] = (w * seen.curvature).transpose(1, 0, 2, 3)
+    mixed += (w * seen.steep)[:, :, :, None, :] * rest[:, None, None, :, None]
+    mixed[:, same, :, same, :] += (w * seen.steep).transpose(1, 0, 2, 3)
+    recentred = -(rest[:, :, None, None] * np.eye(k)).reshape(g, d, k)
+    C = np.zeros((g, 2 * d + k, 2 * d + k))
+    C[:, :d, :d], C[:, :d, d : 2 * d] = own.reshape(g, d, d), mixed.reshape(g, d, d)
+    C[:, d : 2 * d, :d] = C[:, :d, d : 2 * d].transpose(0, 2, 1)
+    C[:, d : 2 * d, 2 * d :], C[:, 2 * d :, d : 2 * d] = recentred, recentred.transpose(0, 2, 1)
+    return C
+
+
+def _right(seen: Seen) -> Array:
+    """``b`` (g, 2mk + k, d): slopes of the Lagrangian and the constraint without the cluster."""
+    g, m = seen.w.shape
+    d, columns = m * seen.gap.shape[2], seen.gap.shape[3]
+    rest, w = seen.w / (1.0 - seen.w.sum(axis=1, keepdims=True)), seen.w[:, :, None, None]
+    toll = np.einsum("gl,glad->gad", rest, seen.price)
+    slope = w * (seen.slope + seen.steep @ toll[:, None])
+    gap = w * seen.gap
+    left = gap + rest[:, :, None, None] * gap.sum(axis=1, keepdims=True)
+    return np.concatenate([slope.reshape(g, d, columns), left.reshape(g, d, columns), -toll], axis=1)

@@ -1,0 +1,203 @@
+"""Correlation on new rows from leave-one-out predictions, with an upper bound at a stated confidence.
+
+The covariance of a fit's predictions with the basis of the protected columns, on new rows, is estimated by its
+leave-one-out mean ``b``, with the sampling covariance ``V`` of that mean over rows or clusters. The bound is the
+quantile of the length of ``b + N(0, V)``, relative to the spread of the predictions. It needs rows that are
+exchangeable with the new ones; sample weights can carry the rows to another population.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy import special
+
+from setsquare._typing import Array
+
+#: Limit on the leave-one-out correlation of a fit that is orthogonal on new rows, in units of 1/sqrt(n): a tenth of
+#: the sampling error.
+NEW_ROWS_TOLERANCE = 0.1
+#: Multiple of that limit up to which a target is accepted; one more target would cost a third of a fit.
+CLOSE = 3.0
+#: Noncentrality from which a chi-square distribution is taken as normal.
+NORMAL = 1e3
+
+
+def new_rows_limit(n_units: int) -> float:
+    """Largest leave-one-out correlation that counts as zero."""
+    return NEW_ROWS_TOLERANCE / math.sqrt(max(n_units, 1))
+
+
+class Sums(Protocol):
+    """Sums over the rows that the bound needs: those of ``glm.leave_one_out.Tallied``."""
+
+    @property
+    def c(self) -> Array:
+        """Covariance with the basis, (r, k)."""
+        ...
+
+    @property
+    def total(self) -> Array:
+        """Mean prediction, (k,)."""
+        ...
+
+    @property
+    def moments(self) -> Array:
+        """Second moments over units of the sums of ``w h q``, ``w q`` and ``w``."""
+        ...
+
+    @property
+    def columns(self) -> Array:
+        """Covariance of the basis with the protected columns, (r, p)."""
+        ...
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the predictions."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Correlation of a fit's predictions with the protected columns on rows that it was not fitted on.
+
+    Attributes
+    ----------
+    correlation : float
+        Multiple correlation of the leave-one-out predictions with all protected columns (over all classes).
+    upper : float
+        Upper bound on the multiple correlation on new rows.
+    confidence : float
+        Confidence of the bound.
+    correlations : dict of str to float
+        Correlation of the leave-one-out predictions with each protected column; for classes, the length over them.
+    loss : float
+        Mean leave-one-out loss: an estimate of the loss on new rows.
+    n_parameters : float
+        Sum of the leverages: the number of parameters in use.
+    n_units : int
+        Rows, or clusters, that were left out one at a time.
+    by_cluster : bool
+    steered : float or None
+        Part of the correlation in directions of the protected columns that the fit can steer; None if it did not.
+    n_steered, n_directions : int
+        Number of such directions, and of all: rank of the protected columns, times classes minus one.
+    """
+
+    correlation: float
+    upper: float
+    confidence: float
+    correlations: dict[str, float]
+    loss: float
+    n_parameters: float
+    n_units: int
+    by_cluster: bool = False
+    steered: float | None = None
+    n_steered: int = 0
+    n_directions: int = 0
+
+    @property
+    def noise(self) -> float:
+        """Correlation up to which the directions that cannot be steered are within sampling error (99.9 %)."""
+        free = self.n_directions - self.n_steered
+        return math.sqrt(float(special.chdtri(free, 0.001)) / self.n_units) if free else 0.0
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether the leave-one-out correlation is zero, up to a third of its sampling error."""
+        near = CLOSE * new_rows_limit(self.n_units)
+        return self.steered is not None and self.steered <= near and self.correlation <= self.limit
+
+    @property
+    def limit(self) -> float:
+        """Largest leave-one-out correlation that counts as zero."""
+        return max(CLOSE * new_rows_limit(self.n_units), self.noise)
+
+    def rows_for(self, limit: float) -> int | None:
+        """Number of rows (or clusters) like these for which the bound would be about ``limit``; None if unknown.
+
+        The bound shrinks with the root of the number, unless the correlation itself exceeds the limit.
+        """
+        if self.correlation >= limit or not limit > 0.0:
+            return None
+        noise = self.upper - self.correlation
+        return math.ceil(self.n_units * (noise / (limit - self.correlation)) ** 2)
+
+
+def bound_new_rows(
+    sums: Sums,
+    names: tuple[str, ...],
+    confidence: float,
+    n_units: int,
+    loss: float,
+    leverage: float,
+    by_cluster: bool,
+    label_share: float = 0.0,
+) -> NewRows:
+    """Estimate and bound the correlation on new rows from leave-one-out sums.
+
+    Leave-one-out predictions are not independent: row i helps to predict row j, and j to predict i. This adds at most
+    ``label_share``, the share of the outcome's variance that the protected columns explain, times the variance.
+    """
+    spread = sums.spread
+    if not spread > 0.0:
+        zeros = dict.fromkeys(names, 0.0)
+        return NewRows(0.0, 0.0, confidence, zeros, loss, leverage, n_units, by_cluster, n_directions=sums.c.size)
+    (r, k), b = sums.c.shape, sums.c.T.ravel()
+    to_gap = np.hstack([np.eye(k * r), -np.kron(sums.total[:, None], np.eye(r)), -b[:, None]])
+    V = to_gap @ sums.moments @ to_gap.T * (1.0 + label_share) * _small_sample(n_units, r, confidence)
+    upper = math.sqrt(length_quantile(b, V, confidence)) / spread
+    size = np.linalg.norm(sums.columns, axis=0)
+    cov = sums.columns.T @ sums.c / np.where(size > 0.0, size, np.inf)[:, None]
+    each = cov[:, 0] if k == 1 else np.linalg.norm(cov, axis=1)
+    return NewRows(
+        float(np.linalg.norm(b)) / spread,
+        min(1.0, upper),
+        confidence,
+        {name: float(value) / spread for name, value in zip(names, each, strict=True)},
+        loss,
+        leverage,
+        n_units,
+        by_cluster,
+        n_directions=k * r,
+    )
+
+
+def _small_sample(n_units: int, r: int, confidence: float) -> float:
+    """Factor of the covariance for few units: degrees of freedom, and quantiles of t instead of the normal."""
+    free = max(n_units - r - 1, 1)
+    tail = 0.5 * (1.0 + confidence)
+    wider = float(special.stdtrit(free, tail) / special.ndtri(tail))
+    return n_units / free * wider * wider
+
+
+def length_quantile(b: Array, V: Array, confidence: float) -> float:
+    """Quantile of ``|b + N(0, V)|^2``, by a noncentral chi-square variable with the same first four cumulants.
+
+    H. Liu, Y. Tang, H. H. Zhang, "A new chi-square approximation to the distribution of non-negative definite quadratic
+    forms in non-central normal variables", Computational Statistics & Data Analysis 53 (2009). Exact for one dimension.
+
+    Examples
+    --------
+    >>> round(length_quantile(np.zeros(1), np.eye(1), 0.95), 4), round(length_quantile(np.zeros(2), np.eye(2), 0.95), 4)
+    (3.8415, 5.9915)
+    """
+    values, vectors = np.linalg.eigh(V)
+    values, squares = np.maximum(values, 0.0), (vectors.T @ b) ** 2
+    if not values.max(initial=0.0) > 1e-30 * (1.0 + squares.sum()):
+        return float(squares.sum())
+    unit = float(values.max())
+    values, squares = values / unit, squares / unit
+    c1, c2, c3, c4 = (float(np.sum(values**j + j * values ** (j - 1) * squares)) for j in (1, 2, 3, 4))
+    s1, s2 = c3 / c2**1.5, c4 / c2**2
+    root = math.sqrt(max(s1 * s1 - s2, 0.0))
+    a = 1.0 / (s1 - root) if s1 * s1 > s2 else 1.0 / s1
+    shift = max(s1 * a**3 - a * a, 0.0) if s1 * s1 > s2 else 0.0
+    df = a * a - 2.0 * shift
+    if shift > NORMAL or df > NORMAL:
+        return unit * (c1 + float(special.ndtri(confidence)) * math.sqrt(2.0 * c2))
+    quantile = float(special.chndtrix(confidence, df, shift))
+    return float(unit * ((quantile - df - shift) / (math.sqrt(2.0) * a) * math.sqrt(2.0 * c2) + c1))

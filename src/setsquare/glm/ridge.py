@@ -1,0 +1,114 @@
+"""Ridge penalty chosen by the leave-one-out loss, along a path of warm-started fits; no folds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from setsquare._typing import Array
+from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.families import contrasts
+from setsquare.glm.new_rows import check_new_rows, measure_new_rows
+from setsquare.glm.newton import Settings
+from setsquare.glm.problem import Problem
+from setsquare.glm.solution import TRAINING_ROWS, Status
+from setsquare.glm.solver import Fitted, choose, fit_rows
+from setsquare.rows.blocks import single_threaded_blas
+
+#: Penalties that are tried, in units of the outcome's curvature times the median variance of the features: a penalty of
+#: one unit halves the coefficient of a feature that is independent of the others. Zero is tried as well.
+PATH = tuple(10.0**e for e in (-5, -4, -3, -2, -1, 0, 1, 2))
+#: Factors around the best of them that are tried next.
+NEAR = (10.0**-0.5, 10.0**0.5)
+#: Number of penalties in a row with a larger loss after which the path ends.
+PATIENCE = 3
+
+
+def choose_l2(
+    problem: Problem, solver: str = "auto", *, orthogonal_on: str = TRAINING_ROWS, tol: float = 1e-8
+) -> float:
+    """Ridge penalty with the smallest leave-one-out loss among fits that are orthogonal on the rows asked for.
+
+    Parameters
+    ----------
+    problem : Problem
+        With protected columns; its own penalty is ignored.
+    solver : {"auto", "sqp", "large"}
+    orthogonal_on : {"training rows", "new rows"}
+    tol : float
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(100, 1))
+    >>> Z = X + rng.normal(size=(100, 20))
+    >>> y = Z[:, 0] + 3.0 * rng.normal(size=100)
+    >>> choose_l2(Problem(Z, y, X)) > 0.0
+    True
+    """
+    name = choose(problem) if solver == "auto" else solver
+    if name not in ("sqp", "large") or not len(problem.protected_names):
+        raise InputError('l2="auto" needs leave-one-out losses: use solver="auto" or "sqp", and protected columns.')
+    check_new_rows(problem, name, orthogonal_on, 0.95)
+    path = _Path(problem, name, Settings(kkt=max(tol, 1e-7)), orthogonal_on)
+    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
+        unit = path.try_one(0.0)
+        worse = 0
+        for step in PATH:
+            best = path.best
+            path.try_one(step * unit)
+            worse = 0 if path.best != best or not np.isfinite(path.loss) else worse + 1
+            if worse >= PATIENCE:
+                break
+        if path.best > 0.0:
+            centre = path.best
+            for factor in NEAR:
+                path.try_one(centre * factor)
+    if not np.isfinite(path.loss):
+        raise NotOrthogonalError(
+            f'l2="auto" found no ridge penalty for which {problem.n_units} row(s) or cluster(s) determine the '
+            f"predictions of {len(problem.feature_names)} features: use fewer features or more rows."
+        )
+    return path.best
+
+
+class _Path:
+    """Fits along a path of penalties; the best so far, and the last as a start for the next."""
+
+    def __init__(self, problem: Problem, solver: str, settings: Settings, orthogonal_on: str) -> None:
+        self.problem, self.solver, self.settings, self.orthogonal_on = problem, solver, settings, orthogonal_on
+        self.best, self.loss = 0.0, np.inf
+        self.start: tuple[Array, Array] | None = None
+
+    def try_one(self, l2: float) -> float:
+        """Fit with a penalty and note its loss; returns the unit of penalties."""
+        problem = self.problem.with_l2(l2)
+        found = fit_rows(problem, self.solver, self.settings, self.start, orthogonal_on=self.orthogonal_on)
+        loss = _loss(found)
+        if loss < self.loss:
+            self.best, self.loss = l2, loss
+        if np.isfinite(loss):
+            self.start = _coefficients(found)
+        prepared = found.prepared
+        return float(prepared.objective.start.curvature * np.median(prepared.scale**2))
+
+
+def _loss(found: Fitted) -> float:
+    """Leave-one-out loss; infinite if the fit failed."""
+    usable = found.end.status in (Status.CONVERGED, Status.FLAT, Status.STALLED)
+    new_rows = found.new_rows
+    if new_rows is None and usable and found.orthogonal_on == TRAINING_ROWS:
+        new_rows = measure_new_rows(found.prepared, found.end, 0.95)
+    return new_rows.loss if new_rows is not None and usable and np.isfinite(new_rows.loss) else np.inf
+
+
+def _coefficients(found: Fitted) -> tuple[Array, Array]:
+    intercept, coef = found.prepared.coefficients(found.end.theta)
+    if not found.prepared.problem.family.is_vector:
+        return intercept, coef
+    C = contrasts(len(intercept) + 1)
+    return C @ intercept, C @ coef

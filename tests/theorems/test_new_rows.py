@@ -1,0 +1,213 @@
+"""Leave-one-out predictions equal refits; a leave-one-out constraint holds on new rows; the bound covers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import setsquare as sq
+from setsquare.families import contrasts, family
+from setsquare.glm import Problem, Settings, prepare, solve, solve_sqp
+from setsquare.glm.leave_one_out import rows_left_out
+from setsquare.glm.new_rows_bound import length_quantile
+
+TIGHT = Settings(kkt=1e-11)
+
+
+def make(name, n, q, seed=0, *, weights=False, offset=False, clusters=0):
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.random(n) < 0.4, rng.normal(size=n)]).astype(float)
+    cluster = rng.permutation(np.arange(n) // clusters) if clusters else None
+    Z = rng.normal(size=(n, q))
+    if cluster is not None:
+        Z = Z + 0.5 * rng.normal(size=(n, q))[cluster]
+    Z[:, :5] += X[:, :1]
+    eta = 0.3 * Z[:, :5].sum(axis=1)
+    y = {
+        "gaussian": lambda: eta + rng.normal(size=n),
+        "binomial": lambda: (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(float),
+        "poisson": lambda: rng.poisson(np.exp(0.5 * eta)).astype(float),
+        "gamma": lambda: rng.gamma(2.0, np.exp(0.5 * eta) / 2.0),
+        "multinomial": lambda: np.argmax(
+            np.column_stack([-eta, 0 * eta, eta]) + rng.gumbel(size=(n, 3)), axis=1
+        ).astype(float),
+    }[name]()
+    w = rng.uniform(0.3, 3.0, n) if weights else None
+    shift = 0.3 * rng.normal(size=(n, 3) if name == "multinomial" else n) if offset else None
+    return Z, y, X, w, shift, cluster
+
+
+def fit(problem, kappa=None):
+    prepared = prepare(problem)
+    objective = prepared.objective.aimed(kappa)
+    return prepared, objective, solve_sqp(objective, None, TIGHT)
+
+
+def compare(name, n, q, n_refits, *, l2=0.0, target=False, **options):
+    """Leave-one-out and refitted linear predictors of some rows, and the fitted ones."""
+    Z, y, X, w, shift, cluster = make(name, n, q, **options)
+    problem = Problem(Z, y, X, name, w, shift, l2, cluster=cluster)
+    k = problem.n_predictors
+    kappa = 0.01 * np.random.default_rng(1).normal(size=2 * k) if target else None
+    prepared, objective, end = fit(problem, kappa)
+    order = problem.order()
+    left = np.empty((n, k))
+    left[slice(None) if order is None else order] = rows_left_out(objective, end).eta
+    units = np.arange(n) if cluster is None else cluster
+    found, again = [], []
+    for unit in np.unique(units)[:: max(1, len(np.unique(units)) // n_refits)]:
+        gone, keep = units == unit, units != unit
+        weight = problem.mean_weight()[gone].sum()
+        parts = [None if part is None else part[keep] for part in (w, shift)]
+        # The ridge keeps its weight relative to the summed loss, and the target is a mean in the old basis.
+        rest = prepare(Problem(Z[keep], y[keep], X[keep], name, *parts, l2 / (1.0 - weight)))
+        mix = np.linalg.solve(prepared.basis.transform, rest.basis.transform)
+        aim = None if kappa is None else (kappa.reshape(k, -1) @ mix).ravel()
+        refit = solve_sqp(rest.objective.aimed(aim), None, TIGHT)
+        intercept, coef = rest.coefficients(refit.theta)
+        eta = Z[gone] @ coef.T + intercept
+        if shift is not None:
+            eta = eta + (shift[gone] @ contrasts(3) if k > 1 else shift[gone][:, None])
+        found.append(left[gone])
+        again.append(eta)
+    return np.concatenate(found), np.concatenate(again)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weights": True, "offset": True, "l2": 0.1, "target": True},
+        {"clusters": 4, "weights": True, "target": True},
+    ],
+)
+def test_gaussian_leave_one_out_is_exact_with_the_columns_centred_again(options):
+    found, again = compare("gaussian", 120, 12, 12, **options)
+    np.testing.assert_allclose(found, again, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["binomial", "poisson", "gamma", "multinomial"])
+@pytest.mark.parametrize("options", [{}, {"clusters": 3, "weights": True, "offset": True, "l2": 0.01, "target": True}])
+def test_leave_one_out_agrees_with_refits_at_a_tenth_as_many_features_as_rows(name, options):
+    n = 600 if name == "multinomial" else 400  # two predictors per row have twice the parameters
+    found, again = compare(name, n, n // 10 if name != "multinomial" else n // 20, 15, **options)
+    zero = np.zeros_like(again)
+    means = [family(name).value_terms(zero, eta)[1] for eta in (found, again)]
+    if name == "multinomial":
+        means = [1.0 / 3.0 + mean @ contrasts(3).T for mean in means]
+    error = np.abs(means[0] / means[1] - 1.0)
+    assert np.median(error) < 1e-3
+    # The largest errors are those of clusters, of which three rows go at once.
+    assert error.max() < (4e-2 if options else 1e-2)
+
+
+def test_a_row_of_weight_two_is_a_cluster_of_two_equal_rows():
+    Z, y, X, *_ = make("binomial", 150, 6)
+    twice = np.arange(150) < 60
+    weight = np.where(twice, 2.0, 1.0)
+    rows = np.repeat(np.arange(150), np.where(twice, 2, 1))
+    weighted = solve(Problem(Z, y, X, "binomial", weight), orthogonal_on="new rows")
+    repeated = solve(Problem(Z[rows], y[rows], X[rows], "binomial", cluster=rows), orthogonal_on="new rows")
+    np.testing.assert_allclose(weighted.coef, repeated.coef, atol=1e-8)
+    a, b = weighted.certificate.new_rows, repeated.certificate.new_rows
+    np.testing.assert_allclose([a.correlation, a.upper, a.loss], [b.correlation, b.upper, b.loss], atol=1e-8)
+
+
+def test_clusters_of_one_row_are_rows():
+    Z, y, X, *_ = make("multinomial", 200, 5)
+    alone = solve(Problem(Z, y, X, "multinomial"), orthogonal_on="new rows")
+    named = solve(Problem(Z, y, X, "multinomial", cluster=np.arange(200)[::-1]), orthogonal_on="new rows")
+    np.testing.assert_allclose(alone.coef, named.coef, atol=1e-9)
+
+
+def draw(seed, n, q):
+    rng = np.random.default_rng(seed)
+    x = (rng.random(n) < 0.5).astype(float)
+    Z = rng.normal(size=(n, q))
+    Z[:, :5] += 0.8 * x[:, None]
+    y = (rng.random(n) < 1 / (1 + np.exp(1.0 - 0.5 * Z[:, :5].sum(axis=1)))).astype(float)
+    return Z, y, x[:, None]
+
+
+def on_new_rows(solution, seed, q):
+    Z, _, x = draw(10_000 + seed, 10_000, q)
+    p = 1 / (1 + np.exp(-(Z @ solution.coef[0] + solution.intercept[0])))
+    return np.corrcoef(p, x[:, 0])[0, 1]
+
+
+def test_correlation_comes_back_on_new_rows_unless_the_constraint_is_leave_one_out():
+    n, q, draws = 400, 50, 16
+    found = {"training rows": [], "new rows": []}
+    covered = 0
+    for seed in range(draws):
+        problem = Problem(*draw(seed, n, q), "binomial")
+        for target, values in found.items():
+            solution = solve(problem, orthogonal_on=target)
+            assert solution.certificate.is_orthogonal
+            values.append(on_new_rows(solution, seed, q))
+        covered += abs(values[-1]) <= solution.certificate.new_rows.upper
+    error = np.std(found["new rows"], ddof=1) / np.sqrt(draws)
+    assert np.mean(found["training rows"]) > 0.08
+    assert abs(np.mean(found["new rows"])) < max(3.0 * error, 0.3 / np.sqrt(n))
+    assert covered >= draws - 3
+
+
+def test_the_certificate_of_a_training_row_fit_shows_what_comes_back():
+    estimates = []
+    for seed in range(8):
+        certificate = solve(Problem(*draw(seed, 400, 50), "binomial")).certificate
+        assert certificate.max_correlation < 1e-8
+        estimates.append(certificate.new_rows.correlations["x0"])
+    assert np.mean(estimates) > 0.08
+
+
+def test_a_protected_column_that_features_do_not_predict_is_left_alone():
+    rng = np.random.default_rng(0)
+    Z, y, x = draw(0, 400, 15)
+    X = np.column_stack([x, rng.normal(size=400)])  # the features predict it in the training rows only
+    certificate = solve(Problem(Z, y, X, "binomial"), orthogonal_on="new rows").certificate
+    assert certificate.is_orthogonal
+    assert certificate.new_rows.n_steered < certificate.new_rows.n_directions
+    assert certificate.new_rows.correlation <= certificate.new_rows.noise
+
+
+def test_one_extreme_row_does_not_decide_the_fit():
+    rng = np.random.default_rng(0)
+    n = 2000
+    x = (rng.random(n) < 0.5).astype(float)
+    Z = rng.normal(size=(n, 5)) + 0.5 * x[:, None]
+    Z[0, 0] = 200.0  # without this row its prediction would be exp(60)
+    y = rng.poisson(np.exp(0.3 * np.clip(Z[:, 0], -3, 3) + 0.3 * Z[:, 1])).astype(float)
+    found = solve(Problem(Z, y, x, "poisson"), orthogonal_on="new rows").certificate.new_rows
+    assert np.isfinite(found.loss)
+    assert found.loss < 2.0
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 5])
+def test_quantile_of_a_length_agrees_with_simulation(dimension):
+    rng = np.random.default_rng(dimension)
+    A = rng.normal(size=(dimension, dimension))
+    V, b = A @ A.T, rng.normal(size=dimension)
+    lengths = np.sum((b + rng.multivariate_normal(np.zeros(dimension), V, size=400_000)) ** 2, axis=1)
+    for confidence in (0.9, 0.95):
+        assert np.mean(lengths <= length_quantile(b, V, confidence)) == pytest.approx(confidence, abs=0.006)
+
+
+def test_sparse_wide_and_streamed_rows_give_the_same_fit():
+    import pandas as pd
+
+    Z, y, x = draw(3, 500, 8)
+    dense = solve(Problem(Z, y, x, "binomial"), orthogonal_on="new rows")
+    other = [
+        solve(Problem(sparse.csr_array(Z), y, x, "binomial"), "sqp", orthogonal_on="new rows"),
+        solve(Problem(Z, y, x, "binomial"), "large", orthogonal_on="new rows"),
+    ]
+    for solution in other:
+        np.testing.assert_allclose(solution.coef, dense.coef, atol=1e-5)
+        assert solution.certificate.is_orthogonal
+    table = pd.DataFrame(Z, columns=[f"z{j}" for j in range(8)]).assign(y=y, x=x[:, 0])
+    stream = sq.Stream(lambda: (table.iloc[i : i + 90] for i in range(0, 500, 90)))
+    model = sq.OrthogonalGLMClassifier(protected="x", orthogonal_on="new rows").fit(stream, "y")
+    np.testing.assert_allclose(model.coef_, dense.coef, atol=1e-6)
+    assert model.solution_.certificate.new_rows.upper == pytest.approx(dense.certificate.new_rows.upper, abs=1e-6)
