@@ -107,7 +107,10 @@ class NewRows:
 
     @property
     def is_zero(self) -> bool:
-        """Whether the leave-one-out correlation is zero, up to a third of its sampling error."""
+        """Whether the leave-one-out correlation is zero: up to a third of its sampling error in the steered directions.
+
+        In the directions that the features do not predict, and so cannot steer, it must be within sampling error.
+        """
         near = CLOSE * new_rows_limit(self.n_units)
         return self.steered is not None and self.steered <= near and self.correlation <= self.limit
 

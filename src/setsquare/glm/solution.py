@@ -143,7 +143,12 @@ class Certificate:
 
     @property
     def is_orthogonal(self) -> bool:
-        """Whether the guarantee holds: no correlation with a protected column, on the rows that were asked for."""
+        """Whether the guarantee holds on the rows that were asked for.
+
+        On training rows, no correlation with a protected column. On new rows, a leave-one-out correlation of zero in
+        the directions of the protected columns that the features can predict (``new_rows.n_steered``), and within its
+        sampling error in the others.
+        """
         if self.orthogonal_on == TRAINING_ROWS or not self.n_protected:
             return self.max_correlation <= MAX_CORRELATION
         return self.new_rows is not None and self.new_rows.is_zero
@@ -251,7 +256,11 @@ class Certificate:
             [f"Correlation on new rows, leave-{left}-out", f"{found.correlation:.1e}", asked],
             [f"Upper bound on new rows, {found.confidence:.0%} confidence", f"{found.upper:.3f}", ""],
             ["Leave-one-out loss", f"{found.loss:.6g}", ""],
-            *([["Directions steered", f"{found.n_steered} of {found.n_directions}", ""]] if found.n_steered else []),
+            *(
+                [["Directions steered", f"{found.n_steered} of {found.n_directions}", ""]]
+                if found.steered is not None
+                else []
+            ),
         ]
 
     def __str__(self) -> str:
