@@ -93,3 +93,11 @@ class WeightWarning(SetsquareWarning):
 
 class NotFiniteWarning(SetsquareWarning):
     """A batch with missing or infinite values passed a layer, which learned nothing from it."""
+
+
+class StaleCorrectionWarning(SetsquareWarning):
+    """Weights before a fitted correction changed, so it no longer holds."""
+
+
+class WeakUnitsWarning(SetsquareWarning):
+    """Units of a layer that few rows activate could not be solved, and were switched off."""

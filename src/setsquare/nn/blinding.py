@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -13,9 +14,12 @@ from torch.utils.hooks import RemovableHandle
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.nn.layer import Inference, Orthogonalize, Where
 from setsquare.nn.moments import Momentum
+from setsquare.nn.row_axes import Rows
+from setsquare.nn.hook_checks import CORRECTED, find_attention_mask, fit_attention_mask, refuse_uncorrected
 from setsquare.nn.network_layers import (
     check_layer,
     choose_tensor,
+    has_parameter,
     in_checkpoint,
     list_layers,
     put_tensor,
@@ -37,6 +41,9 @@ class Blinded(nn.Module):
         Corrections by layer name, with "/" for "."; the second call of a layer in a forward pass has its own, "name#2".
     protected : Tensor
         Protected columns of the batch, for calls of the original network inside the context.
+    mask : Tensor
+        Positions of the batch that count, (n, positions), for ``rows`` "tokens" or "pixels". By default the
+        ``attention_mask`` of the call, if there is one.
     """
 
     def __init__(
@@ -47,23 +54,35 @@ class Blinded(nn.Module):
         self.settings = settings
         self.corrections = nn.ModuleDict()
         self.protected: Tensor | None = None
+        self.mask: Tensor | None = None
+        self._attention_mask: Tensor | None = None
+        self._outputs: list[tuple[str, weakref.ref[Tensor]]] = []  # of blinded layers, before the correction
         self._calls: Counter[str] | None = None  # calls per layer, while the network runs
         self._n_passes, self._depth = 0, 0
         self._handles: list[RemovableHandle] = []
         for name in self.layers:
             self._correction(name, 1)
 
-    def forward(self, *inputs: Any, protected: Tensor | None = None, **named: Any) -> Any:
-        """Run the network on a batch with its protected columns (n, p)."""
-        before, n_passes = self.protected, self._n_passes
-        self.protected = before if protected is None else protected
+    def forward(
+        self, *inputs: Any, protected: Tensor | None = None, mask: Tensor | None = None, **named: Any
+    ) -> Any:
+        """Run the network on a batch with its protected columns (n, p), and the mask of its positions if there is one.
+
+        A network whose own ``forward`` has a parameter ``mask`` gets it; set the attribute :attr:`mask` instead.
+        """
+        before, n_passes = (self.protected, self.mask), self._n_passes
+        self.protected = self.protected if protected is None else protected
+        if mask is not None and has_parameter(self.model, "mask"):
+            named["mask"] = mask
+        elif mask is not None:
+            self.mask = mask
         if takes_protected(self.model):  # already blinded, or built with Orthogonalize layers
             named["protected"] = self.protected
         self._install()
         try:
             out = self.model(*inputs, **named)
         finally:
-            self.protected = before
+            self.protected, self.mask = before
             self._remove()
         self._check_passed(n_passes)
         return out
@@ -77,7 +96,7 @@ class Blinded(nn.Module):
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._remove()
         if not self._depth:
-            self.protected = None
+            self.protected = self.mask = None
         if kind is None:
             self._check_passed(0)
 
@@ -91,7 +110,8 @@ class Blinded(nn.Module):
             for module in (self.model, *modules.values()):
                 module._forward_hooks = module._forward_hooks.copy()
                 module._forward_pre_hooks = module._forward_pre_hooks.copy()
-        self._handles.append(self.model.register_forward_pre_hook(lambda model, _: self._begin(model)))
+        begin = lambda model, inputs, named: self._begin(model, inputs, named)  # noqa: E731
+        self._handles.append(self.model.register_forward_pre_hook(begin, with_kwargs=True))
         for name, module in modules.items():
             if type(module) in _ACTIVATIONS and self._where(module) != "post":
                 hook = module.register_forward_pre_hook(
@@ -99,11 +119,14 @@ class Blinded(nn.Module):
                     with_kwargs=True,
                 )
             else:
+                # Before all other hooks: some record the output, as those of transformers do for hidden_states.
                 hook = module.register_forward_hook(
-                    lambda module, _, out, name=name: self._correct_output(name, module, out)
+                    lambda module, _, out, name=name: self._correct_output(name, module, out), prepend=True
                 )
+                last = module.register_forward_hook(lambda _module, _, out, name=name: self._check_kept(name, out))
+                self._handles.append(last)
             self._handles.append(hook)
-        self._handles.append(self.model.register_forward_hook(lambda model, *_: self._end(model)))
+        self._handles.append(self.model.register_forward_hook(lambda model, _, out: self._end(model, out)))
 
     def _remove(self) -> None:
         self._depth -= 1
@@ -112,15 +135,18 @@ class Blinded(nn.Module):
                 handle.remove()
             self._handles = []
 
-    def _begin(self, model: nn.Module) -> None:
+    def _begin(self, model: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         if model is self.model:
-            self._calls = Counter()
+            self._calls, self._outputs = Counter(), []
+            self._attention_mask = find_attention_mask(model, inputs, named)
 
-    def _end(self, model: nn.Module) -> None:
+    def _end(self, model: nn.Module, out: Any) -> None:
         calls = self._calls
         if model is not self.model or calls is None:
             return
-        self._calls, self._n_passes = None, self._n_passes + 1
+        self._calls, self._n_passes, self._attention_mask = None, self._n_passes + 1, None
+        uncorrected, self._outputs = self._outputs, []
+        refuse_uncorrected(out, uncorrected)
         idle = [name for name in self.layers if not calls[name]]
         if idle:
             raise NotOrthogonalError(
@@ -165,8 +191,22 @@ class Blinded(nn.Module):
         return inputs, named | {"input": self._correct(name, module, named["input"])}
 
     def _correct_output(self, name: str, module: nn.Module, out: Any) -> Any:
-        corrected = self._correct(name, module, choose_tensor(name, out, self.output, "corrected"))
+        y = choose_tensor(name, out, self.output, "corrected")
+        corrected = self._correct(name, module, y)
+        if corrected is not y and not torch.compiler.is_compiling():
+            self._outputs.append((name, weakref.ref(y)))
+            CORRECTED[id(corrected)] = corrected
         return corrected if isinstance(out, Tensor) else put_tensor(out, self.output, corrected)
+
+    def _check_kept(self, name: str, out: Any) -> None:
+        if not self._depth or not self._outputs or torch.compiler.is_compiling():
+            return
+        y = choose_tensor(name, out, self.output, "corrected")
+        if self._outputs[-1][0] == name and CORRECTED.get(id(y)) is not y:
+            raise NotOrthogonalError(
+                f"A forward hook of layer {name!r} changes its output after the correction, so the correction may not "
+                "hold: remove the hook, or blind a module that contains this layer."
+            )
 
     def _correct(self, name: str, module: nn.Module, y: Tensor) -> Tensor:
         if not self._depth:  # a copy of the network made inside the context still has the hooks
@@ -179,10 +219,19 @@ class Blinded(nn.Module):
         if correction.moments.rows.device != y.device:
             correction.to(y.device)
         try:
-            corrected: Tensor = correction(y.movedim(self.batch_dim, 0), self.protected)
+            rows = y.movedim(self.batch_dim, 0)
+            corrected: Tensor = correction(rows, self.protected, self._mask_of(correction, rows))
         except InputError as error:
             raise type(error)(f"Layer {name!r}: {error}{self._hint(y)}") from None
-        return corrected.movedim(0, self.batch_dim)
+        # The very object where nothing was corrected: views of it would look corrected.
+        return y if corrected is rows else corrected.movedim(0, self.batch_dim)
+
+    def _mask_of(self, correction: Orthogonalize, y: Tensor) -> Tensor | None:
+        """Mask of the positions of ``y`` (n, ...) if the correction learns from them: given, or the attention mask."""
+        learning = correction.override is not None or (correction.training and not correction.frozen)
+        if not learning or self.mask is not None:
+            return self.mask if learning else None
+        return fit_attention_mask(self._attention_mask, y, correction.rows)
 
     def _hint(self, y: Tensor) -> str:
         if self.protected is None:
@@ -192,7 +241,7 @@ class Blinded(nn.Module):
         return f" If axis {other[0]} of the layer is the batch, pass batch_dim={other[0]}." if other else ""
 
     def __getstate__(self) -> dict[str, Any]:  # a copy starts outside the context
-        return self.__dict__ | {"_handles": [], "_depth": 0, "_calls": None}
+        return self.__dict__ | {"_handles": [], "_depth": 0, "_calls": None, "_outputs": [], "_attention_mask": None}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         for key in state_dict:  # repeated calls of a layer are known only from the saved state
@@ -214,6 +263,7 @@ def blind(
     inference: Inference = "protected",
     output: int | str | None = None,
     batch_dim: int = 0,
+    rows: Rows = "samples",
 ) -> Blinded:
     """Blind layers of a network to the protected columns, with a permanent wrapper or a temporary context.
 
@@ -237,7 +287,11 @@ def blind(
     output : int or str, optional
         Element to correct if a layer returns a tuple or a dict.
     batch_dim : int
-        Axis that holds the rows; 1 for sequence-first transformers.
+        Axis that holds the samples; 1 for sequence-first transformers.
+    rows : {"samples", "tokens", "pixels"}
+        "tokens" for the layers of a transformer, (n, tokens, units), and "pixels" for convolution maps,
+        (n, units, height, width): all positions share one correction per unit. Padding must not enter the moments: with
+        "tokens", the ``attention_mask`` of the call is used, or pass ``blinded(inputs, protected=X, mask=mask)``.
 
     Examples
     --------
@@ -258,7 +312,7 @@ def blind(
     for name in layers:
         check_layer(name, names)
     once = {model.get_submodule(name): name for name in reversed(layers)}  # a module with two names is one layer
-    settings = {"n_protected": n_protected, "where": where, "activation": activation}
+    settings = {"n_protected": n_protected, "where": where, "activation": activation, "rows": rows}
     chosen = [name for name in dict.fromkeys(layers) if name in once.values()]
     blinded = Blinded(model, chosen, output, batch_dim, **settings, momentum=momentum, inference=inference)
     blinded.protected = protected

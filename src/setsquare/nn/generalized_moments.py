@@ -17,7 +17,7 @@ from setsquare.nn.generalized_solver import (
     solve_units,
     unpack,
 )
-from setsquare.nn.moments import PAST, Momentum, RunningMoments
+from setsquare.nn.moments import Momentum, RunningMoments
 
 #: Newton steps for the first batch, which has no earlier solution to start from, and for later batches. Later batches
 #: stop at a correlation far below that of chance, and leave a share of units (stragglers) to the next batch.
@@ -84,7 +84,7 @@ class GeneralizedMoments(RunningMoments):
     def _hold(self, units: Tensor, D: Tensor, n: float, gram: Tensor) -> Tensor:
         """Curvature (m, m, d) of pseudo-rows: the first few small batches do not determine a solution."""
         rows = n + self._past(n)
-        missing = (2 * PAST * len(gram) / rows - 1.0).clamp(min=0.0)
+        missing = (2 * self._enough() / rows - 1.0).clamp(min=0.0)
         u = torch.addmm(units, D, self.solution.to(D.dtype), alpha=-1.0)
         slope = sum_over_processes(ACTIVATIONS[self.activation].slope(u).sum(0)) / n
         slope, gram = self.curvature[0].lerp(slope.to(gram.dtype), n / rows), self.gram.lerp(gram, n / rows)

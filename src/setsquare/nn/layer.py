@@ -9,10 +9,13 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor, nn
 
-from setsquare.errors import InputError, NotFiniteWarning
-from setsquare.nn.functional import check_activation, check_n_protected, flatten, read_protected
+from setsquare.errors import InputError, NotFiniteWarning, StaleCorrectionWarning
+from setsquare.nn.distributed import sum_over_processes
+from setsquare.nn.functional import check_activation, check_n_protected
 from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.moments import Momentum, RunningMoments
+from setsquare.nn.row_axes import Rows, check_rows, from_units, read_mask, read_rows, to_units
+from setsquare.nn.weight_watch import WeightWatch
 from setsquare.tables.validation import check_choice
 
 Where: TypeAlias = Literal["post", "pre", "generalized"]
@@ -55,6 +58,11 @@ class Orthogonalize(nn.Module):
         them: it subtracts the correction averaged over the population, which is zero in the linear modes (means are
         kept) and the shift ``a`` in the generalised mode, so that pre-activations keep their training mean; this
         *guarantees nothing*. "off" returns the input unchanged, as the published layer does.
+    rows : {"samples", "tokens", "pixels"}
+        What counts as a row. "samples": each position of the input (n, ...) is a unit with its own correction, so all
+        inputs have the same shape. "tokens": the units are the last axis of (n, ..., units), and all positions share
+        one correction per unit; sequences may differ in length. "pixels": the same for convolution maps
+        (n, units, height, width). Each position has the protected columns of its sample.
 
     Attributes
     ----------
@@ -63,7 +71,7 @@ class Orthogonalize(nn.Module):
         finite; ``moments.unsolved`` (generalised) counts units of the last batch that did not converge.
     frozen : bool
         Whether training uses the moments without updating them, as ``eval`` does; set by
-        :func:`~setsquare.nn.fit_layer`.
+        :func:`~setsquare.nn.fit_layer`. Ends when the layer is run in training after weights before it have changed.
 
     Notes
     -----
@@ -97,8 +105,10 @@ class Orthogonalize(nn.Module):
         activation: str | None = None,
         momentum: Momentum = "auto",
         inference: Inference = "protected",
+        rows: Rows = "samples",
     ) -> None:
         super().__init__()
+        check_rows(rows)
         where = ("post" if activation is None else "generalized") if where is None else where
         check_choice("where", where, get_args(Where))
         check_choice("inference", inference, get_args(Inference))
@@ -107,6 +117,7 @@ class Orthogonalize(nn.Module):
         if momentum not in (None, "auto") and not (isinstance(momentum, float | int) and 0 < momentum <= 1):
             raise InputError(f'momentum must be above 0 and at most 1, "auto" or None, not {momentum!r}.')
         self.n_protected, self.where, self.activation, self.inference = n_protected, where, activation, inference
+        self.rows: Rows = rows
         self.moments: RunningMoments
         if where == "generalized":
             check_activation(activation)
@@ -115,31 +126,81 @@ class Orthogonalize(nn.Module):
         else:
             self.moments = RunningMoments(momentum)
         self.frozen, self._n_warned = False, 0
+        self._watch: WeightWatch | None = None
+        self._told: set[bool] = set()
         #: Replaces the correction while :func:`~setsquare.nn.fit_layer` runs.
-        self.override: Callable[[Tensor, Tensor | None], Tensor] | None = None
+        self.override: Callable[[Tensor, Tensor | None, Tensor | None], Tensor] | None = None
 
-    def forward(self, y: Tensor, protected: Tensor | None = None) -> Tensor:
+    def forward(self, y: Tensor, protected: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Correct a batch ``y`` (n, ...) by its protected columns, (n, p) or (n,).
 
-        The protected columns are not needed in ``eval`` mode with ``inference`` "marginal" or "off".
+        The protected columns are not needed in ``eval`` mode with ``inference`` "marginal" or "off". With ``rows``
+        "tokens" or "pixels", ``mask`` (n, positions) is true for the positions that count; the others, such as padding,
+        do not enter the moments but get the same correction. In ``eval`` mode the mask makes no difference.
         """
         if self.override is not None:
-            return self.override(y, protected)
+            return self.override(y, protected, mask)
+        self._check_weights()
         learning = self.training and not self.frozen
         if len(y) == 0 or (self.inference == "off" and not learning):
             return y
         if not learning and self.moments.is_empty:
             raise InputError("The layer has not seen a batch: train the network, or call setsquare.nn.fit_layer first.")
-        units = flatten(y)
+        units = to_units(y, self.rows)
         with torch.autocast(y.device.type, enabled=False):
-            if learning or self.inference == "protected":
-                X = read_protected(protected, y, self.n_protected)
-                corrected = self.moments.learn(units, X) if learning else self.moments.correct(units, X)
+            if learning:
+                corrected = self._learn(y, units, protected, mask)
+            elif self.inference == "protected":
+                corrected = self.moments.correct(units, read_rows(protected, y, self.rows, self.n_protected))
             else:
                 corrected = units - self.moments.average().to(units.dtype)
         if learning:
             self._warn_of_skipped()
-        return corrected.to(y.dtype).reshape(y.shape)
+        return from_units(corrected, y, self.rows)
+
+    def select(self, y: Tensor, protected: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return units (n_rows, d) and protected columns (n_rows, p) of the rows of a batch that count."""
+        units, X = to_units(y, self.rows), read_rows(protected, y, self.rows, self.n_protected)
+        counts = read_mask(mask, y, self.rows)
+        if counts is not None:
+            units, X = units[counts], X[counts]
+        if self.rows != "samples":
+            n_rows, n_samples = sum_over_processes(X.new_tensor([len(units), len(y)])).tolist()
+            self.moments.n_repeats = n_rows / n_samples  # positions of one sample are not independent rows
+        return units, X
+
+    def _learn(self, y: Tensor, units: Tensor, protected: Tensor | None, mask: Tensor | None) -> Tensor:
+        learned = self.moments.learn(*self.select(y, protected, mask))
+        counts = read_mask(mask, y, self.rows)
+        if counts is None:
+            return learned
+        others = self.moments.correct(units, read_rows(protected, y, self.rows, self.n_protected))
+        return others.index_put((counts,), learned)
+
+    def freeze(self, watch: WeightWatch | None) -> None:
+        """Keep the moments from now on, for the weights that ``watch`` knows."""
+        self.frozen, self._watch, self._told = True, watch, set()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether weights before the layer changed after :func:`~setsquare.nn.fit_layer`."""
+        return self._watch is not None and self._watch.has_moved()
+
+    def _check_weights(self) -> None:
+        """Warn if the fitted correction no longer holds; in training, learn again."""
+        if self._watch is None or torch.compiler.is_compiling() or not self.is_stale:
+            return
+        if self.training not in self._told:
+            self._told.add(self.training)
+            then = "it learns again from training batches" if self.training else "it may not hold"
+            warnings.warn(
+                f"Weights before an Orthogonalize layer changed after fit_layer, so {then}: call "
+                "setsquare.nn.fit_layer again when training is over.",
+                StaleCorrectionWarning,
+                stacklevel=4,
+            )
+        if self.training:
+            self.frozen = False
 
     def _warn_of_skipped(self) -> None:
         if torch.compiler.is_compiling():
@@ -161,8 +222,9 @@ class Orthogonalize(nn.Module):
     def set_extra_state(self, state: Tensor) -> None:
         """Restore it from a ``state_dict``."""
         self.frozen = bool(state)
+        self._watch, self._told = None, set()  # the weights are being loaded too
 
     def extra_repr(self) -> str:
         """Show the settings."""
         named = "" if self.activation is None else f", activation={self.activation!r}"
-        return f"{self.n_protected}, where={self.where!r}{named}, inference={self.inference!r}"
+        return f"{self.n_protected}, where={self.where!r}{named}, inference={self.inference!r}, rows={self.rows!r}"

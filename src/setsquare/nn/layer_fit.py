@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
+from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError, WeakUnitsWarning
 from setsquare.nn.activations import ACTIVATIONS
+from setsquare.nn.batches import KeptBatches, MaskOf, call_with_protected, join_protected, refuse_shuffled
 from setsquare.nn.distributed import sum_over_processes
-from setsquare.nn.functional import flatten, read_protected
 from setsquare.nn.generalized_moments import GeneralizedMoments
-from setsquare.nn.generalized_solver import ProblemState, assemble, minimise, row_sums
+from setsquare.nn.generalized_solver import Minimum, Prior, ProblemState, assemble, minimise, row_sums
 from setsquare.nn.layer import Orthogonalize
-from setsquare.nn.network_layers import call_model, eval_mode, takes_protected
+from setsquare.nn.network_layers import eval_mode, takes_protected
+from setsquare.nn.weight_watch import WeightWatch, started_modules, watch_before
 from setsquare.tables.validation import refuse_constant_protected
 
 #: Largest correlation that may be left on the rows of the loader.
 TOLERANCE = 1e-6
+#: A unit is weak if the mean slope of its activation is at most this (for ReLU: the share of rows that activate it).
+#: Weak units that the passes did not solve are solved in memory, in at most so many steps.
+WEAK, STEPS_IN_MEMORY = 0.05, 300
+#: Bytes of batches that are kept in memory, so that the loader is read once.
+MAX_BYTES = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +42,22 @@ class LayerFit:
     ----------
     name : str
     n_rows : int
+        Number of rows; with ``rows`` "tokens" or "pixels", of positions that count.
     n_passes : int
-        Number of passes over the loader.
+        Number of passes of the network over the rows.
     residual : float
         Largest remaining correlation between an activation and a protected column on these rows. NaN if it was not
         measured: in a linear mode, where it is rounding error, or after a single pass.
+    weak : tuple of int
+        Units that could not be solved because few rows activate them. They are switched off: their activation is
+        constant, so nothing leaks through them.
     """
 
     name: str
     n_rows: int
     n_passes: int
     residual: float
-
-
-def call_with_protected(model: nn.Module, batch: Any) -> None:
-    """Run a model on a batch ``(inputs, ..., protected)``: ``model(inputs, protected=protected)``."""
-    if not isinstance(batch, tuple | list) or len(batch) < 2:
-        raise InputError(
-            "A batch must be (inputs, ..., protected): for another format, pass forward= to call the model."
-        )
-    call_model(model, batch[0], protected=batch[-1])
+    weak: tuple[int, ...] = ()
 
 
 def fit_layer(
@@ -60,29 +65,45 @@ def fit_layer(
     loader: Iterable[Any],
     layer: Orthogonalize | None = None,
     *,
-    forward: Callable[[nn.Module, Any], Any] = call_with_protected,
+    protected: Any = None,
+    mask: MaskOf | None = None,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
     max_passes: int = 20,
+    max_bytes: float = MAX_BYTES,
 ) -> dict[str, LayerFit]:
     """Fit the corrections of a trained network exactly on the rows of a loader, and freeze them.
 
     The linear modes take one pass per layer, in the order in which the network runs the layers, because each correction
-    changes the input of the next layer. In the generalised mode each further pass is a Newton step. Memory holds the
-    moments and one batch. The model runs in ``eval`` mode without gradients; its parameters do not change.
+    changes the input of the next layer. In the generalised mode each further pass is a Newton step. The loader is read
+    once if its batches fit in ``max_bytes``, otherwise once per pass; memory then holds the moments and one batch. The
+    model runs in ``eval`` mode without gradients; its parameters do not change.
+
+    The correction holds for these weights. If weights before the layer change later, the layer warns
+    (:class:`~setsquare.errors.StaleCorrectionWarning`); in training it also learns again. Then call ``fit_layer`` again.
 
     Parameters
     ----------
     model : torch.nn.Module
         A network from :func:`~setsquare.nn.blind`, or your own with :class:`~setsquare.nn.Orthogonalize` layers.
     loader : iterable
-        Batches ``(inputs, ..., protected)`` on the device of the model; an iterator allows a single pass only. Use
-        rows that the network was not trained on: the layers of an overfitted network depend on the protected columns
-        differently on its training rows, and a correction learned there does not hold on new rows.
+        Batches ``(inputs, ..., protected)`` on the device of the model, or dicts of inputs with the key "protected".
+        In batches of two elements, the protected columns have shape (n, p): values of shape (n,) may be the outcome.
+        Use rows that the network was not trained on: the layers of an overfitted network depend on the protected
+        columns differently on its training rows, and a correction learned there does not hold on new rows.
     layer : Orthogonalize, optional
         Fit only this layer; by default all that the model runs.
-    forward : callable
+    protected : Tensor or array of shape (n, p), optional
+        Protected columns of all rows, in the order of the loader, which must not shuffle. By default, the last element
+        of each batch.
+    mask : callable, optional
+        ``mask(batch)`` returns the positions that count, (n, positions), for ``rows`` "tokens" or "pixels". By default
+        the ``attention_mask`` among the inputs, if there is one.
+    forward : callable, optional
         ``forward(model, batch)``, for batches in another format.
     max_passes : int
         Largest number of passes per layer. With 1, the generalised mode keeps its running solution, an approximation.
+    max_bytes : float
+        Size of the batches up to which they are kept in memory; 0 to read the loader again in each pass.
 
     Examples
     --------
@@ -98,40 +119,49 @@ def fit_layer(
     >>> bool((out[::2].mean(0) - out[1::2].mean(0)).abs().max() < 1e-6)
     True
     """
+    if forward is not None and (mask is not None or protected is not None):
+        raise InputError("Pass either forward=, or protected= and mask=: forward= hands both to the model itself.")
+    forward = partial(call_with_protected, mask=mask) if forward is None else forward
+    if protected is not None:
+        refuse_shuffled(loader)
+        loader = join_protected(loader, protected)
+    batches = KeptBatches(loader, max_bytes)
     with torch.no_grad(), eval_mode(model):
-        names = _running_order(model, loader, forward) if layer is None else _name_of(model, layer)
-        fitter = _Fitter(model, loader, forward, max_passes, names)
+        names = _running_order(model, batches, forward) if layer is None else _name_of(model, layer)
+        fitter = _Fitter(model, batches, forward, max_passes, names)
         return {name: fitter.fit(name) for name in names}
 
 
 @dataclass(slots=True)
 class _Fitter:
     model: nn.Module
-    loader: Iterable[Any]
+    loader: KeptBatches
     forward: Callable[[nn.Module, Any], Any]
     max_passes: int
     names: list[str]
     n_passes: int = 0
+    watch: WeightWatch | None = None
+    weak: tuple[int, ...] = ()
 
     def fit(self, name: str) -> LayerFit:
         layer = self.model.get_submodule(name)
         assert isinstance(layer, Orthogonalize)
         before = copy.deepcopy(layer.moments)
         layer.moments.reset()
-        self.n_passes = 0
+        self.n_passes, self.watch, self.weak = 0, None, ()
         try:
             residual = self._solve(name, layer)
         except Exception:
             layer.moments = before  # an unsolved correction must not be used
             raise
-        layer.frozen = True
-        return LayerFit(name, int(layer.moments.rows), self.n_passes, residual)
+        layer.freeze(self.watch)
+        return LayerFit(name, int(layer.moments.rows), self.n_passes, residual, self.weak)
 
     def _solve(self, name: str, layer: Orthogonalize) -> float:
         moments = layer.moments
         momentum, moments.momentum = moments.momentum, None
         try:
-            self._pass(name, lambda y, X: moments.learn(flatten(y).double(), X))
+            self._pass(name, lambda units, X: moments.learn(units.double(), X))
         finally:
             moments.momentum = momentum
         if moments.is_empty:
@@ -149,51 +179,79 @@ class _Fitter:
 
     def _newton(self, name: str, moments: GeneralizedMoments) -> float:
         """Take exact Newton steps from the running solution, one pass per step."""
-        h, prior = ACTIVATIONS[moments.activation], moments.exact_prior()
+        prior = moments.exact_prior()
         rounding = torch.finfo(torch.float64).eps
 
         def sums(B: Tensor) -> ProblemState:
             total = torch.zeros((), dtype=B.dtype, device=B.device)
 
-            def add(y: Tensor, X: Tensor) -> None:
+            def add(units: Tensor, X: Tensor) -> None:
                 nonlocal total, rounding
-                rounding = max(rounding, torch.finfo(y.dtype).eps)
-                units = flatten(y).double()
-                total = total + row_sums(units, moments.design(X, units.shape[1]), B, h)
+                rounding = max(rounding, torch.finfo(units.dtype).eps)
+                total = total + _row_sums(moments, units, X, B)
 
             self._pass(name, add)
             return assemble(sum_over_processes(total), moments.rows, B, prior)
 
-        found = minimise(
-            sums,
-            moments.solution.clone(),
-            prior,
-            eps=torch.finfo(torch.float64).eps,
-            tolerance=TOLERANCE,
-            aim=0.01 * TOLERANCE,
-            max_iter=self.max_passes - 2,
-            # With a shuffling loader, single precision rounds differently in each pass.
-            noise=lambda: rounding,
-        )
-        if not bool(found.converged.all()):
-            raise NotOrthogonalError(
-                f"{int((~found.converged).sum())} of {len(found.converged)} units of layer {name!r} were not solved in "
-                f"{self.n_passes} passes (remaining correlation {float(found.residual.max()):.1e}): "
-                "increase max_passes."
-            )
+        # With a loader that shuffles and is read again, single precision rounds differently in each pass.
+        found = _minimise(sums, moments.solution.clone(), prior, self.max_passes - 2, lambda: rounding)
+        weak = ~found.converged & (found.last.curvature[0] <= WEAK)
+        self._refuse_unsolved(name, found, found.converged | weak)
+        if bool(weak.any()):
+            return self._solve_weak(name, moments, found, weak)
         moments.solution.copy_(found.B)
         return float(found.residual.max())
 
+    def _solve_weak(self, name: str, moments: GeneralizedMoments, found: Minimum, weak: Tensor) -> float:
+        """Solve weak units in memory, where steps are cheap, and switch off those that have no solution."""
+        parts: list[tuple[Tensor, Tensor]] = []
+        self._pass(name, lambda units, X: parts.append((units[:, weak], X)))
+        all_units, prior = torch.cat([units for units, _ in parts]), moments.exact_prior()
+        design = moments.design(torch.cat([X for _, X in parts]), len(weak))
+        own = Prior(prior.share, prior.centre, prior.target[weak], prior.scale)
+        h = ACTIVATIONS[moments.activation]
+
+        def sums(B: Tensor) -> ProblemState:
+            total = row_sums(all_units.double(), design, B, h)
+            return assemble(sum_over_processes(total), moments.rows, B, own)
+
+        again = _minimise(sums, found.B[:, weak], own, STEPS_IN_MEMORY)
+        B, left, off = found.B.clone(), found.residual.clone(), weak.clone()
+        B[:, weak], left[weak], off[weak] = again.B, again.residual, ~again.converged
+        self.weak = tuple(off.nonzero()[:, 0].tolist())
+        if self.weak:
+            # Far below every pre-activation, the activation is constant: it leaks nothing, on new rows neither.
+            B[:, off] = 0.0
+            B[0, off] = 100.0 * (1.0 + float(all_units.abs().max()))
+            left[off] = 0.0
+            warnings.warn(
+                f"{len(self.weak)} of {len(off)} units of layer {name!r} are active in too few rows to be solved and "
+                "were switched off (LayerFit.weak lists them): pass more rows, or increase max_passes.",
+                WeakUnitsWarning,
+                stacklevel=6,
+            )
+        moments.solution.copy_(B)
+        return float(left.max())
+
+    def _refuse_unsolved(self, name: str, found: Minimum, fine: Tensor) -> None:
+        if not bool(fine.all()):
+            raise NotOrthogonalError(
+                f"{int((~fine).sum())} of {len(fine)} units of layer {name!r} were not solved in "
+                f"{self.n_passes} passes (remaining correlation {float(found.residual.max()):.1e}): "
+                "increase max_passes."
+            )
+
     def _pass(self, name: str, visit: Callable[[Tensor, Tensor], Any]) -> None:
         """Run the model over the loader; earlier layers are corrected, this one and later ones are not."""
-        if self.n_passes and isinstance(self.loader, Iterator):
-            raise InputError("An iterator can be read only once: pass a DataLoader as the loader, or max_passes=1.")
         later = self.names[self.names.index(name) :]
         layers = [module for key in later if isinstance(module := self.model.get_submodule(key), Orthogonalize)]
+        started: dict[nn.Module, None] = {}
 
-        def override(y: Tensor, protected: Tensor | None) -> Tensor:
+        def override(y: Tensor, protected: Tensor | None, mask: Tensor | None) -> Tensor:
+            if self.watch is None:
+                self.watch = watch_before(layers[0], started)
             if len(y):
-                visit(y, read_protected(protected, y, layers[0].n_protected))
+                visit(*layers[0].select(y, protected, mask))
             return y
 
         try:
@@ -201,14 +259,32 @@ class _Fitter:
             for layer in layers[1:]:
                 layer.override = _pass_through
             for batch in self.loader:
-                self.forward(self.model, batch)
+                with started_modules(self.model) if self.watch is None else nullcontext({}) as started:
+                    self.forward(self.model, batch)
         finally:
             for layer in layers:
                 layer.override = None
         self.n_passes += 1
 
 
-def _pass_through(y: Tensor, _: Tensor | None) -> Tensor:
+def _row_sums(moments: GeneralizedMoments, units: Tensor, X: Tensor, B: Tensor) -> Tensor:
+    design = moments.design(X, units.shape[1])
+    return row_sums(units.double(), design, B, ACTIVATIONS[moments.activation])
+
+
+def _minimise(
+    sums: Callable[[Tensor], ProblemState],
+    start: Tensor,
+    prior: Prior,
+    max_iter: int,
+    noise: Callable[[], float] | None = None,
+) -> Minimum:
+    eps = torch.finfo(torch.float64).eps
+    aim = 0.01 * TOLERANCE
+    return minimise(sums, start, prior, eps=eps, tolerance=TOLERANCE, aim=aim, max_iter=max_iter, noise=noise)
+
+
+def _pass_through(y: Tensor, *_: Tensor | None) -> Tensor:
     return y
 
 
@@ -219,13 +295,11 @@ def _name_of(model: nn.Module, layer: Orthogonalize) -> list[str]:
     return names[:1]
 
 
-def _running_order(model: nn.Module, loader: Iterable[Any], forward: Callable[[nn.Module, Any], Any]) -> list[str]:
+def _running_order(model: nn.Module, loader: KeptBatches, forward: Callable[[nn.Module, Any], Any]) -> list[str]:
     """Names of the model's Orthogonalize modules, in the order in which a forward pass runs them."""
     own = [name for name, module in model.named_modules() if isinstance(module, Orthogonalize)]
     if not own and not takes_protected(model):
         raise InputError("The model has no Orthogonalize layer: blind it first (setsquare.nn.blind), or add one.")
-    if isinstance(loader, Iterator):  # its first batch cannot be read twice
-        return own
     found: dict[Orthogonalize, None] = {}
 
     def find(module: nn.Module, _: Any) -> None:
@@ -234,11 +308,7 @@ def _running_order(model: nn.Module, loader: Iterable[Any], forward: Callable[[n
 
     handle = register_module_forward_pre_hook(find)  # a pass can also create layers
     try:
-        for batch in loader:
-            forward(model, batch)
-            break
-        else:
-            raise InputError("The loader gave no batch: pass at least one.")
+        forward(model, loader.first())
     finally:
         handle.remove()
         for module in found:

@@ -10,19 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 from torch.utils.hooks import RemovableHandle
 
 from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError
+from setsquare.nn.batches import call_with_protected, refuse_shuffled
 from setsquare.nn.blinding import Blinded
 from setsquare.nn.functional import refuse_ids
-from setsquare.nn.layer_fit import call_with_protected
 from setsquare.nn.network_layers import call_model, check_layer, choose_tensor, eval_mode, list_layers, takes_protected
 from setsquare.tables.validation import check_same_rows
-
-#: Samplers that change the order of the rows in each pass.
-SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
 @dataclass
@@ -87,11 +83,8 @@ def collect_outputs(
     forward: Callable[[nn.Module, Any], Any] | None = None,
 ) -> tuple[np.ndarray[Any, Any], Any]:
     """Return the units (n, ...) of a layer and the protected columns of the same rows; sets ``collector.n_calls``."""
-    if protected is not None and isinstance(getattr(loader, "sampler", None), SHUFFLING):
-        raise InputError(
-            "The loader shuffles its rows, so they cannot be matched with protected: use shuffle=False, or pass "
-            "the protected columns as the last element of each batch."
-        )
+    if protected is not None:
+        refuse_shuffled(loader)
     network = model.model if isinstance(model, Blinded) else model
     check_layer(collector.name, [info.name for info in list_layers(network)])
     forward, columns = forward or _call, []

@@ -51,6 +51,9 @@ class RunningMoments(DoubleModule):
     def __init__(self, momentum: Momentum) -> None:
         super().__init__()
         self.momentum = momentum
+        #: Rows per sample: positions of one sample share its protected columns, and count as one row where it matters
+        #: whether a batch determines the coefficients.
+        self.n_repeats = 1.0
         for name in ("anchor", "scale", "rows", "skipped", *self._shapes(0, 0)):
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
         self.reset()
@@ -125,18 +128,23 @@ class RunningMoments(DoubleModule):
     def _past(self, n: float) -> Tensor:
         if self.momentum is None:
             return self.rows
-        momentum = min(n / (ROWS * len(self.gram)), 1.0 / BATCHES) if self.momentum == "auto" else self.momentum
+        enough = ROWS * len(self.gram) * self.n_repeats
+        momentum = min(n / enough, 1.0 / BATCHES) if self.momentum == "auto" else self.momentum
         return (1.0 - momentum) * self.rows
 
     def _is_ample(self, n: float) -> bool:
-        return n >= PAST * len(self.gram)
+        return n >= self._enough()
+
+    def _enough(self) -> float:
+        """Number of rows that determine the coefficients."""
+        return PAST * len(self.gram) * self.n_repeats
 
     def _share(self, n: float) -> Tensor | float:
         """Weight of a training batch: 1, or less if it has too few rows; the running moments have the rest.
 
         Only the batch's own moments have gradients and follow the weights: a network learns to exploit the others' lag.
         """
-        return 1.0 if self._is_ample(n) else n / (n + self._past(n).clamp(max=PAST * len(self.gram) - n))
+        return 1.0 if self._is_ample(n) else n / (n + self._past(n).clamp(max=self._enough() - n))
 
     @torch.no_grad()
     def _remember(self, n: float, finite: Tensor, **moments: Tensor) -> None:

@@ -115,7 +115,12 @@ def call_model(model: nn.Module, inputs: Any, **named: Any) -> Any:
 
 def takes_protected(model: nn.Module) -> bool:
     """Whether the ``forward`` of a model takes ``protected=``."""
-    return "protected" in signature(model.forward).parameters
+    return has_parameter(model, "protected")
+
+
+def has_parameter(model: nn.Module, name: str) -> bool:
+    """Whether the ``forward`` of a model has a parameter of this name."""
+    return name in signature(model.forward).parameters
 
 
 def in_checkpoint() -> bool:

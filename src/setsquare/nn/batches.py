@@ -1,0 +1,130 @@
+"""Batches of a loader: inputs, protected columns and mask of each, kept in memory for further passes if they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from setsquare.errors import InputError
+from setsquare.nn.network_layers import call_model
+
+#: Samplers that change the order of the rows in each pass.
+SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+#: Function of a batch that returns the mask of its positions, (n, positions).
+MaskOf = Callable[[Any], Any]
+
+
+def split_batch(batch: Any) -> tuple[Any, Any]:
+    """Return inputs and protected columns of ``(inputs, ..., protected)``, or of a dict with the key "protected".
+
+    In ``(inputs, values)``, values of shape (n,) are refused: they may be the outcome.
+    """
+    if isinstance(batch, Mapping) and "protected" in batch:
+        return {name: value for name, value in batch.items() if name != "protected"}, batch["protected"]
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise InputError(
+            "A batch must be (inputs, ..., protected), or a dict with the key 'protected': for another format, pass "
+            "forward= to call the model, or the columns of all rows as protected=."
+        )
+    if len(batch) == 2 and np.ndim(batch[-1]) == 1:
+        raise InputError(
+            f"The batches are (inputs, values) with values of shape ({len(batch[-1])},), which may be the outcome: "
+            "pass protected columns as (inputs, outcome, protected), or with shape (n, 1)."
+        )
+    return batch[0], batch[-1]
+
+
+def call_with_protected(model: nn.Module, batch: Any, mask: MaskOf | None = None) -> None:
+    """Run a model on a batch: ``model(inputs, protected=protected)``."""
+    inputs, protected = split_batch(batch)
+    call_model(model, inputs, protected=protected, **({} if mask is None else {"mask": mask(batch)}))
+
+
+def join_protected(loader: Iterable[Any], protected: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield ``(inputs, None, protected)`` with the next rows of ``protected``, in the order of the loader."""
+    start, total = 0, len(protected)
+    for batch in loader:
+        inputs = batch[0] if isinstance(batch, tuple | list) else batch
+        n = len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
+        yield inputs, None, protected[start : start + n]
+        start += n
+    if start != total:
+        raise InputError(f"The loader gave {start} rows and protected has {total}: pass the columns of the same rows.")
+
+
+def refuse_shuffled(loader: Any) -> None:
+    """Refuse a loader that changes the order of the rows where they must be matched with columns of all rows."""
+    if isinstance(getattr(loader, "sampler", None), SHUFFLING):
+        raise InputError(
+            "The loader shuffles its rows, so they cannot be matched with protected: use shuffle=False, or pass "
+            "the protected columns as the last element of each batch."
+        )
+
+
+@dataclass(slots=True)
+class KeptBatches:
+    """The batches of a loader, which is read once if they take at most ``max_bytes``, otherwise once per pass."""
+
+    loader: Iterable[Any]
+    max_bytes: float
+    reading: Iterator[Any] | None = None
+    begun: list[Any] = field(default_factory=list)
+    kept: list[Any] | None = None
+    seen: set[int] = field(default_factory=set)
+    n_readings: int = 0
+
+    def first(self) -> Any:
+        """Return the first batch; the next pass begins with it."""
+        if isinstance(self.loader, list | tuple):
+            self.kept = list(self.loader)
+        source = self.kept if self.kept is not None else self._read()
+        for batch in source:
+            if self.kept is None:
+                self.begun, self.reading = [batch], source  # type: ignore[assignment]
+            return batch
+        raise InputError("The loader gave no batch: pass at least one.")
+
+    def __iter__(self) -> Iterator[Any]:
+        if isinstance(self.loader, list | tuple) or self.kept is not None:
+            yield from self.loader if self.kept is None else self.kept
+            return
+        kept: list[Any] | None = []
+        room, begun, reading = self.max_bytes, self.begun, self.reading
+        self.begun, self.reading = [], None
+        for batch in chain(begun, self._read() if reading is None else reading):
+            if kept is not None:
+                room -= self._bytes(batch)
+                kept.append(batch)
+                kept = kept if room >= 0 else None
+            yield batch
+        self.kept = kept
+        self.seen.clear()
+
+    def _read(self) -> Iterator[Any]:
+        if self.n_readings and isinstance(self.loader, Iterator):
+            raise InputError(
+                "An iterator can be read only once: pass a DataLoader as the loader, or increase max_bytes."
+            )
+        self.n_readings += 1
+        return iter(self.loader)
+
+    def _bytes(self, part: Any) -> float:
+        """Size of a batch; infinite if it cannot be kept, such as where a loader fills the same memory again."""
+        if isinstance(part, Tensor):
+            pointer = part.data_ptr()
+            again = pointer in self.seen and part.numel() > 0
+            self.seen.add(pointer)
+            return float("inf") if again else float(part.numel() * part.element_size())
+        if isinstance(part, np.ndarray):
+            return float(part.nbytes)
+        if isinstance(part, Mapping):
+            return sum(self._bytes(value) for value in part.values())
+        if isinstance(part, tuple | list):
+            return sum(self._bytes(value) for value in part)
+        return 64.0 if part is None or isinstance(part, str | int | float) else float("inf")

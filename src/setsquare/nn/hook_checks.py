@@ -1,0 +1,70 @@
+"""Checks of what goes into and comes out of a network with hooks: padding, and outputs recorded before a correction."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.nn.row_axes import Rows
+
+#: Outputs of corrections that are still in use, by identity: other hooks must not replace them.
+CORRECTED: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+
+
+def refuse_uncorrected(out: Any, uncorrected: Sequence[tuple[str, weakref.ref[Tensor]]]) -> None:
+    """Refuse an output of the network that holds the output of a blinded layer as it was before the correction."""
+    alive = {id(y): name for name, ref in uncorrected if (y := ref()) is not None}
+    for tensor in _tensors(out) if alive else ():
+        if id(tensor) in alive:
+            raise NotOrthogonalError(
+                f"The network returns the output of layer {alive[id(tensor)]!r} as it was before the correction: "
+                "something recorded it inside the layer. Do not return it (output_hidden_states=False), or blind a "
+                "module that contains this layer."
+            )
+
+
+def _tensors(out: Any) -> Iterator[Tensor]:
+    if isinstance(out, Tensor):
+        yield out
+    elif isinstance(out, Mapping):
+        for part in out.values():
+            yield from _tensors(part)
+    elif isinstance(out, tuple | list):
+        for part in out:
+            yield from _tensors(part)
+
+
+def find_attention_mask(model: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:
+    """Return the ``attention_mask`` that a network was called with, in the convention of transformers: 1 counts."""
+    if "attention_mask" in named or not inputs or torch.compiler.is_compiling():
+        mask = named.get("attention_mask")
+    else:
+        names = list(signature(model.forward).parameters)[: len(inputs)]
+        mask = dict(zip(names, inputs, strict=False)).get("attention_mask")
+    return mask if isinstance(mask, Tensor) else None
+
+
+def fit_attention_mask(mask: Tensor | None, y: Tensor, rows: Rows) -> Tensor | None:
+    """Return the attention mask if it is one of the positions of ``y`` (n, tokens, ...); refuse padding as units."""
+    if mask is None or y.ndim < 3 or rows == "pixels":
+        return None
+    if rows == "tokens":
+        if mask.shape != y.shape[:-1]:
+            raise InputError(
+                f"The attention_mask has shape {tuple(mask.shape)} and the layer {tuple(y.shape)}, so it is not known "
+                "which positions are padding: pass mask= of shape (n, positions), true for the positions that count."
+            )
+        return mask
+    fits = mask.shape == y.shape[:2] and not torch.compiler.is_compiling()
+    if fits and bool((mask == 0).any()):
+        raise InputError(
+            f"The attention_mask leaves out {int((mask == 0).sum())} positions of the batch (padding), which would "
+            'enter the moments of the layer: blind it with rows="tokens".'
+        )
+    return None
