@@ -16,7 +16,9 @@ from setsquare.auditing import AuditResult, Evaluation, Test, audit
 from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED, RELU_GAIN
 from setsquare.auditing.verdict import judge
 from setsquare.errors import InputError
+from setsquare.nn.batches import MaskOf
 from setsquare.nn.layer_outputs import OutputCollector, collect_outputs
+from setsquare.nn.row_axes import Rows, check_rows
 from setsquare.notes import Note
 from setsquare.tables.validation import check_choice
 
@@ -35,6 +37,8 @@ def audit_layer(
     n_components: int = 5,
     output: int | str | None = None,
     batch_dim: int = 0,
+    rows: Rows = "samples",
+    mask: MaskOf | None = None,
     forward: Callable[[nn.Module, Any], Any] | None = None,
     max_values: int = 100_000_000,
     confidence: float = 0.95,
@@ -45,7 +49,9 @@ def audit_layer(
     """Audit the output of a layer at test time, for each unit and jointly.
 
     The network runs once over the loader, in ``eval`` mode and without gradients, and is not changed. For a blinded
-    network, the output *after* the correction is audited. Audit rows that the correction was not fitted on: on its own
+    network, the output *after* the correction is audited. This says nothing about the output of the network: later
+    layers can recover what a blinded layer still contains, so audit the predictions too, with :func:`setsquare.audit`;
+    :func:`~setsquare.nn.blind_and_refit` corrects both. Audit rows that the correction was not fitted on: on its own
     training rows it passes the audit whatever it does to new rows.
 
     Parameters
@@ -72,7 +78,13 @@ def audit_layer(
     output : int or str, optional
         Element to audit if the layer returns a tuple or a dict.
     batch_dim : int
-        Axis that holds the rows; 1 for sequence-first transformers.
+        Axis that holds the samples; 1 for sequence-first transformers.
+    rows : {"samples", "tokens", "pixels"}
+        As in :func:`~setsquare.nn.blind`: with "tokens" or "pixels", each position is a row with the protected columns
+        of its sample, and standard errors are clustered by sample.
+    mask : callable, optional
+        ``mask(batch)`` returns the positions that count, (n, positions); by default the ``attention_mask`` among the
+        inputs, if there is one.
     forward : callable, optional
         ``forward(model, batch)``, for batches in another format.
     max_values : int
@@ -116,8 +128,14 @@ def audit_layer(
         check_choice("evaluation", name, EVALUATIONS)
     if n_components < 1:
         raise InputError(f"n_components={n_components} must be at least 1.")
-    collector = OutputCollector(layer, output, batch_dim, pool, max_values)
+    check_rows(rows)
+    if rows != "samples" and pool is not None and not callable(pool):
+        raise InputError(f'pool={pool!r} has no axes to average over with rows="{rows}": use rows="samples".')
+    collector = OutputCollector(layer, output, batch_dim, pool, max_values, rows, mask)
     units, columns = collect_outputs(model, loader, collector, protected, forward)
+    cluster = options.pop("cluster", None)
+    if rows != "samples":
+        cluster = collector.samples() if cluster is None else collector.repeat(cluster)
     judged: Callable[..., AuditResult] = partial(
         audit,
         protected=columns,
@@ -125,6 +143,7 @@ def audit_layer(
         confidence=confidence,
         n_permutations=n_permutations,
         random_state=random_state,
+        cluster=cluster,
         **options,
     )
     found = judged(units, setting=f"layer {layer!r} at test time")

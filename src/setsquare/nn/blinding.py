@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.nn.layer import Inference, Orthogonalize, Where
 from setsquare.nn.moments import Momentum
 from setsquare.nn.row_axes import Rows
+from setsquare.nn.weight_watch import watch_frozen
 from setsquare.nn.hook_checks import CORRECTED, find_attention_mask, fit_attention_mask, refuse_uncorrected
 from setsquare.nn.network_layers import (
     check_layer,
@@ -80,12 +82,22 @@ class Blinded(nn.Module):
             named["protected"] = self.protected
         self._install()
         try:
-            out = self.model(*inputs, **named)
+            with self._watching():
+                out = self.model(*inputs, **named)
         finally:
             self.protected, self.mask = before
             self._remove()
         self._check_passed(n_passes)
         return out
+
+    def _watching(self) -> AbstractContextManager[Any]:
+        """Record the weights before corrections that were loaded in a frozen state."""
+        if torch.compiler.is_compiling() or not any(c.is_unwatched for c in self._own_corrections()):
+            return nullcontext()
+        return watch_frozen(self.model, self._own_corrections())
+
+    def _own_corrections(self) -> list[Orthogonalize]:
+        return [module for module in self.corrections.values() if isinstance(module, Orthogonalize)]
 
     def __enter__(self) -> Blinded:
         if not self._depth:

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from setsquare.errors import InputError
 from setsquare.nn.distributed import sum_over_processes
-from setsquare.nn.functional import check_n_protected, flatten, read_protected, refuse_missing
+from setsquare.nn.functional import check_n_protected, refuse_missing
 from setsquare.nn.moments import MIN_EIGENVALUE, DoubleModule
+from setsquare.nn.row_axes import Rows, check_rows, select_rows
 from setsquare.tables.validation import check_choice
 
 Method: TypeAlias = Literal["augmented_lagrangian", "mdmm"]
@@ -61,6 +62,8 @@ class OrthogonalityConstraint(DoubleModule):
         grow as a unit becomes constant, and each dead unit (always zero after ReLU) lowers the penalty. "shared": that
         of all units together, so that the squares add up to the share of the units' variance that the protected columns
         explain. Use "shared" for hidden layers: a typical unit that dies does not change the penalty.
+    rows : {"samples", "tokens", "pixels"}
+        As in :class:`~setsquare.nn.Orthogonalize`: with "tokens" or "pixels" all positions share one constraint per unit.
 
     Attributes
     ----------
@@ -102,8 +105,11 @@ class OrthogonalityConstraint(DoubleModule):
         rate: float | None = None,
         momentum: float = 0.25,
         scale: Scale = 0.5,
+        rows: Rows = "samples",
     ) -> None:
         super().__init__()
+        check_rows(rows)
+        self.rows: Rows = rows
         check_choice("method", method, tuple(RATES))
         check_n_protected(n_protected)
         if not (0.0 < scale < torch.inf if isinstance(scale, int | float) else scale in ("unit", "shared")):
@@ -127,12 +133,13 @@ class OrthogonalityConstraint(DoubleModule):
         self.protected_mean, self.protected_scatter = zeros(p), zeros(p, p)
         self._set_units(0)
 
-    def forward(self, activations: Tensor, protected: Tensor) -> Tensor:
+    def forward(self, activations: Tensor, protected: Tensor, mask: Tensor | None = None) -> Tensor:
         """Penalty of a batch, a scalar to add to the loss; ``protected`` is (n, p), or (n,) for one column.
 
-        Each position of ``activations`` (n, ...) beyond the first axis is a unit with its own constraint.
+        Each position of ``activations`` (n, ...) beyond the first axis is a unit with its own constraint, unless
+        ``rows`` says otherwise; then ``mask`` (n, positions) is true for the positions that count.
         """
-        A, X = flatten(activations), read_protected(protected, activations, self.n_protected)
+        A, X = select_rows(activations, protected, mask, self.rows, self.n_protected)
         if self.n_rows.device != A.device:
             self.to(A.device)
         with torch.autocast(A.device.type, enabled=False):

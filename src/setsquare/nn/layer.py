@@ -14,7 +14,7 @@ from setsquare.nn.distributed import sum_over_processes
 from setsquare.nn.functional import check_activation, check_n_protected
 from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.moments import Momentum, RunningMoments
-from setsquare.nn.row_axes import Rows, check_rows, from_units, read_mask, read_rows, to_units
+from setsquare.nn.row_axes import Rows, check_rows, from_units, read_mask, read_rows, select_rows, to_units
 from setsquare.nn.weight_watch import WeightWatch
 from setsquare.tables.validation import check_choice
 
@@ -160,10 +160,7 @@ class Orthogonalize(nn.Module):
 
     def select(self, y: Tensor, protected: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return units (n_rows, d) and protected columns (n_rows, p) of the rows of a batch that count."""
-        units, X = to_units(y, self.rows), read_rows(protected, y, self.rows, self.n_protected)
-        counts = read_mask(mask, y, self.rows)
-        if counts is not None:
-            units, X = units[counts], X[counts]
+        units, X = select_rows(y, protected, mask, self.rows, self.n_protected)
         if self.rows != "samples":
             n_rows, n_samples = sum_over_processes(X.new_tensor([len(units), len(y)])).tolist()
             self.moments.n_repeats = n_rows / n_samples  # positions of one sample are not independent rows
@@ -180,6 +177,11 @@ class Orthogonalize(nn.Module):
     def freeze(self, watch: WeightWatch | None) -> None:
         """Keep the moments from now on, for the weights that ``watch`` knows."""
         self.frozen, self._watch, self._told = True, watch, set()
+
+    @property
+    def is_unwatched(self) -> bool:
+        """Whether the moments are frozen but the weights that they belong to are not known, as after loading."""
+        return self.frozen and self._watch is None
 
     @property
     def is_stale(self) -> bool:

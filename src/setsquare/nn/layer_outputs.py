@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils import _safe_indexing
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.nn.batches import call_with_protected, refuse_shuffled
+from setsquare.nn.batches import MaskOf, call_with_protected, refuse_shuffled, split_batch
 from setsquare.nn.blinding import Blinded
 from setsquare.nn.functional import refuse_ids
+from setsquare.nn.hook_checks import fit_attention_mask
 from setsquare.nn.network_layers import call_model, check_layer, choose_tensor, eval_mode, list_layers, takes_protected
+from setsquare.nn.row_axes import Rows, read_mask, to_units
 from setsquare.tables.validation import check_same_rows
 
 
@@ -30,9 +33,13 @@ class OutputCollector:
     batch_dim: int
     pool: int | tuple[int, ...] | Callable[[Tensor], Tensor] | None
     max_values: int
+    rows: Rows = "samples"
+    mask: MaskOf | None = None
     n_calls: int = 0
     n_values: int = 0
     parts: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    counts: list[np.ndarray[Any, Any]] = field(default_factory=list)  # rows per sample of each batch
+    batch: Any = None
 
     def __post_init__(self) -> None:
         name, _, number = self.layer.rpartition("#")
@@ -46,6 +53,7 @@ class OutputCollector:
         y = choose_tensor(self.layer, out, self.output, "audited")
         try:
             y = y.movedim(self.batch_dim, 0)
+            y = y if self.rows == "samples" else self._positions(y)
             y = self.pool(y) if callable(self.pool) else y if self.pool is None else y.mean(self.pool)
             y = y[:, None] if y.ndim == 1 else y
         except IndexError as error:
@@ -55,6 +63,15 @@ class OutputCollector:
         self._check(y)
         y = y.to(torch.promote_types(y.dtype, torch.float32), memory_format=torch.contiguous_format)
         self.parts.append(y.numpy(force=True).copy())  # the network may overwrite it in place
+
+    def _positions(self, y: Tensor) -> Tensor:
+        """Units (n_rows, d) of the positions that count; counts them per sample."""
+        units = to_units(y, self.rows)
+        mask = fit_attention_mask(_attention_mask(self.batch), y, self.rows) if self.mask is None else self.mask(self.batch)
+        kept = read_mask(mask, y, self.rows)
+        kept = kept if kept is not None else torch.ones(len(units), dtype=torch.bool, device=y.device)
+        self.counts.append(kept.view(len(y), -1).sum(1).numpy(force=True))
+        return units[kept]
 
     def _check(self, y: Tensor) -> None:
         self.n_values += y.numel()
@@ -75,6 +92,23 @@ class OutputCollector:
             )
 
 
+    def n_samples(self, number: int) -> int:
+        """Number of samples of a batch."""
+        return len(self.parts[number] if self.rows == "samples" else self.counts[number])
+
+    def samples(self) -> np.ndarray[Any, Any] | None:
+        """Return the number of the sample of each row, or None if the rows are the samples."""
+        if self.rows == "samples":
+            return None
+        counts = np.concatenate(self.counts)
+        return np.repeat(np.arange(len(counts)), counts)
+
+    def repeat(self, columns: Any) -> Any:
+        """Repeat columns of the samples, an array or a dataframe, for each of their rows."""
+        samples = self.samples()
+        return columns if samples is None else _safe_indexing(columns, samples)
+
+
 def collect_outputs(
     model: nn.Module,
     loader: Iterable[Any],
@@ -90,7 +124,7 @@ def collect_outputs(
     forward, columns = forward or _call, []
     with torch.no_grad(), eval_mode(model), _after_all_hooks(network.get_submodule(collector.name), collector.take):
         for number, batch in enumerate(loader, 1):
-            collector.n_calls = 0
+            collector.n_calls, collector.batch = 0, batch
             forward(model, batch)
             if len(collector.parts) < number:
                 raise InputError(
@@ -99,17 +133,18 @@ def collect_outputs(
                 )
             if protected is None:
                 columns.append(_last(batch))
-                _check_rows(collector.layer, len(collector.parts[-1]), len(columns[-1]), "a batch")
+                _check_rows(collector.layer, collector.n_samples(-1), len(columns[-1]), "a batch")
     if not collector.parts:
         raise InputError("The loader gave no batches: pass at least one.")
     units = np.concatenate(collector.parts)
     if protected is None:
-        return units, np.concatenate(columns)
+        return units, collector.repeat(np.concatenate(columns))
     if torch.is_tensor(protected):
         refuse_ids(protected)
         protected = protected.numpy(force=True)
-    _check_rows(collector.layer, len(units), tables.n_rows(protected), "the loader")
-    return units, protected
+    n_samples = sum(collector.n_samples(number) for number in range(len(collector.parts)))
+    _check_rows(collector.layer, n_samples, tables.n_rows(protected), "the loader")
+    return units, collector.repeat(protected)
 
 
 def _call(model: nn.Module, batch: Any) -> None:
@@ -117,16 +152,27 @@ def _call(model: nn.Module, batch: Any) -> None:
     if takes_protected(model):
         call_with_protected(model, batch)
     else:
-        call_model(model, batch[0] if isinstance(batch, tuple | list) else batch)
+        call_model(model, _inputs(batch))
+
+
+def _inputs(batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: value for name, value in batch.items() if name != "protected"}
+    return batch[0] if isinstance(batch, tuple | list) else batch
+
+
+def _attention_mask(batch: Any) -> Tensor | None:
+    inputs = _inputs(batch)
+    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+    return mask if isinstance(mask, Tensor) else None
 
 
 def _last(batch: Any) -> np.ndarray[Any, Any]:
-    if not isinstance(batch, tuple | list) or len(batch) < 2:
-        raise InputError("A batch must be (inputs, ..., protected): pass the columns of all rows as protected=.")
-    if not torch.is_tensor(batch[-1]):
-        return np.asarray(batch[-1])
-    refuse_ids(batch[-1])
-    return batch[-1].numpy(force=True)
+    _, protected = split_batch(batch)
+    if not torch.is_tensor(protected):
+        return np.asarray(protected)
+    refuse_ids(protected)
+    return protected.numpy(force=True)
 
 
 def _check_rows(layer: str, n_units: int, n_protected: int, where: str) -> None:

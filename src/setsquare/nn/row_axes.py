@@ -55,6 +55,14 @@ def read_rows(protected: Any, y: Tensor, rows: Rows, n_protected: int | None) ->
     return X if rows == "samples" else X.repeat_interleave(n_positions(y, rows), dim=0)
 
 
+def select_rows(
+    y: Tensor, protected: Any, mask: Any, rows: Rows, n_protected: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return units (n_rows, d) and protected columns (n_rows, p) of the rows that count."""
+    units, X, counts = to_units(y, rows), read_rows(protected, y, rows, n_protected), read_mask(mask, y, rows)
+    return (units, X) if counts is None else (units[counts], X[counts])
+
+
 def n_positions(y: Tensor, rows: Rows) -> int:
     """Number of positions per sample."""
     return 1 if rows == "samples" else y[0].numel() // y.shape[-1 if rows == "tokens" else 1]

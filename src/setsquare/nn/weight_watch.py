@@ -87,6 +87,23 @@ def started_modules(model: nn.Module) -> Iterator[dict[nn.Module, None]]:
         handle.remove()
 
 
+@contextmanager
+def watch_frozen(model: nn.Module, corrections: Iterable[Any]) -> Iterator[None]:
+    """Watch the weights before each frozen correction that runs and is not watched yet."""
+    with started_modules(model) as started:
+        handles = [
+            correction.register_forward_pre_hook(
+                lambda layer, _: layer.freeze(watch_before(layer, started)) if layer.is_unwatched else None
+            )
+            for correction in corrections
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
 def watch_before(layer: nn.Module, started: Iterable[nn.Module]) -> WeightWatch:
     """Watch the modules that started before a correction, with the moments of earlier corrections."""
     before = [module for module in started if module is not layer]

@@ -120,7 +120,7 @@ def test_what_cannot_be_fitted() -> None:
     with pytest.raises(InputError, match="not part of the model"):
         fit_layer(network(), loader(x, X), Orthogonalize(2))
     with pytest.raises(InputError, match="iterator"):
-        fit_layer(blind(network(), ["1"]), iter(loader(x, X)))
+        fit_layer(blind(network(), ["1"]), iter(loader(x, X)), max_bytes=0)
     with pytest.raises(InputError, match="forward="):
         fit_layer(blind(network(), ["1"]), [x])
     for layer in (None, "1"):
@@ -143,7 +143,7 @@ def test_a_batch_that_is_not_finite_is_not_left_out_in_silence(layer: str) -> No
         fit_layer(blind(network(), [layer]), loader(x, X))
 
 
-def test_a_batch_without_rows_adds_none_and_a_loader_starts_its_workers_once_a_pass() -> None:
+def test_a_batch_without_rows_adds_none_and_a_loader_is_read_once_if_its_batches_fit_in_memory() -> None:
     class Loader:
         """Starting a DataLoader may start processes: asking whether it is an iterator must not."""
 
@@ -154,9 +154,30 @@ def test_a_batch_without_rows_adds_none_and_a_loader_starts_its_workers_once_a_p
             return iter([*loader(x, X), (x[:0], X[:0])])
 
     x, X = draw()
-    batches = Loader()
-    fit = fit_layer(blind(network(), ["1"]), batches)["corrections.1"]
-    assert fit.n_rows == 500 and batches.starts == fit.n_passes + 1  # one for the order of the layers
+    fitted = []
+    for max_bytes in (1e6, 0):
+        batches = Loader()
+        blinded = blind(network(), ["1", "3", "4"])
+        fits = fit_layer(blinded, batches, max_bytes=max_bytes)
+        assert all(fit.n_rows == 500 for fit in fits.values())
+        assert batches.starts == (1 if max_bytes else sum(fit.n_passes for fit in fits.values()))
+        fitted.append(blinded.eval()(x, protected=X))
+    torch.testing.assert_close(*fitted, rtol=0.0, atol=0.0)
+
+
+def test_batches_that_share_their_memory_are_not_kept() -> None:
+    class Loader:
+        def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+            memory = torch.empty(50, 4).double(), torch.empty(50, 2).double()
+            for a, b in loader(x, X, 50):
+                yield memory[0].copy_(a), memory[1].copy_(b)
+
+    x, X = draw()
+    blinded = blind(network(), ["1"])
+    assert fit_layer(blinded, Loader())["corrections.1"].n_rows == 500
+    hidden = blinded.model[0](x)
+    assert correlation(torch.relu(hidden), X) > 0.2
+    assert correlation(torch.relu(blinded.corrections["1"].eval()(hidden, X)), X) < 1e-6
 
 
 def test_a_frozen_correction_is_still_frozen_when_it_is_loaded(tmp_path: Path) -> None:
@@ -188,7 +209,7 @@ def test_a_loader_that_shuffles_single_precision_is_solved_too() -> None:
 
 @pytest.mark.parametrize(
     ("protected", "message"),
-    [(torch.arange(500) % 4, "one_hot"), (torch.ones(500, 1), "Every protected column is constant")],
+    [((torch.arange(500) % 4)[:, None], "one_hot"), (torch.ones(500, 1), "Every protected column is constant")],
 )
 def test_a_fit_that_fails_leaves_the_one_before(protected: Tensor, message: str) -> None:
     x, X = draw()

@@ -1,0 +1,176 @@
+"""Tokens and pixels as rows: layers, networks and the constraint, with masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from setsquare.errors import InputError
+from setsquare.nn import OrthogonalityConstraint, Orthogonalize, audit_layer, blind, fit_layer
+from setsquare.nn.functional import generalized_project_out, project_out
+
+
+def draw(n: int = 60, t: int = 5, d: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    X = torch.cat([(torch.rand(n, 1) < 0.4).double(), torch.randn(n, 1).double()], 1)
+    y = torch.randn(n, t, d).double() + X[:, :1, None] + 0.5 * X[:, 1:, None]
+    return y, X, torch.rand(n, t) < 0.7
+
+
+def each(X: Tensor, t: int) -> Tensor:
+    return X[:, None].expand(-1, t, -1).reshape(-1, X.shape[1])
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_tokens_that_count_are_corrected_as_rows_of_their_own(activation: str | None) -> None:
+    y, X, mask = draw()
+    layer = Orthogonalize(2, activation=activation, rows="tokens")
+    out = layer(y, X, mask)
+    rows, columns = y[mask], each(X, 5)[mask.flatten()]
+    if activation is None:
+        exact = project_out(rows, columns)
+    else:
+        exact = generalized_project_out(rows, columns, activation)
+    torch.testing.assert_close(out[mask], exact, rtol=0.0, atol=1e-8)
+    # The others get the same correction, so that none of them keeps what is removed.
+    torch.testing.assert_close(layer.eval()(y, X), out, rtol=0.0, atol=1e-8)
+    changed = torch.where(mask[:, :, None], y, torch.nan)
+    again = Orthogonalize(2, activation=activation, rows="tokens")(changed, X, mask)
+    torch.testing.assert_close(again[mask], out[mask], rtol=0.0, atol=0.0)
+
+
+def test_pixels_are_tokens_with_the_units_second() -> None:
+    y, X, mask = draw(t=6)
+    maps = y.movedim(2, 1).reshape(60, 3, 2, 3)
+    out = Orthogonalize(2, rows="pixels")(maps, X, mask.view(60, 2, 3))
+    exact = Orthogonalize(2, rows="tokens")(y, X, mask)
+    torch.testing.assert_close(out.reshape(60, 3, 6).movedim(1, 2), exact, rtol=0.0, atol=1e-12)
+    same = Orthogonalize(2, rows="pixels")(maps, X, mask.view(60, 1, 2, 3))
+    torch.testing.assert_close(same, out, rtol=0.0, atol=0.0)
+
+
+def test_gradients_through_a_mask() -> None:
+    y, X, mask = draw(n=40, t=3, d=2)
+    weight = torch.randn(40, 3, 2).double() * mask[:, :, None]
+
+    def loss(values: Tensor) -> Tensor:
+        return (Orthogonalize(2, rows="tokens")(values, X, mask) * weight).sum()
+
+    value = y.clone().requires_grad_()
+    (found,) = torch.autograd.grad(loss(value), value)
+    rows = y[mask].requires_grad_()
+    (exact,) = torch.autograd.grad((project_out(rows, each(X, 3)[mask.flatten()]) * weight[mask]).sum(), rows)
+    torch.testing.assert_close(found[mask], exact, rtol=0.0, atol=1e-10)
+    assert float(found[~mask].abs().max()) == 0.0
+
+
+def test_many_positions_of_few_samples_do_not_count_as_many_rows() -> None:
+    torch.manual_seed(0)
+    layer = Orthogonalize(1, rows="tokens")
+    group = (torch.arange(400.0) % 2)[:, None]
+    mean = torch.randn(400, 1, 1)  # of a sample: four of them say little of a group
+    for rows in torch.arange(400).split(4):
+        out = layer(mean[rows].expand(-1, 200, 1) + 0.1 * torch.randn(4, 200, 1), group[rows])
+    assert not bool(torch.isclose(out[::2].mean(), out[1::2].mean(), atol=1e-4))
+    few = Orthogonalize(1, rows="tokens")
+    out = few(mean[:4].expand(-1, 200, 1) + 0.0, group[:4])
+    torch.testing.assert_close(out[::2].mean(), out[1::2].mean())  # the first batch has nothing else
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.relu, self.head = nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.relu(self.conv(x)).mean((2, 3)))
+
+
+def images() -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(1)
+    group = (torch.arange(120.0) % 2)[:, None].double()
+    inked = torch.rand(120, 6, 6) < 0.6
+    x = torch.randn(120, 1, 8, 8).double() + 0.5 * group[:, :, None, None]
+    return x, group, inked
+
+
+def test_a_convolution_is_fitted_and_audited_on_inked_pixels() -> None:
+    x, group, inked = images()
+    model = Network().double()
+    blinded = blind(model, ["relu"], rows="pixels")
+    batches = list(zip(x.split(40), inked.split(40), group.split(40), strict=True))
+    options: dict[str, Any] = {"mask": lambda batch: batch[1]}
+    fit = fit_layer(blinded, batches, **options)["corrections.relu"]
+    assert fit.n_rows == int(inked.sum()) and fit.residual < 1e-6
+    found = audit_layer(blinded, batches, "relu", rows="pixels", **options)
+    assert found.certificate.correlation < 1e-6
+    assert audit_layer(model, batches, "relu", rows="pixels", **options).certificate.correlation > 0.1
+    wider = x[:4].repeat(1, 1, 2, 2)  # another size of image
+    assert blinded.eval()(wider, protected=group[:4]).shape == (4, 1)
+
+
+def test_the_standard_errors_of_positions_are_those_of_samples() -> None:
+    torch.manual_seed(0)
+    group = (torch.arange(100.0) % 2)[:, None]
+    tokens = torch.randn(100, 1, 4).expand(-1, 50, -1)  # each sample is repeated 50 times
+    batches = [(tokens, group)]
+    found = audit_layer(nn.Sequential(nn.Identity()), batches, "0", rows="tokens")
+    alone = audit_layer(nn.Sequential(nn.Identity()), [(tokens[:, 0], group)], "0")
+    p, q = found.evaluations[0].joint.p_value, alone.evaluations[0].joint.p_value
+    assert alone.verdict != "leak" and found.verdict != "leak" and p > 0.2 * q
+
+
+def test_the_constraint_counts_the_same_rows() -> None:
+    y, X, mask = draw()
+    constraint = OrthogonalityConstraint(2, rows="tokens", scale="unit", rate=0.0)
+    value = constraint(y, X, mask)
+    plain = OrthogonalityConstraint(2, scale="unit", rate=0.0)
+    torch.testing.assert_close(value, plain(y[mask], each(X, 5)[mask.flatten()]), rtol=0.0, atol=1e-12)
+    assert constraint.correlation.shape == (2, 3) and constraint.residual > 0.2
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "mask", "message"),
+    [
+        ((6, 3), "tokens", None, 'rows="tokens" needs an output with positions'),
+        ((6, 3), "pixels", None, 'rows="pixels" needs an output with positions'),
+        ((6, 4, 3), "tokens", torch.ones(6, 5), r"mask has shape \(6, 5\) .* pass one of shape \(6, 4\)"),
+        ((6, 4, 3), "tokens", torch.zeros(6, 4), "leaves out every position"),
+        ((6, 4, 3), "tokens", torch.full((6, 4), -1e9), "must be 1 or True"),
+        ((6, 4, 3), "samples", torch.ones(6, 4), "each position is a unit"),
+        ((6, 4, 3), "words", None, "rows"),
+    ],
+)
+def test_rows_that_cannot_be_read(shape: tuple[int, ...], rows: Any, mask: Tensor | None, message: str) -> None:
+    X = (torch.arange(6.0) % 2)[:, None]
+    with pytest.raises(InputError, match=message):
+        Orthogonalize(1, rows=rows)(torch.randn(shape), X, mask)
+    with pytest.raises(InputError, match=message):
+        OrthogonalityConstraint(1, rows=rows)(torch.randn(shape), X, mask)
+
+
+def test_a_network_with_its_own_mask_gets_it() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            assert mask is not None
+            return self.layer(x) * mask[:, :, None]
+
+    y, X, mask = draw()
+    blinded = blind(Masked().double(), ["layer"], rows="tokens")
+    assert blinded(y, mask=mask, protected=X).shape == y.shape
+    assert int(blinded.corrections["layer"].moments.rows) == y[:, :, 0].numel()
+    blinded.corrections["layer"].moments.reset()
+    blinded.mask = mask
+    blinded(y, mask=mask, protected=X)
+    assert int(blinded.corrections["layer"].moments.rows) == int(mask.sum())
+    with pytest.raises(InputError, match="Pass either forward="):
+        fit_layer(blinded, [(y, X)], mask=lambda batch: mask, forward=lambda model, batch: None)
+    with pytest.raises(InputError, match="no axes to average over"):
+        audit_layer(blinded, [(y, X)], "layer", rows="tokens", pool=1)
