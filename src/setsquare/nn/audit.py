@@ -80,8 +80,9 @@ def audit_layer(
     batch_dim : int
         Axis that holds the samples; 1 for sequence-first transformers.
     rows : {"samples", "tokens", "pixels"}
-        As in :func:`~setsquare.nn.blind`: with "tokens" or "pixels", each position is a row with the protected columns
-        of its sample, and standard errors are clustered by sample.
+        As in :func:`~setsquare.nn.blind`. Positions of one sample are not independent: with "tokens" or "pixels", each
+        sample enters with the mean of its positions that count, weighted by their number, which has the covariance of
+        the positions with the protected columns. Its correlation is higher than that of single positions.
     mask : callable, optional
         ``mask(batch)`` returns the positions that count, (n, positions); by default the ``attention_mask`` among the
         inputs, if there is one.
@@ -133,9 +134,6 @@ def audit_layer(
         raise InputError(f'pool={pool!r} has no axes to average over with rows="{rows}": use rows="samples".')
     collector = OutputCollector(layer, output, batch_dim, pool, max_values, rows, mask)
     units, columns = collect_outputs(model, loader, collector, protected, forward)
-    cluster = options.pop("cluster", None)
-    if rows != "samples":
-        cluster = collector.samples() if cluster is None else collector.repeat(cluster)
     judged: Callable[..., AuditResult] = partial(
         audit,
         protected=columns,
@@ -143,7 +141,6 @@ def audit_layer(
         confidence=confidence,
         n_permutations=n_permutations,
         random_state=random_state,
-        cluster=cluster,
         **options,
     )
     found = judged(units, setting=f"layer {layer!r} at test time")

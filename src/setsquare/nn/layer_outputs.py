@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.utils import _safe_indexing
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -38,7 +37,7 @@ class OutputCollector:
     n_calls: int = 0
     n_values: int = 0
     parts: list[np.ndarray[Any, Any]] = field(default_factory=list)
-    counts: list[np.ndarray[Any, Any]] = field(default_factory=list)  # rows per sample of each batch
+    counts: list[np.ndarray[Any, Any]] = field(default_factory=list)  # positions that count, of each sample
     batch: Any = None
 
     def __post_init__(self) -> None:
@@ -53,8 +52,8 @@ class OutputCollector:
         y = choose_tensor(self.layer, out, self.output, "audited")
         try:
             y = y.movedim(self.batch_dim, 0)
-            y = y if self.rows == "samples" else self._positions(y)
             y = self.pool(y) if callable(self.pool) else y if self.pool is None else y.mean(self.pool)
+            y = y if self.rows == "samples" else self._sum_positions(y)
             y = y[:, None] if y.ndim == 1 else y
         except IndexError as error:
             raise InputError(
@@ -64,14 +63,15 @@ class OutputCollector:
         y = y.to(torch.promote_types(y.dtype, torch.float32), memory_format=torch.contiguous_format)
         self.parts.append(y.numpy(force=True).copy())  # the network may overwrite it in place
 
-    def _positions(self, y: Tensor) -> Tensor:
-        """Units (n_rows, d) of the positions that count; counts them per sample."""
-        units = to_units(y, self.rows)
-        mask = fit_attention_mask(_attention_mask(self.batch), y, self.rows) if self.mask is None else self.mask(self.batch)
+    def _sum_positions(self, y: Tensor) -> Tensor:
+        """Sums (n, d) over the positions of each sample that count."""
+        units = to_units(y, self.rows).double()
+        given = self.mask is not None
+        mask = self.mask(self.batch) if given else fit_attention_mask(_attention_mask(self.batch), y, self.rows)
         kept = read_mask(mask, y, self.rows)
         kept = kept if kept is not None else torch.ones(len(units), dtype=torch.bool, device=y.device)
         self.counts.append(kept.view(len(y), -1).sum(1).numpy(force=True))
-        return units[kept]
+        return torch.where(kept[:, None], units, 0.0).view(len(y), -1, units.shape[1]).sum(1)
 
     def _check(self, y: Tensor) -> None:
         self.n_values += y.numel()
@@ -92,21 +92,20 @@ class OutputCollector:
             )
 
 
-    def n_samples(self, number: int) -> int:
-        """Number of samples of a batch."""
-        return len(self.parts[number] if self.rows == "samples" else self.counts[number])
+    def units(self) -> np.ndarray[Any, Any]:
+        """Units (n, ...) of all samples.
 
-    def samples(self) -> np.ndarray[Any, Any] | None:
-        """Return the number of the sample of each row, or None if the rows are the samples."""
+        If positions are rows, this is the mean of a sample, whose distance from the overall mean is multiplied by its
+        share of the positions. Its covariance with the protected columns is that of the positions, and unlike these,
+        samples are independent.
+        """
+        units = np.concatenate(self.parts)
         if self.rows == "samples":
-            return None
-        counts = np.concatenate(self.counts)
-        return np.repeat(np.arange(len(counts)), counts)
-
-    def repeat(self, columns: Any) -> Any:
-        """Repeat columns of the samples, an array or a dataframe, for each of their rows."""
-        samples = self.samples()
-        return columns if samples is None else _safe_indexing(columns, samples)
+            return units
+        counts = np.concatenate(self.counts)[:, None]
+        mean = units.sum(0) / counts.sum()
+        result: np.ndarray[Any, Any] = mean + (units - counts * mean) / counts.mean()
+        return result
 
 
 def collect_outputs(
@@ -133,18 +132,17 @@ def collect_outputs(
                 )
             if protected is None:
                 columns.append(_last(batch))
-                _check_rows(collector.layer, collector.n_samples(-1), len(columns[-1]), "a batch")
+                _check_rows(collector.layer, len(collector.parts[-1]), len(columns[-1]), "a batch")
     if not collector.parts:
         raise InputError("The loader gave no batches: pass at least one.")
-    units = np.concatenate(collector.parts)
+    units = collector.units()
     if protected is None:
-        return units, collector.repeat(np.concatenate(columns))
+        return units, np.concatenate(columns)
     if torch.is_tensor(protected):
         refuse_ids(protected)
         protected = protected.numpy(force=True)
-    n_samples = sum(collector.n_samples(number) for number in range(len(collector.parts)))
-    _check_rows(collector.layer, n_samples, tables.n_rows(protected), "the loader")
-    return units, collector.repeat(protected)
+    _check_rows(collector.layer, len(units), tables.n_rows(protected), "the loader")
+    return units, protected
 
 
 def _call(model: nn.Module, batch: Any) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from setsquare.errors import InputError
 from setsquare.nn import OrthogonalityConstraint, Orthogonalize, audit_layer, blind, fit_layer
 from setsquare.nn.functional import generalized_project_out, project_out
+from setsquare.nn.layer_outputs import OutputCollector, collect_outputs
 
 
 def draw(n: int = 60, t: int = 5, d: int = 3) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,15 +113,21 @@ def test_a_convolution_is_fitted_and_audited_on_inked_pixels() -> None:
     assert blinded.eval()(wider, protected=group[:4]).shape == (4, 1)
 
 
-def test_the_standard_errors_of_positions_are_those_of_samples() -> None:
+def test_an_audit_of_positions_takes_samples_as_independent_and_keeps_the_covariance_of_the_positions() -> None:
     torch.manual_seed(0)
     group = (torch.arange(100.0) % 2)[:, None]
     tokens = torch.randn(100, 1, 4).expand(-1, 50, -1)  # each sample is repeated 50 times
-    batches = [(tokens, group)]
-    found = audit_layer(nn.Sequential(nn.Identity()), batches, "0", rows="tokens")
-    alone = audit_layer(nn.Sequential(nn.Identity()), [(tokens[:, 0], group)], "0")
-    p, q = found.evaluations[0].joint.p_value, alone.evaluations[0].joint.p_value
-    assert alone.verdict != "leak" and found.verdict != "leak" and p > 0.2 * q
+    identity = nn.Sequential(nn.Identity())
+    found = audit_layer(identity, [(tokens, group)], "0", rows="tokens")
+    alone = audit_layer(identity, [(tokens[:, 0], group)], "0")
+    assert found.evaluations[0].joint.p_value == pytest.approx(alone.evaluations[0].joint.p_value, rel=1e-6)
+    y, X, mask = draw()
+    collector = OutputCollector("0", None, 0, None, 10**6, "tokens", lambda _: mask)
+    units, _ = collect_outputs(identity, [(y, X)], collector)
+    rows, columns = y[mask], each(X, 5)[mask.flatten()]
+    positions = (rows - rows.mean(0)).T @ (columns - columns.mean(0)) / len(rows)
+    samples = torch.as_tensor(units - units.mean(0)).T @ (X - X.mean(0)) / len(X)
+    torch.testing.assert_close(samples, positions, rtol=0.0, atol=1e-12)
 
 
 def test_the_constraint_counts_the_same_rows() -> None:
