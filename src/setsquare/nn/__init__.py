@@ -12,15 +12,18 @@ from setsquare.nn.head import refit_head
 from setsquare.nn.layer import Orthogonalize
 from setsquare.nn.layer_fit import LayerFit, fit_layer
 from setsquare.nn.network_layers import LayerInfo, list_layers
+from setsquare.nn.recipe import BlindedFit, blind_and_refit
 
 __all__ = [
     "Blinded",
+    "BlindedFit",
     "LayerFit",
     "LayerInfo",
     "OrthogonalityConstraint",
     "Orthogonalize",
     "audit_layer",
     "blind",
+    "blind_and_refit",
     "fit_layer",
     "functional",
     "list_layers",

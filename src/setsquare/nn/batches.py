@@ -46,16 +46,25 @@ def call_with_protected(model: nn.Module, batch: Any, mask: MaskOf | None = None
     call_model(model, inputs, protected=protected, **({} if mask is None else {"mask": mask(batch)}))
 
 
-def join_protected(loader: Iterable[Any], protected: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield ``(inputs, None, protected)`` with the next rows of ``protected``, in the order of the loader."""
-    start, total = 0, len(protected)
-    for batch in loader:
-        inputs = batch[0] if isinstance(batch, tuple | list) else batch
-        n = len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
-        yield inputs, None, protected[start : start + n]
-        start += n
-    if start != total:
-        raise InputError(f"The loader gave {start} rows and protected has {total}: pass the columns of the same rows.")
+@dataclass(frozen=True, slots=True)
+class JoinedBatches:
+    """Batches ``(inputs, None, protected)`` of a loader and the protected columns of all its rows, in its order."""
+
+    loader: Iterable[Any]
+    protected: Any
+
+    def __iter__(self) -> Iterator[tuple[Any, None, Any]]:
+        start, total = 0, len(self.protected)
+        for batch in self.loader:
+            inputs = batch[0] if isinstance(batch, tuple | list) else batch
+            end = start + len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
+            if end <= total:
+                yield inputs, None, self.protected[start:end]
+            start = end
+        if start != total:
+            raise InputError(
+                f"The loader gave {start} rows and protected has {total}: pass the columns of the same rows."
+            )
 
 
 def refuse_shuffled(loader: Any) -> None:

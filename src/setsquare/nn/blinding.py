@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.nn.hook_checks import CORRECTED, find_attention_mask, fit_attention_mask, refuse_uncorrected
 from setsquare.nn.layer import Inference, Orthogonalize, Where
 from setsquare.nn.moments import Momentum
-from setsquare.nn.row_axes import Rows
-from setsquare.nn.weight_watch import watch_frozen
-from setsquare.nn.hook_checks import CORRECTED, find_attention_mask, fit_attention_mask, refuse_uncorrected
 from setsquare.nn.network_layers import (
     check_layer,
     choose_tensor,
@@ -27,6 +25,8 @@ from setsquare.nn.network_layers import (
     put_tensor,
     takes_protected,
 )
+from setsquare.nn.row_axes import Rows
+from setsquare.nn.weight_watch import watch_frozen
 
 #: Modules whose input is a pre-activation that the generalised projection can correct.
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
@@ -65,9 +65,7 @@ class Blinded(nn.Module):
         for name in self.layers:
             self._correction(name, 1)
 
-    def forward(
-        self, *inputs: Any, protected: Tensor | None = None, mask: Tensor | None = None, **named: Any
-    ) -> Any:
+    def forward(self, *inputs: Any, protected: Tensor | None = None, mask: Tensor | None = None, **named: Any) -> Any:
         """Run the network on a batch with its protected columns (n, p), and the mask of its positions if there is one.
 
         A network whose own ``forward`` has a parameter ``mask`` gets it; set the attribute :attr:`mask` instead.
@@ -278,6 +276,10 @@ def blind(
     rows: Rows = "samples",
 ) -> Blinded:
     """Blind layers of a network to the protected columns, with a permanent wrapper or a temporary context.
+
+    This removes the columns from the layers, *not from the output* of the network: later layers can recover what is
+    left in nonlinear form. For an output without an effect use :func:`~setsquare.nn.blind_and_refit`, which also refits the
+    head, or train with :class:`~setsquare.nn.OrthogonalityConstraint`; audit the predictions either way.
 
     Each layer gets an :class:`~setsquare.nn.Orthogonalize`, which updates its moments whenever the layer is in training
     mode. Train the wrapper like any network, or blind a trained network; then call :func:`~setsquare.nn.fit_layer`.

@@ -63,7 +63,8 @@ class OrthogonalityConstraint(DoubleModule):
         of all units together, so that the squares add up to the share of the units' variance that the protected columns
         explain. Use "shared" for hidden layers: a typical unit that dies does not change the penalty.
     rows : {"samples", "tokens", "pixels"}
-        As in :class:`~setsquare.nn.Orthogonalize`: with "tokens" or "pixels" all positions share one constraint per unit.
+        As in :class:`~setsquare.nn.Orthogonalize`: with "tokens" or "pixels" the positions share one constraint
+        per unit.
 
     Attributes
     ----------

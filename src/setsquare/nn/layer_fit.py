@@ -16,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError, WeakUnitsWarning
 from setsquare.nn.activations import ACTIVATIONS
-from setsquare.nn.batches import KeptBatches, MaskOf, call_with_protected, join_protected, refuse_shuffled
+from setsquare.nn.batches import JoinedBatches, KeptBatches, MaskOf, call_with_protected, refuse_shuffled
 from setsquare.nn.distributed import sum_over_processes
 from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.generalized_solver import Minimum, Prior, ProblemState, assemble, minimise, row_sums
@@ -79,7 +79,8 @@ def fit_layer(
     model runs in ``eval`` mode without gradients; its parameters do not change.
 
     The correction holds for these weights. If weights before the layer change later, the layer warns
-    (:class:`~setsquare.errors.StaleCorrectionWarning`); in training it also learns again. Then call ``fit_layer`` again.
+    (:class:`~setsquare.errors.StaleCorrectionWarning`); in training it also learns again. Then call
+    ``fit_layer`` again.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ def fit_layer(
     forward = partial(call_with_protected, mask=mask) if forward is None else forward
     if protected is not None:
         refuse_shuffled(loader)
-        loader = join_protected(loader, protected)
+        loader = JoinedBatches(loader, protected)
     batches = KeptBatches(loader, max_bytes)
     with torch.no_grad(), eval_mode(model):
         names = _running_order(model, batches, forward) if layer is None else _name_of(model, layer)

@@ -91,7 +91,6 @@ class OutputCollector:
                 "the inputs and the weights."
             )
 
-
     def units(self) -> np.ndarray[Any, Any]:
         """Units (n, ...) of all samples.
 

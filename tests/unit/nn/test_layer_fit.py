@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
-from setsquare.nn import Orthogonalize, blind, fit_layer
+from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError, WeakUnitsWarning
+from setsquare.nn import Orthogonalize, audit_layer, blind, fit_layer
 from setsquare.nn.functional import generalized_project_out, project_out
 
 
@@ -219,3 +219,69 @@ def test_a_fit_that_fails_leaves_the_one_before(protected: Tensor, message: str)
     with pytest.raises(InputError, match=message):
         fit_layer(blinded, loader(x, protected))
     torch.testing.assert_close(blinded(x, protected=X[:, :1]), before, rtol=0.0, atol=0.0)
+
+
+def rarely_active() -> tuple[nn.Sequential, Tensor, Tensor]:
+    torch.manual_seed(1)
+    group = (torch.rand(2000, 1) < 0.5).float()
+    x = torch.randn(2000, 20) + 0.5 * group
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU())
+    with torch.no_grad():
+        model[0].bias.sub_(torch.linspace(0.0, 2.6, 64))
+    return model, x, group
+
+
+def test_units_that_few_rows_activate_are_solved_in_memory() -> None:
+    model, x, group = rarely_active()
+    before = model(x).detach()
+    share = (before > 0.0).double().mean(0)
+    assert int(((share > 0.0) & (share < 0.02)).sum()) > 5
+    blinded = blind(model, ["1"])
+    (fit,) = fit_layer(blinded, loader(x, group, 500), max_passes=6).values()
+    assert fit.residual < 1e-6 and fit.weak == () and fit.n_passes == 7  # six, and one that collects weak units
+    out = blinded.eval()(x, protected=group).double()
+    live = before.std(0) > 0.0
+    assert correlation(before[:, live], group) > 0.1 and correlation(out[:, live], group.double()) < 1e-4
+    torch.testing.assert_close(out.mean(0), before.double().mean(0), rtol=1e-3, atol=1e-5)
+
+
+def test_units_that_cannot_be_solved_are_switched_off_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("setsquare.nn.layer_fit.STEPS_IN_MEMORY", 0)
+    model, x, group = rarely_active()
+    blinded = blind(model, ["1"])
+    with pytest.warns(WeakUnitsWarning, match="of 64 units of layer 'corrections.1' are active in too few rows"):
+        (fit,) = fit_layer(blinded, loader(x, group, 500), max_passes=6).values()
+    assert 0 < len(fit.weak) < 32 and fit.residual < 1e-6
+    out = blinded.eval()(3.0 * x, protected=group).detach()  # rows far from those of the fit
+    off = torch.zeros(64, dtype=torch.bool)
+    off[list(fit.weak)] = True
+    assert float(out[:, off].abs().max()) == 0.0 and float(out[:, ~off].abs().max()) > 1.0
+
+
+def test_a_bfloat16_network_with_a_generalised_correction() -> None:
+    x, X = draw()
+    model = network().bfloat16()
+    blinded = blind(model, ["1", "4"])
+    fits = fit_layer(blinded, loader(x.bfloat16(), X))
+    assert all(fit.residual < 1e-6 for fit in fits.values())  # of the correction, before the result is rounded
+    out = blinded.eval()(x.bfloat16(), protected=X)
+    assert out.dtype == torch.bfloat16
+    assert correlation(model.eval()(x.bfloat16()).double(), X) > 0.05 and correlation(out.double(), X) < 0.02
+
+
+def test_an_outcome_is_not_mistaken_for_protected_columns() -> None:
+    x, X = draw()
+    y = (x[:, 0] > 0.0).double()
+    pairs = DataLoader(TensorDataset(x, y), 64)
+    with pytest.raises(InputError, match=r"values of shape \(64,\), which may be the outcome"):
+        fit_layer(blind(network(), ["1"]), pairs)
+    with pytest.raises(InputError, match="may be the outcome"):
+        audit_layer(network(), pairs, "1")
+    blinded, same = blind(network(), ["1"]), blind(network(), ["1"])
+    fit_layer(blinded, pairs, protected=X)
+    fit_layer(same, [{"input": a, "protected": b} for a, b in loader(x, X)])
+    torch.testing.assert_close(blinded.eval()(x, protected=X), same.eval()(x, protected=X), rtol=0.0, atol=0.0)
+    with pytest.raises(InputError, match="The loader gave 500 rows and protected has 400"):
+        fit_layer(blinded, pairs, protected=X[:400])
+    with pytest.raises(InputError, match="shuffles its rows"):
+        fit_layer(blinded, DataLoader(TensorDataset(x, y), 64, shuffle=True), protected=X)

@@ -31,10 +31,7 @@ def test_tokens_that_count_are_corrected_as_rows_of_their_own(activation: str | 
     layer = Orthogonalize(2, activation=activation, rows="tokens")
     out = layer(y, X, mask)
     rows, columns = y[mask], each(X, 5)[mask.flatten()]
-    if activation is None:
-        exact = project_out(rows, columns)
-    else:
-        exact = generalized_project_out(rows, columns, activation)
+    exact = project_out(rows, columns) if activation is None else generalized_project_out(rows, columns, activation)
     torch.testing.assert_close(out[mask], exact, rtol=0.0, atol=1e-8)
     # The others get the same correction, so that none of them keeps what is removed.
     torch.testing.assert_close(layer.eval()(y, X), out, rtol=0.0, atol=1e-8)
