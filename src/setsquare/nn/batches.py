@@ -23,21 +23,23 @@ MaskOf = Callable[[Any], Any]
 def split_batch(batch: Any) -> tuple[Any, Any]:
     """Return inputs and protected columns of ``(inputs, ..., protected)``, or of a dict with the key "protected".
 
-    In ``(inputs, values)``, values of shape (n,) are refused: they may be the outcome.
+    In ``(inputs, values)``, numbers of shape (n,) are refused: they may be the outcome.
     """
     if isinstance(batch, Mapping) and "protected" in batch:
         return {name: value for name, value in batch.items() if name != "protected"}, batch["protected"]
     if not isinstance(batch, tuple | list) or len(batch) < 2:
         raise InputError(
             "A batch must be (inputs, ..., protected), or a dict with the key 'protected': for another format, pass "
-            "forward= to call the model, or the columns of all rows as protected=."
+            "forward= to call the model, or pass the columns of all rows as protected=."
         )
-    if len(batch) == 2 and np.ndim(batch[-1]) == 1:
+    values = batch[-1]
+    is_number = isinstance(values, Tensor) or np.asarray(values).dtype.kind in "biuf"
+    if len(batch) == 2 and is_number and np.ndim(values) == 1:
         raise InputError(
-            f"The batches are (inputs, values) with values of shape ({len(batch[-1])},), which may be the outcome: "
+            f"The batches are (inputs, values) with values of shape ({len(values)},), which may be the outcome: "
             "pass protected columns as (inputs, outcome, protected), or with shape (n, 1)."
         )
-    return batch[0], batch[-1]
+    return batch[0], values
 
 
 def call_with_protected(model: nn.Module, batch: Any, mask: MaskOf | None = None) -> None:

@@ -278,8 +278,8 @@ def blind(
     """Blind layers of a network to the protected columns, with a permanent wrapper or a temporary context.
 
     This removes the columns from the layers, *not from the output* of the network: later layers can recover what is
-    left in nonlinear form. For an output without an effect use :func:`~setsquare.nn.blind_and_refit`, which also refits the
-    head, or train with :class:`~setsquare.nn.OrthogonalityConstraint`; audit the predictions either way.
+    left in nonlinear form. For an output without an effect use :func:`~setsquare.nn.blind_and_refit`, which also refits
+    the head, or train with :class:`~setsquare.nn.OrthogonalityConstraint`; audit the predictions either way.
 
     Each layer gets an :class:`~setsquare.nn.Orthogonalize`, which updates its moments whenever the layer is in training
     mode. Train the wrapper like any network, or blind a trained network; then call :func:`~setsquare.nn.fit_layer`.

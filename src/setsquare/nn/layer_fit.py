@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -260,7 +260,10 @@ class _Fitter:
             for layer in layers[1:]:
                 layer.override = _pass_through
             for batch in self.loader:
-                with started_modules(self.model) if self.watch is None else nullcontext({}) as started:
+                watching: AbstractContextManager[dict[nn.Module, None]] = (
+                    started_modules(self.model) if self.watch is None else nullcontext({})
+                )
+                with watching as started:
                     self.forward(self.model, batch)
         finally:
             for layer in layers:

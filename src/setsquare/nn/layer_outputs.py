@@ -66,8 +66,8 @@ class OutputCollector:
     def _sum_positions(self, y: Tensor) -> Tensor:
         """Sums (n, d) over the positions of each sample that count."""
         units = to_units(y, self.rows).double()
-        given = self.mask is not None
-        mask = self.mask(self.batch) if given else fit_attention_mask(_attention_mask(self.batch), y, self.rows)
+        attention = fit_attention_mask(_attention_mask(self.batch), y, self.rows) if self.mask is None else None
+        mask = attention if self.mask is None else self.mask(self.batch)
         kept = read_mask(mask, y, self.rows)
         kept = kept if kept is not None else torch.ones(len(units), dtype=torch.bool, device=y.device)
         self.counts.append(kept.view(len(y), -1).sum(1).numpy(force=True))

@@ -74,22 +74,23 @@ def read_mask(mask: Any, y: Tensor, rows: Rows) -> Tensor | None:
         return None
     if rows == "samples":
         raise InputError('A mask leaves out positions, but with rows="samples" each position is a unit: pass rows=.')
-    mask = torch.as_tensor(mask, device=y.device)
+    marks: Tensor = torch.as_tensor(mask, device=y.device)
     axes = tuple(_channels_last(y, rows).shape[:-1])
-    if rows == "pixels" and mask.shape == (len(y), 1, *axes[1:]):
-        mask = mask[:, 0]
-    if tuple(mask.shape) != axes:
+    if rows == "pixels" and marks.shape == (len(y), 1, *axes[1:]):
+        marks = marks[:, 0]
+    if tuple(marks.shape) != axes:
         raise InputError(
-            f"The mask has shape {tuple(mask.shape)} and the layer {tuple(y.shape)}: pass one of shape {axes}, true "
+            f"The mask has shape {tuple(marks.shape)} and the layer {tuple(y.shape)}: pass one of shape {axes}, true "
             "for the positions that count."
         )
+    counts = (marks != 0).reshape(-1)
     if torch.compiler.is_compiling():
-        return (mask != 0).reshape(-1)
-    if bool(((mask != 0) & (mask != 1)).any()):
+        return counts
+    if bool(((marks != 0) & (marks != 1)).any()):
         raise InputError("The mask must be 1 or True for the positions that count, 0 or False for the others.")
-    if not bool(mask.any()):
+    if not bool(counts.any()):
         raise InputError("The mask leaves out every position of the batch: pass a batch with at least one that counts.")
-    return (mask != 0).reshape(-1)
+    return counts
 
 
 def _channels_last(y: Tensor, rows: Rows) -> Tensor:

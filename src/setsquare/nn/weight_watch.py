@@ -107,5 +107,5 @@ def watch_frozen(model: nn.Module, corrections: Iterable[Any]) -> Iterator[None]
 def watch_before(layer: nn.Module, started: Iterable[nn.Module]) -> WeightWatch:
     """Watch the modules that started before a correction, with the moments of earlier corrections."""
     before = [module for module in started if module is not layer]
-    moments = [module.moments for module in before if isinstance(getattr(module, "moments", None), nn.Module)]
+    moments = [part for module in before if isinstance(part := getattr(module, "moments", None), nn.Module)]
     return WeightWatch.of([*before, *moments])

@@ -301,6 +301,6 @@ def test_too_few_permutations_for_so_many_units_are_said() -> None:
 
 def test_ids_of_groups_are_not_taken_for_numbers() -> None:
     ids = torch.arange(80) % 4
-    for batches, protected in (([(torch.randn(80, 3), ids)], None), ([torch.randn(80, 3)], ids)):
+    for batches, protected in (([(torch.randn(80, 3), ids[:, None])], None), ([torch.randn(80, 3)], ids)):
         with pytest.raises(InputError, match=r"one_hot\(ids, n_groups\)"):
             audit_layer(torch.nn.Sequential(torch.nn.Linear(3, 2)), batches, "0", protected)
