@@ -53,7 +53,7 @@ def blind_and_refit(
     blind_options : dict, optional
         Options of :func:`~setsquare.nn.blind`, such as ``{"rows": "tokens"}``.
     **head_options
-        Options of :func:`~setsquare.nn.refit_head`, such as ``family`` or ``l2``.
+        Options of :func:`~setsquare.nn.refit_head`, such as ``family``, ``l2`` or ``orthogonal_on="new rows"``.
 
     Examples
     --------
