@@ -117,7 +117,7 @@ def test_a_head_that_cannot_be_made_orthogonal_stays(monkeypatch: pytest.MonkeyP
     x, signal, X = draw(100)
     model = Net(1)
     before = model.fc.weight.clone()
-    monkeypatch.setattr("setsquare.nn.head.solve", lambda problem: solve(problem, "mdmm", max_iter=3))
+    monkeypatch.setattr("setsquare.nn.head.solve", lambda problem, **_: solve(problem, "mdmm", max_iter=3))
     with pytest.raises(NotOrthogonalError, match="could not be made orthogonal"):
         refit_head(model, [(x, signal > 0.0, X)])
     assert torch.equal(before, model.fc.weight)
