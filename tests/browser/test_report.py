@@ -31,6 +31,7 @@ SECTIONS = (
     "summary",
     "meaning",
     "effects",
+    "numbers",
     "leakage",
     "levels",
     "calibration",
@@ -144,7 +145,7 @@ def test_all_sections_are_there_and_reached_from_the_list(see: Any) -> None:
     assert [one.get_attribute("id") for one in page.locator("main section").all()] == list(SECTIONS)
     links = page.locator("nav a")
     assert [link.get_attribute("href") for link in links.all()] == [f"#{name}" for name in SECTIONS]
-    links.nth(5).click()
+    links.nth(6).click()
     assert page.url.endswith("#calibration") and page.locator("#calibration h2").is_visible()
     assert page.locator("figure").count() >= 6
     assert page.locator("h1").count() == 1 and page.locator(".verdict").first.is_visible()

@@ -168,8 +168,8 @@ class AuditResult(Documented):
         >>> score = rng.beta(2, 2, 2000) * np.where(sex == "female", 0.8, 1.0)
         >>> sq.audit(score, sex, threshold=0.5).groups()[["group", "n", "selection_rate", "impact_ratio"]].round(2)
             group     n  selection_rate  impact_ratio
-        0  female   780            0.31          0.63
-        1    male  1220            0.50          1.00
+        0  female   815            0.33          0.64
+        1    male  1185            0.51          1.00
         """
         return self._numbers.table()
 

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from setsquare import families
@@ -233,6 +234,8 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
 
     def _fit_model(self, features: Table, y: Any, weight: Array | None, cluster: Any) -> Array:
         """Fit the model to all rows; the result are the predictions that the correction is learned on, (n, k)."""
+        if is_classifier(self.estimator):
+            check_classification_targets(y)
         in_sample = self.cv is None or isinstance(self.cv, str)
         folds = None if in_sample else split_rows(self.cv, y, cluster, is_classifier(self.estimator), self.random_state)
         takes_weight = has_fit_parameter(self.estimator, "sample_weight")

@@ -181,16 +181,7 @@ class ArrayRows(_Held):
         step = max(100, -(-self.n_rows // max(count, 1)))
         if split:  # a block's cross-products (q, q) should cost less than its rows
             step = max(step, min(self.Z.shape[1] ** 2 // 8, -(-self.n_rows // n_cores())))
-        edges = [*range(0, self.n_rows, step), self.n_rows]
-        if self.group is not None:  # only where a cluster ends
-            ends = np.flatnonzero(np.diff(self.group, append=self.group[-1] + 1)) + 1
-            edges = [0, *np.unique(ends[np.searchsorted(ends, edges[1:])]).tolist()]
-        return tuple(self._block(slice(start, stop)) for start, stop in pairwise(edges))
-
-    def _block(self, rows: slice) -> Block:
-        offset, X = (None if part is None else part[rows] for part in (self.offset, self.X))
-        group = None if self.group is None else self.group[rows]
-        return Block(view_rows(self.Z, rows), self.y[rows], self.Q[rows], self.weight[rows], offset, X, group)
+        return tuple(take_rows(self, rows) for rows in cut(self.n_rows, step, self.group))
 
     def keep(self) -> ArrayRows:
         """Return self: the rows are in memory."""
@@ -241,6 +232,28 @@ class MappedRows:
     def in_memory(self) -> Iterable[Block]:
         """Return all changed blocks in order."""
         return map(partial(quietly, self.change), self.rows.in_memory())
+
+
+def cut(n_rows: int, step: int, group: IntArray | None) -> list[slice]:
+    """Slices of about ``step`` rows; with sorted clusters ``group``, only where a cluster ends.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> cut(4, 1, np.array([0, 0, 0, 1]))
+    [slice(0, 3, None), slice(3, 4, None)]
+    """
+    edges = [*range(0, n_rows, step), n_rows]
+    if group is not None:
+        ends = np.flatnonzero(np.diff(group, append=group[-1] + 1)) + 1
+        edges = [0, *np.unique(ends[np.searchsorted(ends, edges[1:])]).tolist()]
+    return [slice(start, stop) for start, stop in pairwise(edges)]
+
+
+def take_rows(of: Block | ArrayRows, rows: slice) -> Block:
+    """Some of the rows, as views."""
+    offset, X, group = (None if part is None else part[rows] for part in (of.offset, of.X, of.group))
+    return Block(view_rows(of.Z, rows), of.y[rows], of.Q[rows], of.weight[rows], offset, X, group)
 
 
 def all_rows(rows: Rows) -> Block:

@@ -14,7 +14,7 @@ from setsquare.tables.design import Design, read_matrix
 from setsquare.tables.formula import learn_formula, parse
 from setsquare.tables.frame import ColumnSelection, Frame, is_sparse, open_table, require_filled, resolve
 from setsquare.tables.summary import TableSeen, code_column, looks_like_codes, observe, see
-from setsquare.tables.validation import check_choice, refuse_no_rows
+from setsquare.tables.validation import check_choice, check_reference, refuse_no_rows
 
 Coding: TypeAlias = Literal["dummy", "cells"]
 
@@ -105,15 +105,9 @@ def check_options(coding: str, missing: str, unseen: str) -> None:
 def _learn_formula(frame: Frame, text: str, reference: Mapping[str, Level], missing: Missing) -> Coder:
     parsed, names = parse(text, frame)
     rows = open_rows(frame, names, missing)
-    _check_reference(reference, rows.columns)
+    check_reference(reference, rows.columns)
     variables = tuple(code_column(name, see(rows.column(name)), reference, missing) for name in rows.columns)
     return learn_formula(text, parsed, variables, rows)
-
-
-def _check_reference(reference: Mapping[str, Level], columns: Sequence[str]) -> None:
-    for name in reference:
-        if name not in columns:
-            raise InputError(f"The reference names the column {name!r}, which is not among {list(columns)}.")
 
 
 def settle(
@@ -140,7 +134,7 @@ def settle(
     if not seen.n_kept:
         refuse_no_rows(columns)
     reference = reference or {}
-    _check_reference(reference, columns)
+    check_reference(reference, columns)
     if missing == "error" and any(seen.columns[name].n_missing for name in columns):
         refuse_missing({name: seen.columns[name].n_missing for name in columns})
     coders: tuple[Coder, ...] = tuple(code_column(name, seen.columns[name], reference, missing) for name in columns)

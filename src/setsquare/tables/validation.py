@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -111,6 +111,13 @@ def is_missing(value: Any) -> bool:
         return value is None or bool(value != value)
     except (TypeError, ValueError):  # pandas' NA is neither equal nor unequal to itself
         return True
+
+
+def check_reference(reference: Mapping[str, Any], columns: Sequence[str]) -> None:
+    """Refuse a reference group of a column that is not there."""
+    for name in reference:
+        if name not in columns:
+            raise InputError(f"The reference names the column {name!r}, which is not among {list(columns)}.")
 
 
 def check_per_row(what: str, values: Array, n_rows: int) -> None:

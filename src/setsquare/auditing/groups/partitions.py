@@ -14,7 +14,7 @@ from setsquare.errors import InputError
 from setsquare.notes import Note
 from setsquare.tables.column import Column, Levels, label, read
 from setsquare.tables.frame import open_table
-from setsquare.tables.validation import check_choice
+from setsquare.tables.validation import check_choice, check_reference
 
 #: A numeric column with more distinct values is cut into bands.
 MOST_VALUES = 12
@@ -109,10 +109,7 @@ def partition_rows(
     if intersections and len(levels) > 1:
         parts.append(_intersect(levels))
     asked = dict(reference or {})
-    if unknown := sorted(asked.keys() - {part.source for part in parts}):
-        raise InputError(
-            f"The reference names the column {unknown[0]!r}, which is not among {[part.source for part in parts]}."
-        )
+    check_reference(asked, [part.source for part in parts])
     return tuple(_settle(part, asked, min_group, small) for part in parts if len(part.labels) > 1)
 
 

@@ -11,7 +11,7 @@ from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.notes import Note, Option
 from setsquare.tables.outcome import class_name, positive_class
-from setsquare.tables.validation import is_missing
+from setsquare.tables.validation import check_per_row, is_missing
 
 
 def read_decisions(score: Array, threshold: float | None, decisions: Any, positive: object = None) -> Array | None:
@@ -79,8 +79,7 @@ def read_column(values: Any, n_rows: int, what: str) -> np.ndarray[Any, Any]:
     native = nw.from_native(values, eager_only=True, allow_series=True, pass_through=True)
     array = native.to_numpy() if isinstance(native, nw.Series | nw.DataFrame) else np.asarray(values)
     array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-    if array.ndim != 1 or len(array) != n_rows:
-        raise InputError(f"{what} has the shape {array.shape} but there are {n_rows} rows: give one value per row.")
+    check_per_row(what, array, n_rows)
     return array.astype(object) if array.dtype.kind not in "biuf" else array
 
 
