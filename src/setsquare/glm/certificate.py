@@ -57,7 +57,7 @@ class Measured(NamedTuple):
 
     curvature: float
     flat_directions: Array
-    unconstrained: Deferred
+    unconstrained: Deferred[float]
 
 
 def certify(
@@ -65,7 +65,7 @@ def certify(
     end: Iterate,
     solver: str,
     measured: Measured | None = None,
-    new_rows: NewRows | None = None,
+    left_out: Deferred[NewRows | None] | None = None,
     orthogonal_on: str = TRAINING_ROWS,
 ) -> Solution:
     """Build the solution and its certificate from the final iterate."""
@@ -106,7 +106,7 @@ def certify(
         reach=association.reach,
         n_rows=problem.n_rows,
         orthogonal_on=orthogonal_on,
-        new_rows=new_rows,
+        left_out=left_out or Deferred(None),
     )
     multipliers = end.lam.reshape(objective.n_predictors, -1).T
     return Solution(intercept, coef, multipliers, status, end.trace[-1].iteration, end.trace, certificate, solver)

@@ -1,17 +1,19 @@
-"""A number that is computed when it is first read."""
+"""A value that is computed when it is first read."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
 
 
-class Deferred:
-    """A number, or a function that computes it when it is first read.
+class Deferred(Generic[T]):
+    """A value, or a function that computes it when it is first read.
 
     Until then it holds whatever the function refers to, such as rows of the training data. Reading, comparing,
-    copying and pickling compute the number and release the function.
+    copying and pickling compute the value and release the function.
 
     Examples
     --------
@@ -24,34 +26,33 @@ class Deferred:
 
     __slots__ = ("_compute", "_lock", "_value")
 
-    def __init__(self, value: float | Callable[[], float]) -> None:
-        self._compute = value if callable(value) else None
-        self._value = None if callable(value) else float(value)
+    def __init__(self, value: T | Callable[[], T]) -> None:
+        self._compute: Callable[[], T] | None = value if callable(value) else None
+        self._value: T | None = None if callable(value) else value
         self._lock = threading.Lock()
 
     @property
-    def value(self) -> float:
-        """The number, computed if necessary."""
+    def value(self) -> T:
+        """The value, computed if necessary."""
         with self._lock:
-            if self._value is None:
-                assert self._compute is not None
-                self._value = float(self._compute())
+            if self._compute is not None:
+                self._value = self._compute()
                 self._compute = None
-            return self._value
+            return self._value  # type: ignore[return-value]
 
     @property
     def is_known(self) -> bool:
-        """Whether the number has been computed."""
-        return self._value is not None
+        """Whether the value has been computed."""
+        return self._compute is None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Deferred) and self.value == other.value
+        return isinstance(other, Deferred) and bool(self.value == other.value)
 
     def __hash__(self) -> int:
         return hash(self.value)
 
     def __repr__(self) -> str:
-        return f"Deferred({'not computed yet' if self._value is None else self._value})"
+        return f"Deferred({self._value if self.is_known else 'not computed yet'})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Deferred, (self.value,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -114,8 +114,8 @@ class Certificate:
     orthogonal_on : str
         "training rows": the correlation is zero on the training rows; "new rows": the leave-one-out correlation is
         zero.
-    new_rows : NewRows or None
-        Leave-one-out correlation, with an upper bound for new rows; None if not measured.
+    left_out : Deferred
+        Leave-one-out correlation; read it as ``new_rows``.
     """
 
     constraint_residual: float
@@ -123,7 +123,7 @@ class Certificate:
     kkt_residual: float
     min_curvature: float
     loss: float
-    unconstrained: Deferred
+    unconstrained: Deferred[float]
     loss_null: float
     rank_protected: int
     rank_features: int | None
@@ -139,7 +139,15 @@ class Certificate:
     reach: float = 0.0
     n_rows: int = 0
     orthogonal_on: str = TRAINING_ROWS
-    new_rows: NewRows | None = None
+    left_out: Deferred[NewRows | None] = field(default_factory=lambda: Deferred[NewRows | None](None))
+
+    @property
+    def new_rows(self) -> NewRows | None:
+        """Leave-one-out correlation, with an upper bound for new rows; None if not measured.
+
+        Computed when it is first read, as :attr:`loss_unconstrained` is, unless the fit needs it.
+        """
+        return self.left_out.value
 
     @property
     def is_orthogonal(self) -> bool:
@@ -171,7 +179,7 @@ class Certificate:
     def loss_unconstrained(self) -> float:
         """Mean loss of the model without the constraint, computed when it is first read.
 
-        For training data of up to 32 MB, the solution holds the rows until then; larger or streamed data are not held,
+        For training data of up to 128 MB, the solution holds the rows until then; larger or streamed data are not held,
         and the loss is computed during the fit. Reading it, or saving, pickling or copying the model, releases the
         rows. NaN if the arrays of the training data were overwritten in between.
         """
@@ -193,19 +201,17 @@ class Certificate:
     def state(self) -> dict[str, Any]:
         """Return the measured values by name, as :meth:`of_state` takes them."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values["new_rows"] = None if self.new_rows is None else asdict(self.new_rows)
-        return {
-            "loss_unconstrained" if key == "unconstrained" else key: value.value if key == "unconstrained" else value
-            for key, value in values.items()
-        }
+        values["loss_unconstrained"] = values.pop("unconstrained").value
+        found = values.pop("left_out").value
+        return values | {"new_rows": None if found is None else asdict(found)}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Certificate:
         """Undo :meth:`state`."""
         values = dict(state)
-        if values.get("new_rows") is not None:
-            values["new_rows"] = NewRows(**values["new_rows"])
-        return cls(unconstrained=Deferred(values.pop("loss_unconstrained")), **values)
+        found, loss = values.pop("new_rows", None), values.pop("loss_unconstrained")
+        left_out = Deferred(None if found is None else NewRows(**found))
+        return cls(unconstrained=Deferred(loss), left_out=left_out, **values)
 
     def table(self) -> dict[str, Any]:
         """Measured values and their required limits, as a document table."""

@@ -21,9 +21,11 @@ from setsquare.glm.certificate import (
     level_of,
     measure,
 )
+from setsquare.glm.deferred import Deferred
 from setsquare.glm.domain_edge import Reached, Run, reach, run_once
 from setsquare.glm.feasibility import feasible_points
 from setsquare.glm.freedom import check_varies
+from setsquare.glm.held_rows import defer
 from setsquare.glm.large import Krylov, measure_large, solve_large
 from setsquare.glm.mdmm import solve_mdmm
 from setsquare.glm.new_rows import check_new_rows, measure_new_rows, reach_new_rows
@@ -111,8 +113,12 @@ def solve(
         found = fit_rows(
             problem, name, settings, start, n_restarts, rng, orthogonal_on=orthogonal_on, confidence=confidence
         )
-        end, wanted = found.end, found.orthogonal_on
-        return certify(found.prepared, end, name, found.measured(found.prepared, end), found.new_rows, wanted)
+        prepared, end = found.prepared, found.end
+        left_out: Deferred[NewRows | None] = Deferred(found.new_rows)
+        if name == "sqp" and prepared.basis is not None and found.orthogonal_on == TRAINING_ROWS:
+            compute = partial(measure_new_rows, prepared, end, confidence)
+            left_out = defer(problem, prepared.objective, end, compute, None)
+        return certify(prepared, end, name, found.measured(prepared, end), left_out, found.orthogonal_on)
 
 
 class Fitted(NamedTuple):
@@ -171,8 +177,6 @@ def fit_rows(
     if wanted == NEW_ROWS and (_is_plain(prepared, end, settings) or is_met(prepared, end, associate(prepared, end))):
         aimed, end, found = reach_new_rows(prepared, end, run, settings, confidence)
         prepared = replace(prepared, objective=aimed)
-    elif name == "sqp" and prepared.basis is not None:
-        found = measure_new_rows(prepared, end, confidence)
     return Fitted(prepared, end, found, measured, wanted)
 
 

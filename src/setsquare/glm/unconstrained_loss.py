@@ -5,7 +5,6 @@ It takes several passes over the rows and no warning needs it, so for small data
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -13,40 +12,22 @@ import numpy as np
 from setsquare._typing import Array
 from setsquare.glm.deferred import Deferred
 from setsquare.glm.domain_edge import follow
+from setsquare.glm.held_rows import defer
 from setsquare.glm.newton import OPEN, Iterate, Settings
 from setsquare.glm.objective import Objective
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Status
 from setsquare.glm.sqp import solve_reduced, solve_sqp
-from setsquare.rows.blocks import single_threaded_blas
 
 #: Stopping rule of the unconstrained fit: only its loss is needed.
 ROUGHLY = Settings(max_iter=50, kkt=1e-5, loss=5e-7)
-#: Largest size of the rows, in bytes, that a solution may hold until the loss is read.
-MOST_KEPT = 2**25
-#: Relative change of the loss at the solution that shows that the rows were changed after the fit.
-CHANGED = 1e-9
 
 
-def defer_loss(problem: Problem, objective: Objective, end: Iterate, compute: Callable[[], float]) -> Deferred:
-    """Unconstrained loss by ``compute``: later for small data in memory, else now.
-
-    Arrays of the user that were overwritten after the fit give NaN: the loss at the solution shows it.
-    """
-    if not objective.n_constraints:
-        return Deferred(end.model.loss)
-    blocks = problem.rows.in_memory()
-    if blocks is None or sum(map(sys.getsizeof, blocks)) > MOST_KEPT:
-        return Deferred(compute())
-    plain = objective.fenced(0.0) if objective.barrier else objective
-
-    def later() -> float:
-        with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
-            again = plain.values(end.theta).loss
-            same = abs(again - end.model.loss) <= CHANGED * max(abs(end.model.loss), plain.start.curvature)
-            return compute() if same else float("nan")
-
-    return Deferred(later)
+def defer_loss(problem: Problem, objective: Objective, end: Iterate, compute: Callable[[], float]) -> Deferred[float]:
+    """Unconstrained loss by ``compute``, when it is first read; NaN if the rows were overwritten after the fit."""
+    return (
+        defer(problem, objective, end, compute, float("nan")) if objective.n_constraints else Deferred(end.model.loss)
+    )
 
 
 def unconstrained_loss(objective: Objective, end: Iterate) -> float:

@@ -252,7 +252,8 @@ def cut(n_rows: int, step: int, group: IntArray | None) -> list[slice]:
 
 def take_rows(of: Block | ArrayRows, rows: slice) -> Block:
     """Some of the rows, as views."""
-    offset, X, group = (None if part is None else part[rows] for part in (of.offset, of.X, of.group))
+    offset, X = (None if part is None else part[rows] for part in (of.offset, of.X))
+    group = None if of.group is None else of.group[rows]
     return Block(view_rows(of.Z, rows), of.y[rows], of.Q[rows], of.weight[rows], offset, X, group)
 
 

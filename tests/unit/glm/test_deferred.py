@@ -16,7 +16,7 @@ import pytest
 from sklearn.base import clone
 
 import setsquare as sq
-from setsquare.glm import unconstrained_loss
+from setsquare.glm import held_rows
 from setsquare.glm.deferred import Deferred
 
 
@@ -54,13 +54,15 @@ def test_the_loss_is_that_of_the_fit_without_protected_columns(solver: str) -> N
 def test_large_data_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     Z, y, X = draw()
     late = sq.solve(sq.Problem(Z, y, X, family="binomial")).certificate
-    monkeypatch.setattr(unconstrained_loss, "MOST_KEPT", 1000)
+    monkeypatch.setattr(held_rows, "MOST_KEPT", 1000)
     early = sq.solve(sq.Problem(Z, y, X, family="binomial")).certificate
     assert early.unconstrained.is_known and not late.unconstrained.is_known
     assert early.loss_unconstrained == late.loss_unconstrained
 
 
-@pytest.mark.parametrize("read", [pickle.dumps, copy.deepcopy, lambda s: s.certificate.cost, lambda s: str(s)])
+@pytest.mark.parametrize(
+    "read", [pickle.dumps, copy.deepcopy, lambda s: (s.certificate.cost, s.certificate.new_rows), lambda s: str(s)]
+)
 def test_rows_are_released_when_the_loss_is_read(read: Callable[[sq.Solution], object]) -> None:
     Z, y, X = draw()
     problem = sq.Problem(Z, y, X, family="binomial")

@@ -1,0 +1,40 @@
+"""Measurements of a fit that hold its rows until they are first read."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from setsquare.glm.deferred import Deferred
+from setsquare.glm.newton import Iterate
+from setsquare.glm.objective import Objective
+from setsquare.glm.problem import Problem
+from setsquare.rows.blocks import single_threaded_blas
+
+T = TypeVar("T")
+#: Largest size of the rows, in bytes, that a solution may hold until all its measurements are read.
+MOST_KEPT = 2**27
+#: Relative change of the loss at the solution that shows that the rows were changed after the fit.
+CHANGED = 1e-9
+
+
+def defer(problem: Problem, objective: Objective, end: Iterate, compute: Callable[[], T], lost: T) -> Deferred[T]:
+    """Value of ``compute``, which reads the rows: later for rows in memory that are not large, else now.
+
+    Arrays of the user that were overwritten after the fit give ``lost``: the loss at the solution shows it.
+    """
+    blocks = problem.rows.in_memory()
+    if blocks is None or sum(map(sys.getsizeof, blocks)) > MOST_KEPT:
+        return Deferred(compute())
+    plain = objective.fenced(0.0) if objective.barrier else objective
+
+    def later() -> T:
+        with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
+            again = plain.values(end.theta).loss
+            same = abs(again - end.model.loss) <= CHANGED * max(abs(end.model.loss), plain.start.curvature)
+            return compute() if same else lost
+
+    return Deferred(later)
