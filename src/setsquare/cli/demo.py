@@ -151,8 +151,8 @@ def _render(demo: Demo) -> Group:
         table,
         "\nThe corrected model never needs age and sex again; the corrected predictions\n"
         "do, and keep more of the accuracy. The corrected model is orthogonal to age\n"
-        "and sex on its training rows exactly, the corrected predictions on cross-fitted\n"
-        f"rows; both are on {n} new rows up to chance (±{2 / np.sqrt(n):.2f}).\n",
+        "and sex on its training rows exactly, the corrected predictions on\n"
+        f"cross-fitted rows; both are on {n} new rows up to chance (±{2 / np.sqrt(n):.2f}).\n",
         f"[bold]Certificate of the corrected model[/bold]\n{demo.certificate}\n",
         "[bold]Audit of the predictions for new patients[/bold]",
         *(_verdict(side) for side in demo.sides),
