@@ -21,7 +21,7 @@ from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.leave_one_out import Inverse, Tallied, invert, tally
-from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit
+from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit, sampling_error
 from setsquare.glm.newton import Iterate, Settings, kkt_residual
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared
@@ -30,11 +30,12 @@ from setsquare.glm.solution import NEW_ROWS, TRAINING_ROWS, Status
 
 #: Maximum number of targets, of which 2 or 3 are typical, and the smallest share of a step.
 MOST_TARGETS, SHORTEST = 10, 0.2
-#: Derivative of the leave-one-out covariance by the target, below which a direction is not steered, and where that
-#: fails: the features predict that part of the protected columns mainly in the training rows. Steering it anyway costs
-#: much loss for a correlation within sampling error: on samples of 2000 rows of Adult, with 0.25 the median area under
-#: the curve was 0.811, with 0.7 it was 0.822, at a correlation of 0.044 and 0.045 on new rows.
-STEERABLE = (0.7, 0.9)
+#: Derivatives of the leave-one-out covariance by the target, below which a direction is not steered: the features
+#: predict that part of the protected columns mainly in the training rows. Steering it anyway costs much loss for a
+#: correlation within sampling error: on samples of 2000 rows of Adult, with 0.25 the median area under the curve was
+#: 0.811, with 0.7 it was 0.822, at a correlation of 0.044 and 0.045 on new rows. The next value is tried where the
+#: target is not reached, or the directions that were not steered exceed their sampling error.
+STEERABLE = (0.7, 0.9, 0.25)
 #: Maximum number of Newton steps to a new target, and the factor by which each must reduce the residual; otherwise the
 #: solver runs.
 MOST_STEPS, STEP_RATE = 6, 0.5
@@ -91,10 +92,7 @@ class Aimed(NamedTuple):
 
 
 def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, mean_x: Array, n_units: int) -> Aimed:
-    """Move the target of the constraint, from the solution ``end``, until the leave-one-out covariance is zero.
-
-    If that fails, the directions that are hardest to steer are given up first.
-    """
+    """Move the target of the constraint, from the solution ``end``, until the leave-one-out covariance is zero."""
     first = _look(objective, end, mean_x, None)
     if not first.is_finite or _is_lost(objective, end, first.tallied, n_units):
         return first._replace(status=Status.NO_INFORMATION)
@@ -102,9 +100,11 @@ def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, mean_x
     for least in STEERABLE:
         begin = first._replace(steerable=_steerable(first.steering, least))
         found = _descend(begin, run, settings, mean_x, new_rows_limit(n_units))
-        if found.status is not Status.NOT_REACHED:
+        free = objective.n_constraints - found.steerable.shape[1]
+        left = max(CLOSE * new_rows_limit(n_units), sampling_error(free, n_units))
+        if found.status is not Status.NOT_REACHED and found.tallied.correlation <= left:
             return found
-    return found
+    return found._replace(status=Status.NOT_REACHED)
 
 
 def _steerable(steering: Array, least: float) -> Array:
@@ -136,7 +136,7 @@ def _step(best: Aimed, share: float) -> Array:
     """Newton step of the target in the steerable directions, in which its derivative is kept from vanishing."""
     pushed = best.steerable.T @ best.steering @ best.steerable
     U, s, Vt = np.linalg.svd(pushed)
-    return np.asarray(-share * best.steerable @ (Vt.T @ ((U.T @ best.c) / np.maximum(s, 0.5 * STEERABLE[0]))))
+    return np.asarray(-share * best.steerable @ (Vt.T @ ((U.T @ best.c) / np.maximum(s, 0.5 * STEERABLE[-1]))))
 
 
 def _secant(steering: Array, step: Array, change: Array) -> Array:

@@ -31,6 +31,11 @@ def new_rows_limit(n_units: int) -> float:
     return NEW_ROWS_TOLERANCE / math.sqrt(max(n_units, 1))
 
 
+def sampling_error(n_directions: int, n_units: int) -> float:
+    """95 % quantile of the correlation with so many independent columns where there is none."""
+    return math.sqrt(float(special.chdtri(n_directions, 0.05)) / n_units) if n_directions else 0.0
+
+
 class Sums(Protocol):
     """Sums over the rows that the bound needs: those of ``glm.leave_one_out.Tallied``."""
 
@@ -101,9 +106,8 @@ class NewRows:
 
     @property
     def noise(self) -> float:
-        """Correlation up to which the directions that cannot be steered are within sampling error (99.9 %)."""
-        free = self.n_directions - self.n_steered
-        return math.sqrt(float(special.chdtri(free, 0.001)) / self.n_units) if free else 0.0
+        """Correlation up to which the directions that were not steered are within sampling error (95 %)."""
+        return sampling_error(self.n_directions - self.n_steered, self.n_units)
 
     @property
     def is_zero(self) -> bool:
