@@ -23,8 +23,8 @@ from sklearn.utils import _safe_indexing
 from setsquare import tables
 from setsquare._typing import Array, IntArray, Table
 from setsquare.auditing.audit_predictions import audit, cluster_numbers, code_protected, decide
-from setsquare.auditing.cross_fit import allow_for_mutual_scores, mutual_scores
 from setsquare.auditing.fold_bounds import allow_for_fit
+from setsquare.auditing.fold_dependence import allow_for_mutual_scores, mutual_scores
 from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
 from setsquare.auditing.result import AuditResult
 from setsquare.notes import Note

@@ -24,7 +24,7 @@ from setsquare.document import Headline
 from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
 from setsquare.estimators import OrthogonalGLMClassifier, OrthogonalGLMRegressor, PredictionOrthogonalizer
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
-from setsquare.glm.solution import MAX_CORRELATION
+from setsquare.glm.certificate import MAX_CORRELATION
 from setsquare.notes import Note, message
 from setsquare.storage import write_files
 from setsquare.storage.models import dump

@@ -23,8 +23,8 @@ from setsquare.tables import Design, TableSeen
 from setsquare.tables.column import Numbers as NumericColumn
 from setsquare.tables.column import complete_rows, read_column
 from setsquare.tables.frame import open_table
+from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.roles import Columns, Reader, check_roles
-from setsquare.tables.split import Split
 from setsquare.tables.validation import refuse_constant_protected
 
 
@@ -199,7 +199,7 @@ class Encoder:
     total_weight: float
 
     def __call__(self, table: Table) -> Block:
-        """Return a block of new arrays, whose features follow a column of ones, or are a Split without one."""
+        """Return a block of new arrays, whose features follow a column of ones, or are a MixedMatrix without one."""
         features, roles = self.reader.features, self.roles
         assert features is not None
         table = _complete(table, roles.coded, features.missing)
@@ -210,7 +210,7 @@ class Encoder:
         Z, X = self._matrices(table, features, n)
         if weight is not None and not weight.all():  # values in such rows must not enter any sum
             rows = np.flatnonzero(weight)
-            Z, X = Z[rows] if isinstance(Z, Split) else np.asfortranarray(Z[rows]), np.asfortranarray(X[rows])
+            Z, X = Z[rows] if isinstance(Z, MixedMatrix) else np.asfortranarray(Z[rows]), np.asfortranarray(X[rows])
             y, w, n, offset = y[rows], w[rows], len(rows), None if offset is None else offset[rows]
         return Block(Z, y, np.zeros((n, 0)), w, None if offset is None else offset[:, None], X)
 

@@ -37,7 +37,7 @@ from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
 from setsquare.glm.sqp import SINGULAR, frame_of
 from setsquare.rows.blocks import BLOCK_BYTES, Block, Sums, add_up, cut, take_rows
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 
 class Inverse(NamedTuple):
@@ -267,7 +267,7 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
 
     def pieces(block: Block) -> Sums:
         """Blocks of categories have many rows, but here a row takes as many numbers as there are coefficients."""
-        if not isinstance(block.Z, Split):
+        if not isinstance(block.Z, MixedMatrix):
             return kernel(block)
         step = max(100, BLOCK_BYTES // (8 * shared.project.shape[1]))
         return add_up(kernel(take_rows(block, rows)) for rows in cut(len(block.weight), step, block.group))

@@ -19,6 +19,7 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
+from setsquare.glm.certificate import NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.leave_one_out import Inverse, Tallied, invert, tally
 from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit, sampling_error
@@ -26,7 +27,7 @@ from setsquare.glm.newton import Iterate, Settings, kkt_residual
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import NEW_ROWS, TRAINING_ROWS, Status
+from setsquare.glm.solution import Status
 
 #: Maximum number of targets, of which 2 or 3 are typical, and the smallest share of a step.
 MOST_TARGETS, SHORTEST = 10, 0.2

@@ -43,7 +43,7 @@ from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import Block, Rows, Sums, add_sums, is_sparse
 from setsquare.rows.products import gram_and_product
 from setsquare.rows.wide import Slab
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 #: Mean square below which float64 loses digits.
 SMALLEST = 1e-290
@@ -224,7 +224,7 @@ def stays_stored(problem: Problem) -> bool:
 
 def _survey(q: int, family: Family, intercept: Array | None, squared: bool, block: Block) -> Survey:
     thin, w = is_sparse(block.Z), block.weight
-    split = isinstance(block.Z, Split)
+    split = isinstance(block.Z, MixedMatrix)
     Z = block.Z if thin or split else block.Z[:, -q:]
     parts = [block.y] if block.X is None else [block.X, block.y]
     A = np.empty((len(w), sum(part.shape[1] for part in parts)), order="F")  # contiguous columns for the moments
@@ -267,7 +267,7 @@ class Centre:
         if is_sparse(Z):
             ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
             return sparse.hstack([ones, centre_filled(sparse.csr_array(as_double(Z)), self.mean)], format="csr")
-        if isinstance(Z, Split):
+        if isinstance(Z, MixedMatrix):
             return Z.centred(self.mean, ones=True)
         if self.as_stored:
             return Slab.shifted(Z, self.mean)
@@ -340,7 +340,7 @@ def check_squares(problem: Problem, squares: Array) -> None:
 def _ends(columns: NDArray[np.intp], block: Block) -> tuple[Array, Array]:
     """Smallest and largest value of features given by negative column indices."""
     columns = block.Z.shape[1] + columns
-    Z: Matrix = block.Z.take(columns) if isinstance(block.Z, Split) else block.Z[:, columns]
+    Z: Matrix = block.Z.take(columns) if isinstance(block.Z, MixedMatrix) else block.Z[:, columns]
     Z = Z.toarray() if is_sparse(Z) else Z
     return Z.min(axis=0), Z.max(axis=0)
 

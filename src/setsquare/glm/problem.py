@@ -14,7 +14,7 @@ from setsquare.families import Family, contrasts, family
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.projection import check_rows
 from setsquare.rows.blocks import ArrayRows, Rows, is_sparse, mean_weight
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.validation import (
     check_finite,
     check_l2,
@@ -35,7 +35,7 @@ class Problem:
 
     Parameters
     ----------
-    features : ndarray, scipy.sparse matrix or Split of shape (n, q)
+    features : ndarray, scipy.sparse matrix or MixedMatrix of shape (n, q)
         ``Z``, without an intercept column; the intercept is implied.
     outcome : ndarray of shape (n,) or (n, K)
         ``y``; for the multinomial family, class numbers 0, 1, ..., K - 1, or shares of K classes.
@@ -91,7 +91,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         Z = self.features
-        if not isinstance(Z, Split):
+        if not isinstance(Z, MixedMatrix):
             Z = Z.tocsr() if is_sparse(Z) else _array(Z, "feature", np.float16)
         if len(Z.shape) != 2 or 0 in Z.shape:
             raise InputError(f"The features must have at least one row and one column, got shape {Z.shape}.")
@@ -268,7 +268,7 @@ def _check(problem: Problem) -> None:
         if values is not None:
             check_same_rows(f"The {what} has", len(values), "the features have", n)
     Z, names = problem.features, problem.feature_names
-    if isinstance(Z, Split):
+    if isinstance(Z, MixedMatrix):
         names, Z = [names[place] for place in Z.places], Z.dense
     check_finite(Z, names, "feature")
     check_finite(problem.outcome.reshape(n, -1), ("the outcome",) * (problem.outcome.size // n), "")

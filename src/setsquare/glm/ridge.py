@@ -7,10 +7,11 @@ import numpy as np
 from setsquare._typing import Array
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.families import contrasts
+from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.new_rows import check_new_rows, measure_new_rows
 from setsquare.glm.newton import Settings
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import TRAINING_ROWS, Status
+from setsquare.glm.solution import Status
 from setsquare.glm.solver import Fitted, choose, fit_rows
 from setsquare.rows.blocks import single_threaded_blas
 

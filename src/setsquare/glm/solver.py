@@ -11,7 +11,8 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
-from setsquare.glm.certificate import (
+from setsquare.glm.certificate import NEW_ROWS, TRAINING_ROWS, Certificate, rests_on_few
+from setsquare.glm.certify import (
     AT_THE_EDGE,
     Measured,
     associate,
@@ -34,11 +35,11 @@ from setsquare.glm.newton import Iterate, Settings
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import NEW_ROWS, TRAINING_ROWS, Certificate, Solution, Status, Step, rests_on_few
+from setsquare.glm.solution import Solution, Status, Step
 from setsquare.glm.sqp import solve_sqp
 from setsquare.glm.wide import WideObjective, prepare_wide
 from setsquare.rows.blocks import is_sparse, single_threaded_blas
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
 _ITERATIONS = {"sqp": 100, "large": 100, "mdmm": 10_000}
@@ -271,7 +272,7 @@ def choose(problem: Problem) -> str:
         return "sqp"
     (n, q), k = problem.features.shape, problem.n_predictors
     pairs = k * (k + 1) / 2
-    if isinstance(problem.features, Split):
+    if isinstance(problem.features, MixedMatrix):
         s = problem.features.stored
         gram, products, memory = SPLIT_GRAM * n * s * s, SPARSE_PRODUCTS * n * s, 8.0 * n * s
     elif is_sparse(problem.features):

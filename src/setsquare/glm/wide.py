@@ -14,7 +14,7 @@ from setsquare.glm.preparation import Prepared, check_squares, survey
 from setsquare.glm.problem import Problem
 from setsquare.rows.blocks import ArrayRows, Block, Sums, is_sparse
 from setsquare.rows.wide import Standardised, WideRows
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class WideObjective(Objective):
     @property
     def has_categories(self) -> bool:
         """Whether some features are stored as codes of a category."""
-        return isinstance(self.wide_rows.Z, Split)
+        return isinstance(self.wide_rows.Z, MixedMatrix)
 
     @property
     def stands_rounding(self) -> bool:

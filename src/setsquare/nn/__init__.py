@@ -6,9 +6,9 @@ require("Networks need", "torch")
 
 from setsquare.nn import functional
 from setsquare.nn.audit import audit_layer
-from setsquare.nn.blinding import Blinded, blind
 from setsquare.nn.constraint import OrthogonalityConstraint
 from setsquare.nn.head import refit_head
+from setsquare.nn.hooks import Blinded, blind
 from setsquare.nn.layer import Orthogonalize
 from setsquare.nn.layer_fit import LayerFit, fit_layer
 from setsquare.nn.network_layers import LayerInfo, list_layers

@@ -23,7 +23,7 @@ from threadpoolctl import ThreadpoolController
 
 from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 Sums = tuple[Array, ...]
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Block:
 
     Attributes
     ----------
-    Z : ndarray, CSR matrix or Split of shape (b, 1 + q)
+    Z : ndarray, CSR matrix or MixedMatrix of shape (b, 1 + q)
         A column of ones for the intercept, then the features.
     y : ndarray of shape (b, k)
         Outcome; contrasts for classes.
@@ -173,7 +173,7 @@ class ArrayRows(_Held):
         k = self.y.shape[1]
         r = self.Q.shape[1] or (0 if self.X is None else self.X.shape[1])
         # Several classes need a matrix per row.
-        split = isinstance(self.Z, Split)
+        split = isinstance(self.Z, MixedMatrix)
         row = (2 * self.Z.stored + r if split else self.Z.shape[1]) + (4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0)
         n_bytes = 8 * self.n_rows * row
         cores = max(1, min(n_cores(), n_bytes // SHARE_BYTES))
@@ -271,7 +271,7 @@ def all_rows(rows: Rows) -> Block:
 
 def view_rows(Z: Matrix, rows: slice) -> Matrix:
     """Rows of ``Z`` without a copy; slicing a CSR matrix would copy."""
-    if not is_sparse(Z):  # slices of arrays and of Split are views
+    if not is_sparse(Z):  # slices of arrays and of MixedMatrix are views
         return Z[rows]
     first, last = Z.indptr[rows.start], Z.indptr[rows.stop]
     part = sparse.csr_array((rows.stop - rows.start, Z.shape[1]))
@@ -327,7 +327,7 @@ def single_threaded_blas() -> Iterator[None]:
 
 
 def share_out(work: Callable[[Sequence[T]], R], items: Sequence[T], merge: Callable[[Any, Any], Any] = add_sums) -> R:
-    """Split the items into shares, call ``work`` on each in parallel, and merge the results.
+    """MixedMatrix the items into shares, call ``work`` on each in parallel, and merge the results.
 
     The results are merged in order, so they do not depend on thread timing. The calling thread processes shares as
     well, and does not wait for workers that have not started: it may be a worker itself.

@@ -20,7 +20,7 @@ from setsquare.estimators import (
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
-from setsquare.glm.solution import TRAINING_ROWS
+from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
 from setsquare.tables import Design, Formula

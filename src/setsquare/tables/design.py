@@ -14,7 +14,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
 from setsquare.tables.column import Missing, TableRows, open_rows, plain_columns
 from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
-from setsquare.tables.split import Split, join
+from setsquare.tables.mixed_matrix import MixedMatrix, join
 
 #: Categories of up to this many levels are written out as dummies, whose products are then faster than by counting.
 FEW_LEVELS = 8
@@ -35,7 +35,7 @@ class Encoded:
 
     Attributes
     ----------
-    values : (n_kept, k) float64 array, CSR matrix of sparse input, or Split
+    values : (n_kept, k) float64 array, CSR matrix of sparse input, or MixedMatrix
         A view of the input if that is such an array already.
     names : tuple of k str
     sources : tuple of k str
@@ -112,7 +112,7 @@ class Design:
         return Encoded(values, names, self.sources, rows.keep, self._fill(rows, values))
 
     def split(self, table: Table) -> Encoded:
-        """As :meth:`apply`, but categories of more than ``FEW_LEVELS`` levels remain codes: ``values`` is a Split.
+        """As :meth:`apply`, but categories of more than ``FEW_LEVELS`` levels remain codes: a MixedMatrix.
 
         If these categories have few dummies in total, and few values, nothing remains a code.
         """
@@ -124,7 +124,7 @@ class Design:
         values, pooled = self._split(rows)
         return Encoded(values, self.names, self.sources, rows.keep, pooled)
 
-    def split_batch(self, table: Table) -> Split:
+    def split_batch(self, table: Table) -> MixedMatrix:
         """As :meth:`split`, for a batch of the training table whose incomplete rows were dropped before."""
         missing: Missing = "error" if self.missing == "drop" else self.missing
         return self._split(open_rows(open_table(table), self.columns, missing))[0]
@@ -143,7 +143,7 @@ class Design:
         """Numbers and codes per row of :meth:`split`."""
         return sum(1 if self.has_codes and _remains_code(coder) else len(coder.names) for coder in self.coders)
 
-    def _split(self, rows: TableRows) -> tuple[Split, dict[str, int]]:
+    def _split(self, rows: TableRows) -> tuple[MixedMatrix, dict[str, int]]:
         width = sum(len(coder.names) for coder in self.coders if not _remains_code(coder))
         numbers, start = np.zeros((rows.n, width), order="F"), 0
         codes, sizes, pooled, parts = list[IntArray](), list[int](), dict[str, int](), list[bool]()

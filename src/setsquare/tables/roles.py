@@ -134,7 +134,7 @@ class Reader:
     def feature_matrix(self, table: Table, *, as_codes: bool = False) -> tuple[Matrix, Mapping[str, int]]:
         """Coded features of new rows, and rows with an unseen level that were pooled, by column.
 
-        With ``as_codes``, categories of many levels are not written out as dummies: the matrix is a Split.
+        With ``as_codes``, categories of many levels are not written out as dummies: the matrix is a MixedMatrix.
         """
         assert self.features is not None
         design = replace(self.features, missing=_strict(self.features))

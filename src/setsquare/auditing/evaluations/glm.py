@@ -19,7 +19,7 @@ from setsquare.auditing.evaluations.score import answer, larger, largest_score, 
 from setsquare.auditing.protected import Predictions, Protected
 from setsquare.document.formats import joined
 from setsquare.families import Family, contrasts
-from setsquare.glm.certificate import certify
+from setsquare.glm.certify import certify
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from setsquare._typing import Array, Table
-from setsquare.auditing.groups.measures import Measures, measure_numbers
-from setsquare.auditing.groups.numbers import Number, Rows, count_numbers
 from setsquare.auditing.groups.partitions import Partition, note_masked
+from setsquare.auditing.groups.rates import Number, Rows, count_numbers
+from setsquare.auditing.groups.rates_with_intervals import Measures, measure_numbers
 from setsquare.notes import Note
 from setsquare.tables.frame import to_frame
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from setsquare._typing import Array, IntArray, Table
-from setsquare.auditing.groups.numbers import Rows
 from setsquare.auditing.groups.partitions import Partition
+from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.errors import InputError
 from setsquare.notes import Note

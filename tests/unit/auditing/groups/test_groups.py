@@ -10,8 +10,8 @@ from sklearn.metrics import roc_auc_score
 
 import setsquare as sq
 from setsquare.auditing.groups.intervals import single
-from setsquare.auditing.groups.numbers import Rows
 from setsquare.auditing.groups.partitions import partition_rows
+from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.result import GroupNumbers, number_groups
 from setsquare.errors import InputError, MissingValuesError
 

@@ -22,7 +22,7 @@ Index: TypeAlias = NDArray[np.intp]
 
 
 @dataclass(frozen=True)  # without slots: the dummies are created on first access
-class Split:
+class MixedMatrix:
     """A matrix (n, q) stored as numbers and categories.
 
     Attributes
@@ -62,7 +62,7 @@ class Split:
     columns: Index
     width: int
 
-    #: numpy leaves ``array @ split`` to :meth:`__rmatmul__`.
+    #: numpy leaves ``array @ mixed`` to :meth:`__rmatmul__`.
     __array_ufunc__ = None
 
     @property
@@ -104,9 +104,9 @@ class Split:
         return dummies
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Split, (self.dense, self.places, self.codes, self.bounds, self.columns, self.width)
+        return MixedMatrix, (self.dense, self.places, self.codes, self.bounds, self.columns, self.width)
 
-    def __getitem__(self, rows: Any) -> Split:
+    def __getitem__(self, rows: Any) -> MixedMatrix:
         return replace(self, dense=self.dense[rows], codes=np.ascontiguousarray(self.codes[rows]))
 
     def __matmul__(self, B: Array) -> Array:
@@ -119,7 +119,7 @@ class Split:
 
     @property
     def T(self) -> Turned:
-        """Transpose, which supports ``split.T @ array``."""
+        """Transpose, which supports ``mixed.T @ array``."""
         return Turned(self)
 
     def sums_by_level(self, thin: Array) -> Array:
@@ -149,7 +149,7 @@ class Split:
         """The dense matrix (n, q)."""
         return self.take(range(self.width))
 
-    def put(self, columns: Any, values: Array) -> Split:
+    def put(self, columns: Any, values: Array) -> MixedMatrix:
         """Replace some columns by numbers (n, c)."""
         stay = ~np.isin(self.places, columns)
         dense = np.concatenate([self.dense[:, stay], values], axis=1)
@@ -160,7 +160,7 @@ class Split:
             columns=np.where(np.isin(self.columns, columns), -1, self.columns),
         )
 
-    def centred(self, mean: Array, *, ones: bool = False) -> Split:
+    def centred(self, mean: Array, *, ones: bool = False) -> MixedMatrix:
         """Subtract ``mean`` (q,) from the numbers, and from dummies for which it is not zero, which become numbers.
 
         With ``ones`` the result has a leading column of ones.
@@ -179,19 +179,19 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """Transpose of a :class:`Split`."""
+    """Transpose of a :class:`MixedMatrix`."""
 
-    split: Split
+    matrix: MixedMatrix
 
     def __matmul__(self, thin: Array) -> Array:
-        Z = self.split
+        Z = self.matrix
         product = np.zeros((Z.width, *thin.shape[1:]))
         product[Z.places] = Z.dense.T @ thin
         product[Z.columns[Z.coded]] = Z.sums_by_level(thin)[Z.coded]
         return product
 
 
-def join(numbers: Array, codes: Sequence[NDArray[Any]], sizes: Sequence[int], is_coded: Sequence[bool]) -> Split:
+def join(numbers: Array, codes: Sequence[NDArray[Any]], sizes: Sequence[int], is_coded: Sequence[bool]) -> MixedMatrix:
     """Put numbers (n, d) and categories, given by codes (n,) of so many levels, side by side.
 
     ``is_coded`` says for each part, from left to right, whether it is a category, without a column for level 0, or the
@@ -211,7 +211,7 @@ def join(numbers: Array, codes: Sequence[NDArray[Any]], sizes: Sequence[int], is
     stacked = np.empty((len(numbers), len(codes)), dtype=np.int32)
     for j, code in enumerate(codes):
         np.add(code, bounds[j], out=stacked[:, j], casting="unsafe")
-    return Split(numbers, np.array(places, np.intp), stacked, tuple(bounds), np.concatenate(columns), width)
+    return MixedMatrix(numbers, np.array(places, np.intp), stacked, tuple(bounds), np.concatenate(columns), width)
 
 
 _kept = np.ones(0)
@@ -227,6 +227,6 @@ def _ones(size: int) -> Array:
     return _kept[:size]
 
 
-def is_split(A: Matrix) -> bool:
+def is_mixed(A: Matrix) -> bool:
     """Whether ``A`` is stored as numbers and categories."""
-    return isinstance(A, Split)
+    return isinstance(A, MixedMatrix)
