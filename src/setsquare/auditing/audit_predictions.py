@@ -3,60 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from setsquare import tables
-from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare._typing import BoolArray, Table
 from setsquare.auditing.certificate import Certificate, certify
 from setsquare.auditing.evaluations.covariance import KINDS
-from setsquare.auditing.evaluations.glm import Fit, evaluate_glm
-from setsquare.auditing.evaluations.records import Evaluation
-from setsquare.auditing.evaluations.score import sample_of
-from setsquare.auditing.evaluations.shape import evaluate_shape
-from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
+from setsquare.auditing.evaluations.glm import evaluate_glm
+from setsquare.auditing.evaluations.run import EVALUATIONS, Settings, cautions, evaluate
 from setsquare.auditing.groups.audited import GroupRequest, number_audited
 from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.auditing.predictions import Raw, Subject, check_mean, open_predictions, read_predictions
-from setsquare.auditing.protected import Protected, note_constant, note_left_out, reference_groups
+from setsquare.auditing.protected import (
+    Protected,
+    cluster_numbers,
+    code_protected,
+    note_constant,
+    note_left_out,
+    reference_groups,
+)
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.verdict import Limits, Verdict, is_tautology, judge
+from setsquare.auditing.verdict import Limits, Verdict, judge
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family
 from setsquare.families import family as make_family
-from setsquare.glm.outcome_summary import OutcomeSummary
-from setsquare.notes import Note, Option, message
+from setsquare.notes import Note, message
 from setsquare.rows import Stream
 from setsquare.tables import Design
-from setsquare.tables.frame import backend_of, dense
+from setsquare.tables.frame import backend_of
 from setsquare.tables.validation import (
     check_alignment,
     check_choice,
     check_confidence,
     check_max_rows,
     check_same_rows,
-    read_cluster,
     read_weight,
 )
-
-#: Evaluation models with permutation tests, by name; :mod:`setsquare.auditing.evaluations.nonlinear` has them.
-PERMUTATION_BASED = ("relu", "relu without intercept", "forest", "independence")
-EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How an audit is done; see :func:`audit`."""
-
-    vcov: str
-    confidence: float
-    limits: Limits
-    n_permutations: int
-    max_rows: int | None
-    seed: int
 
 
 def audit(
@@ -263,16 +249,6 @@ def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
         raise InputError("Name at least one evaluation model, and each only once.")
 
 
-def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
-    """Clusters as numbers from 0; missing labels and a wrong count are refused."""
-    if cluster is None:
-        return None
-    codes = read_cluster(cluster, n)
-    if not codes.any():
-        raise InputError("Every row is in the same cluster: cluster-robust standard errors need at least two clusters.")
-    return codes
-
-
 def _complete(
     predictions: Any,
     protected: Table,
@@ -298,22 +274,6 @@ def _complete(
     notes = note_left_out(n - columns.n_rows, n)
     notes += note_constant(learned, bool(columns.varies.any()))
     return raw.take(keep), columns, learned, notes, keep
-
-
-def code_protected(
-    protected: Table, weight: Array | None, cluster: IntArray | None, keep: BoolArray, reading: Mapping[str, Any]
-) -> tuple[BoolArray, Protected, Design]:
-    """Code the protected columns of the rows to `keep`, which must be complete if missing values are dropped."""
-    if reading.get("missing") == "drop":
-        known = tables.learn(protected, **reading).apply(protected).keep
-        keep = keep if known is None else keep & known
-    if not keep.all():
-        protected = tables.filter_rows(protected, keep)
-        weight = None if weight is None else weight[keep]
-        cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
-    learned = tables.learn(protected, **reading)
-    encoded = learned.apply(protected)
-    return keep, Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster), learned
 
 
 def _audit(
@@ -343,7 +303,7 @@ def _audit(
     )
     if subject.is_constant:
         return blank
-    evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
+    evaluations, fit, effect_map = evaluate(subject, protected, names, settings)
     if not subject.shape and (fit is None or settings.vcov == "model"):
         # Bounds use robust standard errors, whichever ones the table shows.
         robust = "HC3" if protected.cluster is None else "cluster"
@@ -355,7 +315,7 @@ def _audit(
             limits=settings.limits,
             evaluations=evaluations,
             certificate=bounds,
-            notes=(*blank.notes, *_cautions(evaluations, protected, bounds, settings)),
+            notes=(*blank.notes, *cautions(evaluations, protected, bounds, settings)),
             effect_map=effect_map,
         )
     )
@@ -373,81 +333,3 @@ def decide(result: AuditResult) -> AuditResult:
     return replace(
         result, verdict=decision.verdict, reason=decision.reason, found=decision.found, members=decision.members
     )
-
-
-def _evaluate(
-    subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings
-) -> tuple[tuple[Evaluation, ...], Fit | None, EffectMap | None]:
-    """Run the evaluation models in order, each with the same random seed."""
-    y, confidence = subject.predictions, settings.confidence
-    fit: Fit | None = None
-    effect_map: EffectMap | None = None
-    evaluations: list[Evaluation] = []
-    for name in names:
-        rng = np.random.default_rng(settings.seed)
-        if name == "shape":
-            tested = protected.without_lone_rows()
-            sample = sample_of(y if isinstance(y, OutcomeSummary) else tested.part(y), tested)
-            found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, confidence)
-        elif name in PERMUTATION_BASED:
-            from setsquare.auditing.evaluations import nonlinear  # brings scikit-learn
-
-            found = nonlinear.PERMUTATION_BASED[name](
-                subject.values, protected, rng=rng, n_permutations=settings.n_permutations, max_rows=settings.max_rows
-            )
-        elif subject.shape:
-            found, effect_map = evaluate_tensor(
-                subject.values,
-                protected,
-                subject.shape,
-                n_permutations=settings.n_permutations,
-                max_rows=settings.max_rows,
-                rng=rng,
-            )
-        else:
-            glm = make_family("gaussian") if name == "linear" else subject.family
-            vcov = "cluster" if protected.cluster is not None and settings.vcov != "model" else settings.vcov
-            found, own = evaluate_glm(
-                y, protected, glm, vcov=vcov, confidence=confidence, classes=subject.classes, seed=settings.seed
-            )
-            found = replace(found, name=name)
-            fit = own if name == "glm" else fit
-        evaluations.append(found)
-    return tuple(evaluations), fit, effect_map
-
-
-def _cautions(
-    evaluations: tuple[Evaluation, ...], protected: Protected, bounds: Certificate, settings: Settings
-) -> tuple[Note, ...]:
-    notes = []
-    factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
-    if factor * len(evaluations) > (1.0 - settings.confidence) * (settings.n_permutations + 1):
-        text = (
-            "With {count} permutations no p-value can be significant after adjustment for this many tests: raise "
-            "n_permutations."
-        )
-        notes.append(Note("few-permutations", text, severity="warning", count=settings.n_permutations))
-    if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
-        text = "Standard errors in the effect map are HC3, not {vcov}."
-        notes.append(Note("effect-map-errors", text, vcov=settings.vcov))
-    blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
-    listed = ", ".join(blind)
-    if blind and protected.cluster is not None:
-        text = "The permutation test(s) of {tests} ignore the clusters."
-        notes.append(Note("clusters-ignored", text, severity="caution", tests=listed))
-    if any(name != "tensor" for name in blind) and protected.weight is not None:
-        text = "The permutation test(s) of {tests} ignore the weights."
-        notes.append(Note("weights-ignored", text, severity="caution", tests=listed))
-    if is_tautology(bounds):
-        text = (
-            "The predictions are orthogonal to these columns up to rounding: they were corrected on these same rows. "
-            "New rows can differ: audit held-out predictions."
-        )
-        notes.append(Note("corrected-rows", text, severity="warning"))
-    if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
-        text = (
-            "Model-based standard errors are meant for observed outcomes. For predictions they are far too large, "
-            "and the test hardly ever rejects. They are the paper's; use {robust} to find a leak."
-        )
-        notes.append(Note("model-based-errors", text, severity="warning", robust=Option("vcov", "HC3")))
-    return tuple(notes)

@@ -22,10 +22,11 @@ from sklearn.utils import _safe_indexing
 
 from setsquare import tables
 from setsquare._typing import Array, IntArray, Table
-from setsquare.auditing.audit_predictions import audit, cluster_numbers, code_protected, decide
+from setsquare.auditing.audit_predictions import audit, decide
 from setsquare.auditing.fold_bounds import allow_for_fit
 from setsquare.auditing.fold_dependence import allow_for_mutual_scores, mutual_scores
 from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
+from setsquare.auditing.protected import cluster_numbers, code_protected
 from setsquare.auditing.result import AuditResult
 from setsquare.notes import Note
 from setsquare.tables.validation import read_weight

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
-from setsquare._typing import Array, BoolArray, IntArray
+from setsquare import tables
+from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.auditing.evaluations.covariance import ALONE
 from setsquare.errors import InputError
 from setsquare.glm.outcome_summary import OutcomeSummary
@@ -18,7 +21,8 @@ from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight
 from setsquare.tables import Categorical, Cells, Design
 from setsquare.tables.column import label
-from setsquare.tables.validation import refuse_constant_protected
+from setsquare.tables.frame import dense
+from setsquare.tables.validation import read_cluster, refuse_constant_protected
 
 #: Predictions (n,) or (n, k), or their summary if they are read together with the protected columns.
 Predictions = Array | OutcomeSummary
@@ -287,3 +291,29 @@ def note_constant(learned: Design, varies: bool = True) -> tuple[Note, ...]:
     listed = ", ".join(learned.constant)
     text = "Constant in these rows, so not audited: {columns}."
     return (Note("constant-columns", text, severity="caution", columns=listed),) if listed else ()
+
+
+def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
+    """Clusters as numbers from 0; missing labels and a wrong count are refused."""
+    if cluster is None:
+        return None
+    codes = read_cluster(cluster, n)
+    if not codes.any():
+        raise InputError("Every row is in the same cluster: cluster-robust standard errors need at least two clusters.")
+    return codes
+
+
+def code_protected(
+    protected: Table, weight: Array | None, cluster: IntArray | None, keep: BoolArray, reading: Mapping[str, Any]
+) -> tuple[BoolArray, Protected, Design]:
+    """Code the protected columns of the rows to `keep`, which must be complete if missing values are dropped."""
+    if reading.get("missing") == "drop":
+        known = tables.learn(protected, **reading).apply(protected).keep
+        keep = keep if known is None else keep & known
+    if not keep.all():
+        protected = tables.filter_rows(protected, keep)
+        weight = None if weight is None else weight[keep]
+        cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
+    learned = tables.learn(protected, **reading)
+    encoded = learned.apply(protected)
+    return keep, Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster), learned

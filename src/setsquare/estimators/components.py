@@ -14,7 +14,7 @@ from setsquare.errors import InputError
 from setsquare.estimators.stream import Roles, note_columns, required_numbers
 from setsquare.projection.moments import Moments
 from setsquare.rows import as_stream
-from setsquare.rows.blocks import row_slices
+from setsquare.rows.parallel import row_slices
 from setsquare.tables.frame import is_dataframe
 from setsquare.tables.validation import read_weight, refuse_not_finite, require_finite
 

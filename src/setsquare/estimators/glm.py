@@ -34,7 +34,8 @@ from setsquare.glm.problem import Problem
 from setsquare.glm.ridge import choose_l2
 from setsquare.glm.solver import Solution, solve
 from setsquare.rows import Stream, as_stream, is_dask_array
-from setsquare.rows.blocks import is_sparse, row_slices
+from setsquare.rows.blocks import is_sparse
+from setsquare.rows.parallel import row_slices
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, Reader, learn_reader
 from setsquare.tables.validation import check_alignment, check_same_rows, read_offset, read_weight

@@ -31,7 +31,7 @@ from setsquare.estimators.warn import (
 from setsquare.families import Activation
 from setsquare.notes import Note, Option
 from setsquare.projection import GeneralizedProjector, Projector
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, learn_reader
 from setsquare.tables.validation import check_alignment, check_choice, check_finite, read_weight

@@ -19,7 +19,8 @@ from scipy import sparse
 from scipy.linalg import LinAlgError
 
 from setsquare._typing import Array, Matrix
-from setsquare.rows.blocks import Block, Rows, Sums, is_sparse
+from setsquare.rows.blocks import Block, Rows, is_sparse
+from setsquare.rows.parallel import Sums
 from setsquare.rows.wide import Slab
 from setsquare.tables.mixed_matrix import MixedMatrix
 

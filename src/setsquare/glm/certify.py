@@ -22,7 +22,8 @@ from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Solution, Status
 from setsquare.glm.sqp import reduced_hessian
 from setsquare.glm.unconstrained_loss import defer_loss, unconstrained_loss
-from setsquare.rows.blocks import Block, Sums
+from setsquare.rows.blocks import Block
+from setsquare.rows.parallel import Sums
 
 #: Curvature, relative to the intercept-only model, below which the data do not determine a direction.
 FLAT = 1e-5

@@ -12,7 +12,7 @@ from setsquare.glm.deferred import Deferred
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Objective
 from setsquare.glm.problem import Problem
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
 
 T = TypeVar("T")
 #: Largest size of the rows, in bytes, that a solution may hold until all its measurements are read.

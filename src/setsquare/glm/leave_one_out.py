@@ -36,7 +36,8 @@ from setsquare.glm.left_out_systems import (
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
 from setsquare.glm.sqp import SINGULAR, frame_of
-from setsquare.rows.blocks import BLOCK_BYTES, Block, Sums, add_up, cut, take_rows
+from setsquare.rows.blocks import Block, cut, take_rows
+from setsquare.rows.parallel import BLOCK_BYTES, Sums, add_up
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 

@@ -21,7 +21,8 @@ import numpy as np
 from setsquare._typing import Array, Matrix
 from setsquare.families import Family, RowTerms
 from setsquare.families.barrier import add_barrier, barrier_loss
-from setsquare.rows.blocks import Block, Summable, Sums
+from setsquare.rows.blocks import Block, Summable
+from setsquare.rows.parallel import Sums
 from setsquare.rows.products import gram_and_product, thin_product, weighted_gram
 
 

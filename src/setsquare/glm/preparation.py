@@ -40,7 +40,8 @@ from setsquare.glm.problem import Problem
 from setsquare.projection import Basis
 from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import Block, Rows, Sums, add_sums, is_sparse
+from setsquare.rows.blocks import Block, Rows, is_sparse
+from setsquare.rows.parallel import Sums, add_sums
 from setsquare.rows.products import gram_and_product
 from setsquare.rows.wide import Slab
 from setsquare.tables.mixed_matrix import MixedMatrix

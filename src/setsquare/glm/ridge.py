@@ -13,7 +13,7 @@ from setsquare.glm.newton import Settings
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Status
 from setsquare.glm.solver import Fitted, choose, fit_rows
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
 
 #: Penalties that are tried, in units of the outcome's curvature times the median variance of the features: a penalty of
 #: one unit halves the coefficient of a feature that is independent of the others. Zero is tried as well.

@@ -38,7 +38,8 @@ from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Solution, Status, Step
 from setsquare.glm.sqp import solve_sqp
 from setsquare.glm.wide import WideObjective, prepare_wide
-from setsquare.rows.blocks import is_sparse, single_threaded_blas
+from setsquare.rows.blocks import is_sparse
+from setsquare.rows.parallel import single_threaded_blas
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}

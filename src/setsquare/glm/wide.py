@@ -12,7 +12,8 @@ from setsquare.glm.freedom import check_freedom
 from setsquare.glm.objective import Model, Objective, spread_of
 from setsquare.glm.preparation import Prepared, check_squares, survey
 from setsquare.glm.problem import Problem
-from setsquare.rows.blocks import ArrayRows, Block, Sums, is_sparse
+from setsquare.rows.blocks import ArrayRows, Block, is_sparse
+from setsquare.rows.parallel import Sums
 from setsquare.rows.wide import Standardised, WideRows
 from setsquare.tables.mixed_matrix import MixedMatrix
 

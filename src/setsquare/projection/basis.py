@@ -12,7 +12,8 @@ from scipy.linalg import LinAlgError, lapack
 from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight, row_slices
+from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight
+from setsquare.rows.parallel import row_slices
 from setsquare.tables.validation import refuse_constant_protected
 
 #: A column is collinear if a smaller share of it than this lies outside the span of the earlier columns.

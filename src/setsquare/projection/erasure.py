@@ -22,7 +22,7 @@ from setsquare.projection.ridge_erasure import (
     unbiased_gram,
 )
 from setsquare.projection.single_precision import is_enough, single_moments
-from setsquare.rows.blocks import Sums, row_slices, sum_over_rows
+from setsquare.rows.parallel import Sums, row_slices, sum_over_rows
 from setsquare.tables.validation import refuse_not_finite
 
 #: Canonical correlations below this are rounding error; such directions are kept.

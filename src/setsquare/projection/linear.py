@@ -9,7 +9,7 @@ import numpy as np
 from setsquare._typing import Array
 from setsquare.projection.basis import Basis, basis_of_moments, protected_basis
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import OWN_CACHE, Sums, room, sum_over_rows
+from setsquare.rows.parallel import OWN_CACHE, Sums, room, sum_over_rows
 from setsquare.tables.validation import check_same_rows, refuse_not_finite
 
 

@@ -18,7 +18,7 @@ from scipy.linalg import lapack
 
 from setsquare._typing import Array
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import OWN_CACHE, Sums, n_cores, row_slices, share_out
+from setsquare.rows.parallel import OWN_CACHE, Sums, n_cores, row_slices, share_out
 
 Single = NDArray[np.float32]
 #: Features from which BLAS shares a product over the cores, not the blocks of rows: one sum of squares is held at once.

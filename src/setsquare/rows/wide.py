@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from setsquare._typing import Array, Matrix
-from setsquare.rows.blocks import Block, Sums, add_up, is_sparse, row_slices, share_out, view_rows
+from setsquare.rows.blocks import Block, is_sparse, view_rows
+from setsquare.rows.parallel import Sums, add_up, row_slices, share_out
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 

@@ -11,12 +11,13 @@ import numpy as np
 
 from setsquare import tables
 from setsquare._typing import Table
-from setsquare.auditing.audit_predictions import audit, cluster_numbers
+from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.comparison.performance import Calibration, Interval, Score, calibration, interval, score_models
 from setsquare.auditing.comparison.predicted_rows import PredictedRows, Sample, align, class_names, code_outcome
 from setsquare.auditing.documents.assemble import assemble
 from setsquare.auditing.documents.group_sections import describe_groups
 from setsquare.auditing.predictions import LABELS, Raw, open_predictions
+from setsquare.auditing.protected import cluster_numbers
 from setsquare.auditing.result import AuditResult
 from setsquare.document import Document, Documented, Section
 from setsquare.errors import InputError

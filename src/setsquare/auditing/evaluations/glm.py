@@ -26,7 +26,7 @@ from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Status
 from setsquare.glm.sqp import Settings, solve_sqp
 from setsquare.notes import Note
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
 
 #: Ordinary names of the regression of each family, with the canonical link and with another one.
 REGRESSIONS = {
