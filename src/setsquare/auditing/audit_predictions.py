@@ -10,10 +10,9 @@ import numpy as np
 
 from setsquare import tables
 from setsquare._typing import BoolArray, Table
-from setsquare.auditing.certificate import Certificate, certify
+from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.evaluations.covariance import KINDS
-from setsquare.auditing.evaluations.glm import evaluate_glm
-from setsquare.auditing.evaluations.run import EVALUATIONS, Settings, cautions, evaluate
+from setsquare.auditing.evaluations.run import EVALUATIONS, Settings, run_evaluations
 from setsquare.auditing.groups.audited import GroupRequest, number_audited
 from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.auditing.groups.result import GroupNumbers
@@ -303,20 +302,15 @@ def _audit(
     )
     if subject.is_constant:
         return blank
-    evaluations, fit, effect_map = evaluate(subject, protected, names, settings)
-    if not subject.shape and (fit is None or settings.vcov == "model"):
-        # Bounds use robust standard errors, whichever ones the table shows.
-        robust = "HC3" if protected.cluster is None else "cluster"
-        fit = evaluate_glm(subject.predictions, protected, subject.family, vcov=robust)[1]
-    bounds = certify(subject.predictions, protected, subject.family, fit, settings.confidence)
+    found = run_evaluations(subject, protected, names, settings)
     return decide(
         replace(
             blank,
             limits=settings.limits,
-            evaluations=evaluations,
-            certificate=bounds,
-            notes=(*blank.notes, *cautions(evaluations, protected, bounds, settings)),
-            effect_map=effect_map,
+            evaluations=found.evaluations,
+            certificate=found.bounds,
+            notes=(*blank.notes, *found.notes),
+            effect_map=found.effect_map,
         )
     )
 

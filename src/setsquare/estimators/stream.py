@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from setsquare.rows import RowsInParts, Stream, is_dask_array
 from setsquare.rows.blocks import Block
 from setsquare.rows.dask import join_arrays
 from setsquare.tables import Design, TableSeen
+from setsquare.tables.column import Column, complete_rows, read_column
 from setsquare.tables.column import Numbers as NumericColumn
-from setsquare.tables.column import complete_rows, read_column
 from setsquare.tables.frame import open_table
 from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.roles import Columns, Reader, check_roles
@@ -129,8 +129,7 @@ class Learned(NamedTuple):
 def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcome | None = None) -> Learned:
     """Learn levels, fill values and the outcome in one pass over a stream of the columns that have a role."""
     cells = roles.protected if columns.coding == "cells" else ()
-    look = partial(_look, roles, columns.missing, cells, outcome)
-    table, seen = stream.parts().reduce(look, _merge)
+    table, seen = read_once(stream, roles, columns.missing, cells, None if outcome is None else outcome.see)
     reference = columns.reference or {}
     for name in reference:
         tables.check_column(name, roles.coded)
@@ -146,18 +145,41 @@ def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcom
     return Learned(Reader(features, protected, roles.protected, columns.use_protected), table, seen)
 
 
+class Mergeable(Protocol):
+    """Summary of an outcome column over some rows."""
+
+    def merge(self, other: Self) -> Self:
+        """Combine with the summary of other rows."""
+        ...
+
+
+S = TypeVar("S", bound=Mergeable)
+
+
+#: Summary of the outcome column of a batch, given its weights and offsets.
+See: TypeAlias = Callable[[Column, Array | None, Array | None], S]
+
+
+def read_once(
+    stream: Stream, roles: Roles, missing: str, cells: Sequence[str], see: See[S] | None
+) -> tuple[TableSeen, S | None]:
+    """Summarise the coded columns and the outcome of a stream in one pass."""
+    found: tuple[TableSeen, S | None] = stream.parts().reduce(partial(_look, roles, missing, cells, see), _merge)
+    return found
+
+
 def _look(
-    roles: Roles, missing: Any, cells: Sequence[str], outcome: Outcome | None, table: Table
-) -> tuple[TableSeen, Seen | None]:
+    roles: Roles, missing: Any, cells: Sequence[str], see: See[Any] | None, table: Table
+) -> tuple[TableSeen, Any]:
     seen = tables.observe(table, roles.coded, missing=missing, cells=cells)
-    if outcome is None or roles.outcome is None:
+    if see is None or roles.outcome is None:
         return seen, None
     table = _complete(table, roles.coded, missing)
     y = read_column(table, roles.outcome)
-    return seen, outcome.see(y, numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset"))
+    return seen, see(y, numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset"))
 
 
-def _merge(a: tuple[TableSeen, Seen | None], b: tuple[TableSeen, Seen | None]) -> tuple[TableSeen, Seen | None]:
+def _merge(a: tuple[TableSeen, Any], b: tuple[TableSeen, Any]) -> tuple[TableSeen, Any]:
     return a[0].merge(b[0]), None if a[1] is None or b[1] is None else a[1].merge(b[1])
 
 
@@ -167,12 +189,11 @@ def _complete(table: Table, columns: Sequence[str], missing: str) -> Table:
 
 def numbers(table: Table, name: str | None, what: str) -> Array | None:
     """Numeric column of a batch, or None without a name; its missing values are checked where it is used."""
-    return None if name is None else required_numbers(table, name, what)
+    return None if name is None else require_numbers(read_column(table, name), name, what)
 
 
-def required_numbers(table: Table, name: str, what: str) -> Array:
-    """Numeric column of a batch."""
-    column = read_column(table, name)
+def require_numbers(column: Column, name: str, what: str) -> Array:
+    """Values of a numeric column."""
     if not isinstance(column, NumericColumn):
         raise InputError(f"The {what} column {name!r} must be numbers, but holds text or categories: convert it.")
     return column.values

@@ -10,13 +10,11 @@ import numpy as np
 from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.auditing.comparison.performance import Bin, Interval, Scale, interval, mean_metric
 from setsquare.auditing.comparison.predicted_rows import Sample
+from setsquare.auditing.groups.partitions import MOST_VALUES, Partition, partition_column
 from setsquare.families import Family
 from setsquare.rows.blocks import mean_weight
-from setsquare.tables.column import Levels, label, read
+from setsquare.tables.column import Column, Numbers, read
 from setsquare.tables.frame import open_table
-
-#: Largest number of levels shown separately; the least frequent of more are pooled.
-MOST_LEVELS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,46 +69,33 @@ def group_rows(table: Table, keep: BoolArray | None = None, *, n_slices: int = 1
     found = []
     for name in frame.names:
         column = read(frame, name) if keep is None else read(frame, name).take(keep)
-        if isinstance(column, Levels):
-            found.append(_of_levels(name, column.codes, tuple(map(label, column.levels))))
-        else:
-            found.append(_of_numbers(name, column.values, n_slices))
+        part = partition_column(name, column, n_slices, rounded=False)
+        found.append(_slices(part, column) if part.edges else _levels(part))
     return tuple(found)
 
 
-def _of_numbers(name: str, x: Array, n_slices: int) -> Groups:
-    known = x[~np.isnan(x)]
-    values = np.unique(known)
-    if len(values) <= MOST_LEVELS:
-        codes = np.where(np.isnan(x), -1, np.searchsorted(values, x))
-        return _of_levels(name, codes, tuple(f"{value:g}" for value in values))
-    cuts = np.unique(np.quantile(known, np.arange(1, n_slices) / n_slices, method="higher"))
-    codes = np.where(np.isnan(x), len(cuts) + 1, np.searchsorted(cuts, x, side="right"))
-    ends = [f"{known.min():.4g}", *(f"{cut:.4g}" for cut in cuts), f"{known.max():.4g}"]
-    labels = [f"{low} to {high}" for low, high in pairwise(ends)]
-    rows = _split(codes, len(cuts) + 2)
-    there = [k for k, part in enumerate(rows) if len(part)]
-    return Groups(
-        name,
-        tuple([*labels, "missing"][k] for k in there),
-        tuple(rows[k] for k in there),
-        tuple(float(x[rows[k]].mean()) for k in there),
-    )
+def _slices(part: Partition, column: Column) -> Groups:
+    """Slices of a numeric column in their order, then missing values."""
+    assert isinstance(column, Numbers)
+    count, x = len(part.labels), column.values
+    rows = [places for places in _split(np.where(part.codes < 0, count, part.codes), count + 1) if len(places)]
+    labels = (*part.labels, "missing")[: len(rows)]
+    return Groups(part.source, labels, tuple(rows), tuple(float(x[places].mean()) for places in rows))
 
 
-def _of_levels(name: str, codes: IntArray, labels: tuple[str, ...]) -> Groups:
+def _levels(part: Partition) -> Groups:
     """Levels in their order, then the pooled infrequent levels, then missing values."""
-    counts = np.bincount(codes + 1, minlength=len(labels) + 1)[1:]
-    there = np.flatnonzero(counts)
-    few = len(there) <= MOST_LEVELS
-    shown = there if few else np.sort(there[np.argsort(-counts[there], kind="stable")[: MOST_LEVELS - 1]])
-    place = np.full(len(labels) + 1, len(shown))  # the pooled group
-    place[shown + 1], place[0] = np.arange(len(shown)), len(shown) + 1
-    n_pooled = len(there) - len(shown)
-    names = [*(labels[k] for k in shown), f"{n_pooled} other levels", "missing"]
-    rows = _split(place[codes + 1], len(names))
-    used = [k for k, part in enumerate(rows) if len(part)]
-    return Groups(name, tuple(names[k] for k in used), tuple(rows[k] for k in used), (), n_pooled)
+    n_levels = len(part.labels)
+    shown = np.arange(n_levels)
+    if n_levels > MOST_VALUES:
+        shown = np.sort(np.argsort(-part.counts, kind="stable")[: MOST_VALUES - 1])
+    place = np.full(n_levels + 1, len(shown))  # the pooled group
+    place[shown], place[-1] = np.arange(len(shown)), len(shown) + 1
+    n_pooled = n_levels - len(shown)
+    names = [*(part.labels[k] for k in shown), f"{n_pooled} other levels", "missing"]
+    rows = _split(place[part.codes], len(names))
+    used = [k for k, places in enumerate(rows) if len(places)]
+    return Groups(part.source, tuple(names[k] for k in used), tuple(rows[k] for k in used), (), n_pooled)
 
 
 def _split(codes: IntArray, n_groups: int) -> list[IntArray]:

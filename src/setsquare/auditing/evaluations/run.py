@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from setsquare.auditing.certificate import Certificate
+from setsquare.auditing.certificate import Certificate, certify
 from setsquare.auditing.evaluations.glm import Fit, evaluate_glm
 from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.score import sample_of
@@ -36,7 +36,28 @@ class Settings:
     seed: int
 
 
-def evaluate(
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """Evaluations in order, upper bounds, notes, and the effects on each unit of a tensor."""
+
+    evaluations: tuple[Evaluation, ...]
+    bounds: Certificate
+    notes: tuple[Note, ...]
+    effect_map: EffectMap | None
+
+
+def run_evaluations(subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings) -> Tested:
+    """Run the evaluation models, and bound what they can have missed."""
+    evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
+    if not subject.shape and (fit is None or settings.vcov == "model"):
+        # Bounds use robust standard errors, whichever ones the table shows.
+        robust = "HC3" if protected.cluster is None else "cluster"
+        fit = evaluate_glm(subject.predictions, protected, subject.family, vcov=robust)[1]
+    bounds = certify(subject.predictions, protected, subject.family, fit, settings.confidence)
+    return Tested(evaluations, bounds, _cautions(evaluations, protected, bounds, settings), effect_map)
+
+
+def _evaluate(
     subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings
 ) -> tuple[tuple[Evaluation, ...], Fit | None, EffectMap | None]:
     """Run the evaluation models in order, each with the same random seed."""
@@ -77,7 +98,7 @@ def evaluate(
     return tuple(evaluations), fit, effect_map
 
 
-def cautions(
+def _cautions(
     evaluations: tuple[Evaluation, ...], protected: Protected, bounds: Certificate, settings: Settings
 ) -> tuple[Note, ...]:
     """Notes on what the tests that were run cannot show."""
