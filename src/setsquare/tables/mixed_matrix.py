@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from setsquare._typing import Array, Matrix
+from setsquare._typing import Array
 
 Index: TypeAlias = NDArray[np.intp]
 
@@ -225,8 +225,3 @@ def _ones(size: int) -> Array:
         grown.setflags(write=False)
         _kept = grown
     return _kept[:size]
-
-
-def is_mixed(A: Matrix) -> bool:
-    """Whether ``A`` is stored as numbers and categories."""
-    return isinstance(A, MixedMatrix)
