@@ -44,6 +44,15 @@ def test_the_table_comes_in_the_library_of_the_input() -> None:
     assert isinstance(sq.audit(score, pl.from_pandas(frame)).groups(), pl.DataFrame)
 
 
+def test_summary_numbers_are_the_largest_differences_and_the_smallest_ratio() -> None:
+    frame, score, _ = people()
+    found = sq.audit(score, frame["race"], threshold=0.5).group_summary().set_index("number")
+    mean, rate = (pd.Series(x).groupby(frame["race"]).mean() for x in (score, score >= 0.5))
+    assert found.loc["mean_difference", "value"] == pytest.approx(mean.max() - mean.min(), abs=1e-12)
+    assert found.loc["demographic_parity_ratio", "value"] == pytest.approx(rate.min() / rate.max(), abs=1e-12)
+    assert (found["low"] < found["value"]).all() and (found["value"] < found["high"]).all()
+
+
 def test_bands_have_readable_names() -> None:
     age = np.random.default_rng(0).integers(18, 80, 1000)
     labels = partition_rows(pd.DataFrame({"age": age}))[0].labels
