@@ -11,7 +11,7 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.errors import InputError
-from setsquare.notes import Note
+from setsquare.notes import Note, Option
 from setsquare.tables.column import Column, Levels, label, read
 from setsquare.tables.frame import open_table
 from setsquare.tables.validation import check_choice, check_reference
@@ -100,7 +100,7 @@ def partition_rows(
     """
     check_choice("small", small, ("mask", "pool"))
     if min_group < 1:
-        raise InputError(f"min_group={min_group} must be 1 or more.")
+        raise InputError(Note("min-group", "{option} must be 1 or more.", option=Option("min_group", min_group)))
     if n_bands < 2:
         raise InputError(f"n_bands={n_bands} must be 2 or more.")
     frame = open_table(table)
