@@ -11,6 +11,7 @@ from setsquare.datasets.files import available, find, locate
 from setsquare.datasets.loaders import (
     load,
     load_adult,
+    load_arrests,
     load_bank,
     load_compas,
     load_diabetes,
@@ -33,6 +34,7 @@ __all__ = [
     "find",
     "load",
     "load_adult",
+    "load_arrests",
     "load_bank",
     "load_compas",
     "load_diabetes",

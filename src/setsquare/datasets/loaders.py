@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,6 +91,34 @@ def load_bank(*, verify: bool = True) -> Dataset:
         40195 rows, outcome ``subscribed`` (1 is "yes"), protected ``age``.
     """
     return _load_parquet("bank", verify)
+
+
+def load_arrests() -> Dataset:
+    """Load arrests for possession of marijuana in Toronto, 1997 to 2002; the package scikit-lego contains them.
+
+    Returns
+    -------
+    Dataset
+        5226 rows, outcome ``released`` (1 is released with a summons), protected ``colour``. ``checks`` counts the
+        police databases that list the person.
+
+    Examples
+    --------
+    >>> data = load_arrests()
+    >>> data.table.groupby("colour", observed=True)["released"].mean().round(3).to_dict()
+    {'White': 0.858, 'Black': 0.741}
+    """
+    require("Data on arrests need", "pandas", "sklego")
+    import pandas as pd
+
+    package = find_spec("sklego")  # the package itself need not be imported
+    assert package is not None and package.origin is not None
+    table = pd.read_csv(Path(package.origin).parent / "data" / "arrests.zip")
+    yes = ["Yes", "No"]
+    levels = {"colour": ["White", "Black"], "sex": ["Male", "Female"], "employed": yes, "citizen": yes}
+    coded = {name: pd.Categorical(table[name], categories=names) for name, names in levels.items()}
+    year = pd.Categorical(table["year"].astype("str"))
+    return assemble(REGISTRY["arrests"], table.assign(released=(table["released"] == "Yes") * 1.0, year=year, **coded))
 
 
 def load_compas(*, verify: bool = True) -> Dataset:
@@ -194,6 +223,7 @@ def _load_parquet(name: str, verify: bool) -> Dataset:
 LOADERS: dict[str, Callable[..., Dataset]] = {
     "adult": load_adult,
     "adult_uci": partial(load_adult, "uci"),
+    "arrests": load_arrests,
     "bank": load_bank,
     "compas": load_compas,
     "diabetes": load_diabetes,

@@ -64,7 +64,9 @@ class DatasetInfo:
     source, licence : str
         Origin and terms of use of the data.
     files : tuple of DataFile
-        All files of the data set; empty if a dependency contains the data.
+        All files of the data set; empty if a package contains the data.
+    package : str
+        Optional package that contains the data.
     """
 
     name: str
@@ -76,6 +78,7 @@ class DatasetInfo:
     source: str
     licence: str
     files: tuple[DataFile, ...] = ()
+    package: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the checksums as a dict of strings, numbers and lists."""
@@ -136,6 +139,17 @@ _ENTRIES = (
         files=(_ADULT_PARQUET,),
     ),
     DatasetInfo(
+        name="arrests",
+        title="release with a summons after an arrest for simple possession of marijuana, Toronto 1997 to 2002",
+        outcome="released",
+        protected=("colour",),
+        family="binomial",
+        n_rows=5226,
+        source="Michael Friendly, York University; R package carData; ships inside scikit-lego",
+        licence="scikit-lego is under MIT; the R package carData, which published the data, under GPL-2 or later",
+        package="sklego",
+    ),
+    DatasetInfo(
         name="bank",
         title="subscription to a term deposit after calls of a Portuguese bank",
         outcome="subscribed",
@@ -190,7 +204,7 @@ def names() -> tuple[str, ...]:
     Examples
     --------
     >>> names()
-    ('adult', 'adult_uci', 'bank', 'compas', 'diabetes', 'health_retirement')
+    ('adult', 'adult_uci', 'arrests', 'bank', 'compas', 'diabetes', 'health_retirement')
     """
     return tuple(sorted(REGISTRY))
 
