@@ -46,7 +46,7 @@ def predict_table(model: Any, source: Source, keep: Sequence[str]) -> pa.Table:
     """Predictions for the rows of a file, next to the columns to keep."""
     kept = resolve(source, {"keep": keep})["keep"]
     designs = _designs(model)
-    needed = [name for design in designs for name in design.columns]
+    needed = _in_fitted_order(model, [name for design in designs for name in design.columns])
     text = [name for design in designs for name in _text_columns(design)]
     table = source.read(list(dict.fromkeys([*needed, *kept])), text)
     columns = {name: table.column(name) for name in kept}
@@ -86,6 +86,12 @@ def _designs(model: Any) -> list[Design]:
         return [reader.features]
     inner = model.estimator_.design_ if isinstance(model, PredictionOrthogonalizer) else reader.features
     return [inner, reader.protected]
+
+
+def _in_fitted_order(model: Any, columns: Sequence[str]) -> list[str]:
+    """Each column once, in the order of the table that the model was fitted to."""
+    fitted = {name: place for place, name in enumerate(getattr(model, "feature_names_in_", ()))}
+    return sorted(dict.fromkeys(columns), key=lambda name: fitted.get(name, len(fitted)))
 
 
 def _text_columns(design: Design) -> list[str]:

@@ -180,7 +180,7 @@ def reliabilities(
         n_bins = 10 if len(rows) >= SMALL else 5
         reached = np.cumsum(share) - 0.5 * share
         cuts = np.searchsorted(reached, np.arange(n_bins) / n_bins)
-        cuts = np.unique(np.searchsorted(prediction, prediction[cuts]))
+        cuts = np.unique(np.searchsorted(prediction, prediction[cuts[cuts < len(rows)]]))
         bins = []
         for low, high in pairwise([*cuts.tolist(), len(rows)]):
             part = slice(low, high)
