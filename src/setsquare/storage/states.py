@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
 from setsquare.tables import Design, Formula
+from setsquare.tables.formula_check import SavedFormula, is_formula
 from setsquare.tables.roles import Reader
 
 State = dict[str, Any]
@@ -38,6 +39,7 @@ def write_state(model: Any) -> State:
             "model's own format."
         )
     check_is_fitted(model)
+    _check_formula(model)
     names = getattr(model, "feature_names_in_", None)
     classes = getattr(model, "classes_", None)
     state = {
@@ -68,6 +70,8 @@ def read_state(state: State) -> Any:
         parameters.setdefault("orthogonal_on", TRAINING_ROWS)
     if isinstance(parameters.get("family"), dict):
         parameters["family"] = families.family(**parameters["family"])
+    if is_formula(parameters.get("protected"), ()):
+        parameters["protected"] = SavedFormula(parameters["protected"])
     if "estimator_" in attributes:
         parameters["estimator"] = attributes["estimator_"]
     if state["n_features_in"] is not None:
@@ -106,6 +110,8 @@ def _parameter(name: str, value: Any) -> Any:
         return None  # replaced by the fitted one
     if isinstance(value, Family):
         return _write_family(value)
+    if isinstance(value, SavedFormula):
+        return str(value)
     if value is None or isinstance(value, str | int | float | np.generic | list | tuple | dict):
         return value
     raise InputError(
@@ -152,9 +158,19 @@ def _read_reader(state: State) -> Reader:
 
 
 def _write_design(design: Design) -> State:
-    if any(isinstance(coder, Formula) for coder in design.coders):
-        raise InputError("A model with a formula cannot be saved: name the protected columns, or use coding='cells'.")
-    return design.to_dict()
+    coders = tuple(coder.saved if isinstance(coder, Formula) else coder for coder in design.coders)
+    return replace(design, coders=coders).to_dict()
+
+
+def _check_formula(model: Any) -> None:
+    """Refuse models that would have to evaluate a formula after they are loaded."""
+    reader = getattr(model, "reader_", None)
+    evaluates = isinstance(model, PredictionOrthogonalizer) or getattr(model, "using", "features") != "features"
+    if evaluates and reader and any(isinstance(coder, Formula) for coder in reader.protected.coders):
+        raise InputError(
+            f"A {type(model).__name__} with a formula cannot be saved, since it evaluates the formula to predict: name "
+            "the protected columns, or use coding='cells'."
+        )
 
 
 def _write_family(family: Family) -> State:

@@ -37,9 +37,7 @@ def test_a_model_saved_from_python_predicts_whatever_the_order_of_the_columns(
     np.testing.assert_allclose(numbers.to_numpy().reshape(expected.shape), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_a_model_that_also_predicts_from_the_protected_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_also_predicts_from_the_protected_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pd.DataFrame(STORED["rows"] * 20)
     rng = np.random.default_rng(0)
     numeric = [f"x{j}" for j in range(5)]
