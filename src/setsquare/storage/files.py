@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import IO, NoReturn
 
 from setsquare.errors import InputError
 
@@ -32,6 +33,26 @@ def check_targets(paths: Iterable[Path], inputs: Iterable[Path] = ()) -> None:
         taken[place] = "would be written twice: give each output its own name"
         if not os.access(place if _is_device(place) else place.parent, os.W_OK):
             raise InputError(f"The folder {place.parent} cannot be written to: choose another one.")
+
+
+def read_bounded(stream: IO[bytes], limit: int, refuse: Callable[[], NoReturn]) -> bytes:
+    """Read a pipe or device to its end, and refuse it beyond this many bytes.
+
+    Examples
+    --------
+    >>> import io
+    >>> def refuse():
+    ...     raise InputError("too long")
+    >>> read_bounded(io.BytesIO(b"abc"), 3, refuse)
+    b'abc'
+    """
+    parts, length = list[bytes](), 0
+    while part := stream.read(1 << 20):
+        parts.append(part)
+        length += len(part)
+        if length > limit:
+            refuse()
+    return b"".join(parts)
 
 
 def write_files(contents: Mapping[Path, bytes]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare import families
-from setsquare.errors import InputError
+from setsquare.errors import InputError, excerpt
 from setsquare.estimators import (
     LinearOrthogonalizer,
     OrthogonalGLMClassifier,
@@ -23,6 +23,7 @@ from setsquare.families.activations import ACTIVATIONS
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
+from setsquare.storage.checks import check_model, read_classes
 from setsquare.tables import Design, Formula
 from setsquare.tables.formula_check import SavedFormula, is_formula
 from setsquare.tables.roles import Reader
@@ -58,7 +59,9 @@ def write_state(model: Any) -> State:
 def read_state(state: State) -> Any:
     """Undo :func:`write_state`."""
     if state["class"] not in _KINDS:
-        raise InputError(f"holds a {state['class']!r}, which this version of setsquare does not know: update setsquare")
+        raise InputError(
+            f"holds a {excerpt(state['class'], 60)!r}, which this version of setsquare does not know: update setsquare"
+        )
     kind, _ = _KINDS[state["class"]]
     attributes = {}
     for name in _fitted(kind, "eraser" in state):
@@ -79,9 +82,10 @@ def read_state(state: State) -> Any:
     if state["feature_names_in"] is not None:
         attributes["feature_names_in_"] = np.asarray(state["feature_names_in"], dtype=object)
     if state["classes"] is not None:
-        attributes["classes_"] = np.array(state["classes"]["values"], dtype=state["classes"]["dtype"])
+        attributes["classes_"] = read_classes(state["classes"]["values"], state["classes"]["dtype"])
     model = kind(**parameters)
     vars(model).update(attributes)
+    check_model(model)
     return model
 
 
