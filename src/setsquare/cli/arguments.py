@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +24,9 @@ from setsquare.notes import message
 app = App(
     name="setsquare",
     help="Models that provably ignore what they must not use: correct them, and show it.",
-    help_epilogue=("Exit codes: 0 fine, 1 a leak or an alarm (with --fail-on-leak), 2 bad input, 130 interrupted."),
+    help_epilogue=(
+        "Exit codes: 0 fine, 1 a leak or an alarm (with --fail-on-leak), 2 bad input, 130 interrupted, 143 terminated."
+    ),
     version=__version__,
     default_parameter=Parameter(negative=(), show_default=lambda value: value or None),
     suppress_keyboard_interrupt=False,
@@ -241,7 +246,7 @@ def paper(*_: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
 
 
 #: Exit codes beside 0, and 1 for a leak with ``--fail-on-leak``.
-BAD_INPUT, DEFECT, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
+BAD_INPUT, DEFECT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 3, 130, 141, 143
 
 
 def run() -> int:
@@ -306,4 +311,25 @@ def refuse_renamed(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the command line; bad input ends with exit code 2 and one sentence."""
-    sys.exit(run())
+    with termination_as_interrupt() as was_terminated:
+        code = run()
+    sys.exit(TERMINATED if code == INTERRUPTED and was_terminated() else code)
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[Callable[[], bool]]:
+    """Let SIGTERM end the process as Ctrl-C does, so that no unfinished file is left; yields whether it came."""
+    came = list[int]()
+
+    def interrupt(number: int, _: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGTERM, before)
