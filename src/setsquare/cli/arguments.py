@@ -18,7 +18,7 @@ from cyclopts import App, CycloptsError, Parameter
 from setsquare import __version__
 from setsquare.cli.options import AuditedColumns, Fitting, Options
 from setsquare.cli.terminal import clean, phrase
-from setsquare.errors import InputError, SetsquareError
+from setsquare.errors import InputError, SetsquareError, excerpt
 from setsquare.notes import message
 
 app = App(
@@ -246,22 +246,26 @@ def paper(*_: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
 
 
 #: Exit codes beside 0, and 1 for a leak with ``--fail-on-leak``.
+MAX_SENTENCE = 1000
 BAD_INPUT, DEFECT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 3, 130, 141, 143
 
 
 def run() -> int:
     """Run a command and return its exit code; only a leak ends with 1."""
     try:
+        check_surroundings(sys.argv[1:])
         refuse_renamed(sys.argv[1:])
         code = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return int(code or 0)
     except BrokenPipeError:
         return _close_pipe()
-    except (SetsquareError, CycloptsError, OSError) as error:
-        sentence = re.sub(r"\s+", " ", phrase(message(error))).strip()
-        print(f"setsquare: {clean(sentence)}", file=sys.stderr)
-        return BAD_INPUT
+    except (SetsquareError, CycloptsError) as error:
+        return _refuse(phrase(message(error)))
+    except OSError as error:
+        return _refuse(f"{error.filename or 'The output'} cannot be used ({error.strerror or error}).")
+    except MemoryError:
+        return _refuse("There is not enough memory for this: use fewer rows or columns, or a larger machine.")
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as end:
@@ -270,6 +274,24 @@ def run() -> int:
         traceback.print_exc()
         print("setsquare: this is a defect of setsquare; please report it with the lines above.", file=sys.stderr)
         return DEFECT
+
+
+def _refuse(sentence: str) -> int:
+    short = excerpt(re.sub(r"\s+", " ", sentence).strip(), MAX_SENTENCE)
+    if sys.stderr is not None:
+        print(f"setsquare: {clean(short)}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def check_surroundings(arguments: Sequence[str]) -> None:
+    """Refuse a closed output, whose place another file would take, and arguments that are not text."""
+    if sys.stdout is None:
+        raise InputError("Standard output is closed: redirect it to a file, or to /dev/null.")
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"The argument {argument} is not valid UTF-8: rename the file or the column.") from None
 
 
 def _close_pipe() -> int:

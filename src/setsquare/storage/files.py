@@ -27,13 +27,13 @@ def check_targets(paths: Iterable[Path], inputs: Iterable[Path] = ()) -> None:
     ...
     setsquare.errors.InputError: The folder no_such_folder does not exist: create it, or choose another one.
     """
-    taken = {path.resolve(): "is read as well: choose another output file" for path in inputs}
+    taken = {_resolve(path): "is read as well: choose another output file" for path in inputs}
     for path in paths:
         if not path.parent.is_dir():
             raise InputError(f"The folder {path.parent} does not exist: create it, or choose another one.")
         if path.is_dir():
             raise InputError(f"{path} is a folder: pass the name of a file.")
-        place = path.resolve()
+        place = _resolve(path)
         if place in taken:
             raise InputError(f"The file {path} {taken[place]}.")
         taken[place] = "would be written twice: give each output its own name"
@@ -67,7 +67,7 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
     parts: dict[Path, Path] = {}
     try:
         for path, content in contents.items():
-            place = path.resolve()  # write through a link instead of replacing it
+            place = _resolve(path)  # write through a link instead of replacing it
             if _is_device(place):
                 place.write_bytes(content)
                 continue
@@ -157,6 +157,13 @@ def _is_running(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     return True
+
+
+def _resolve(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (RuntimeError, OSError) as error:
+        raise InputError(f"{path} is a link that leads back to itself: choose another file.") from error
 
 
 def _is_device(path: Path) -> bool:
