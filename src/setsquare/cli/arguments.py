@@ -167,6 +167,7 @@ def apply(
     model: Path,
     write_predictions: Path | None = None,
     keep: tuple[str, ...] = (),
+    raw_text: bool = False,
     quiet: bool = False,
 ) -> int:
     """Predict the rows of a file with a saved model; a constrained model needs no protected columns.
@@ -181,12 +182,15 @@ def apply(
         File to write the predictions to: .csv, .parquet or .feather; standard output by default.
     keep
         Columns of the file to write beside the predictions, comma-separated.
+    raw_text
+        Write texts to CSV as they are; by default an apostrophe is put before texts that start with = + - or @, which
+        spreadsheets evaluate.
     quiet
         Print nothing but the predictions.
     """
     from setsquare.cli import apply as applying
 
-    return applying.apply(file, model, write_predictions, keep, quiet)
+    return applying.apply(file, model, write_predictions, keep, quiet, raw_text=raw_text)
 
 
 @datasets.command(name="list")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import setsquare as sq
+from setsquare.cli.apply import render_table
 from setsquare.cli.arguments import main
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -47,3 +52,20 @@ def test_a_model_that_also_predicts_from_the_protected_columns(tmp_path: Path, m
     sq.save(model, tmp_path / "m.setsquare")
     found = apply(rows[rows.columns[::-1]], tmp_path / "m.setsquare", tmp_path, monkeypatch)
     np.testing.assert_allclose(found["probability[True]"], model.predict_proba(rows)[:, 1], rtol=1e-12)
+
+
+RISKY = ["=1+1", "+cmd", "-2+3", "@SUM(A1)", " =1", "\t=1"]
+PLAIN = ["Ann", "-3", "+4.5", "-1e-5", "a=b", ""]
+
+
+@pytest.mark.parametrize("is_category", [False, True])
+def test_csv_neutralises_texts_that_spreadsheets_evaluate(is_category: bool):
+    texts = pa.array([*RISKY, *PLAIN])
+    table = pa.table({"name": texts.dictionary_encode() if is_category else texts, "=x": range(len(texts))})
+    rows = list(csv.reader(io.StringIO(render_table(table, Path("out.csv")).decode())))
+    assert rows[0] == ["name", "'=x"]
+    assert [row[0] for row in rows[1:]] == [*(f"'{text}" for text in RISKY), *PLAIN]
+    raw = list(csv.reader(io.StringIO(render_table(table, Path("out.csv"), raw_text=True).decode())))
+    assert [row[0] for row in raw[1:]] == [*RISKY, *PLAIN] and raw[0] == ["name", "=x"]
+    kept = pq.read_table(io.BytesIO(render_table(table, Path("out.parquet"))))
+    assert kept.column("name").to_pylist() == [*RISKY, *PLAIN]  # no spreadsheet opens it as text
