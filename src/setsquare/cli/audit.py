@@ -90,7 +90,7 @@ def _audit(
         return found.document(), found.to_dict()
     from setsquare.report import build
 
-    rows = {name: asked[name] for name in ("cluster", "sample_weight", "positive")}
+    rows = {name: asked[name] for name in ("cluster", "sample_weight", "positive", "min_group")}
     return build(found, predictions=predictions, protected=protected, **rows, **about), found.to_dict()
 
 

@@ -61,6 +61,8 @@ def correct(
         raise InputError("--apply and --write-predictions belong together: the rows to predict, and the file to write.")
     if apply == "-" and file == "-":
         raise InputError("Standard input can be read only once: give --apply a file.")
+    if fitting.seed < 0:
+        raise InputError(f"--seed {fitting.seed} is negative: use 0 or a larger whole number.")
     check_outputs(options, file, apply, more=[saved, predictions])
     with working(f"Reading {file}", quiet=options.quiet) as say:
         source = open_source(file)

@@ -22,6 +22,7 @@ from setsquare.rows.dask import join_arrays
 from setsquare.tables import Design, TableSeen
 from setsquare.tables.column import Column, complete_rows, read_column
 from setsquare.tables.column import Numbers as NumericColumn
+from setsquare.tables.formula_check import is_formula
 from setsquare.tables.frame import open_table
 from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.roles import Columns, Reader, check_roles
@@ -76,7 +77,7 @@ def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[
             "(protected=[...])."
         )
     asked = columns.protected if protected is None else protected
-    if isinstance(asked, str) and asked.lstrip().startswith("~"):
+    if is_formula(asked, stream.columns):
         raise InputError("A formula needs the rows in memory: name the protected columns of a stream instead.")
     named = (asked,) if isinstance(asked, str | int) else asked
     if not isinstance(named, Sequence) or not len(named):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare import families
-from setsquare.errors import InputError
+from setsquare.errors import InputError, excerpt
 from setsquare.estimators import (
     LinearOrthogonalizer,
     OrthogonalGLMClassifier,
@@ -23,7 +23,9 @@ from setsquare.families.activations import ACTIVATIONS
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
+from setsquare.storage.checks import check_model, read_classes
 from setsquare.tables import Design, Formula
+from setsquare.tables.formula_check import SavedFormula, is_formula
 from setsquare.tables.roles import Reader
 
 State = dict[str, Any]
@@ -38,6 +40,7 @@ def write_state(model: Any) -> State:
             "model's own format."
         )
     check_is_fitted(model)
+    _check_formula(model)
     names = getattr(model, "feature_names_in_", None)
     classes = getattr(model, "classes_", None)
     state = {
@@ -56,7 +59,9 @@ def write_state(model: Any) -> State:
 def read_state(state: State) -> Any:
     """Undo :func:`write_state`."""
     if state["class"] not in _KINDS:
-        raise InputError(f"holds a {state['class']!r}, which this version of setsquare does not know: update setsquare")
+        raise InputError(
+            f"holds a {excerpt(state['class'], 60)!r}, which this version of setsquare does not know: update setsquare"
+        )
     kind, _ = _KINDS[state["class"]]
     attributes = {}
     for name in _fitted(kind, "eraser" in state):
@@ -68,6 +73,8 @@ def read_state(state: State) -> Any:
         parameters.setdefault("orthogonal_on", TRAINING_ROWS)
     if isinstance(parameters.get("family"), dict):
         parameters["family"] = families.family(**parameters["family"])
+    if is_formula(parameters.get("protected"), ()):
+        parameters["protected"] = SavedFormula(parameters["protected"])
     if "estimator_" in attributes:
         parameters["estimator"] = attributes["estimator_"]
     if state["n_features_in"] is not None:
@@ -75,9 +82,10 @@ def read_state(state: State) -> Any:
     if state["feature_names_in"] is not None:
         attributes["feature_names_in_"] = np.asarray(state["feature_names_in"], dtype=object)
     if state["classes"] is not None:
-        attributes["classes_"] = np.array(state["classes"]["values"], dtype=state["classes"]["dtype"])
+        attributes["classes_"] = read_classes(state["classes"]["values"], state["classes"]["dtype"])
     model = kind(**parameters)
     vars(model).update(attributes)
+    check_model(model)
     return model
 
 
@@ -106,6 +114,8 @@ def _parameter(name: str, value: Any) -> Any:
         return None  # replaced by the fitted one
     if isinstance(value, Family):
         return _write_family(value)
+    if isinstance(value, SavedFormula):
+        return str(value)
     if value is None or isinstance(value, str | int | float | np.generic | list | tuple | dict):
         return value
     raise InputError(
@@ -152,9 +162,19 @@ def _read_reader(state: State) -> Reader:
 
 
 def _write_design(design: Design) -> State:
-    if any(isinstance(coder, Formula) for coder in design.coders):
-        raise InputError("A model with a formula cannot be saved: name the protected columns, or use coding='cells'.")
-    return design.to_dict()
+    coders = tuple(coder.saved if isinstance(coder, Formula) else coder for coder in design.coders)
+    return replace(design, coders=coders).to_dict()
+
+
+def _check_formula(model: Any) -> None:
+    """Refuse models that would have to evaluate a formula after they are loaded."""
+    reader = getattr(model, "reader_", None)
+    evaluates = isinstance(model, PredictionOrthogonalizer) or getattr(model, "using", "features") != "features"
+    if evaluates and reader and any(isinstance(coder, Formula) for coder in reader.protected.coders):
+        raise InputError(
+            f"A {type(model).__name__} with a formula cannot be saved, since it evaluates the formula to predict: name "
+            "the protected columns, or use coding='cells'."
+        )
 
 
 def _write_family(family: Family) -> State:

@@ -11,7 +11,7 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray, Matrix, Table
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
+from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, SavedTerms, Unseen
 from setsquare.tables.column import Missing, TableRows, open_rows, plain_columns
 from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
 from setsquare.tables.mixed_matrix import MixedMatrix, join
@@ -22,10 +22,11 @@ FEW_LEVELS = 8
 FEW_DUMMIES = 100
 #: The same in values of these dummies, for tables in memory.
 FEW_VALUES = 8_000_000
-_KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
+_KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells] | type[SavedTerms]] = {
     "numeric": Numeric,
     "categorical": Categorical,
     "cells": Cells,
+    "formula": SavedTerms,
 }
 
 

@@ -12,6 +12,7 @@ from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
 from setsquare.tables.column import Level, Missing, open_rows, refuse_missing
 from setsquare.tables.design import Design, read_matrix
 from setsquare.tables.formula import learn_formula, parse
+from setsquare.tables.formula_check import is_formula
 from setsquare.tables.frame import ColumnSelection, Frame, is_sparse, open_table, require_filled, resolve
 from setsquare.tables.summary import TableSeen, code_column, looks_like_codes, observe, see
 from setsquare.tables.validation import check_choice, check_reference, refuse_no_rows
@@ -72,7 +73,7 @@ def learn(
     require_filled(frame)
     if formula is not None and columns is not None:
         raise InputError("Give either columns or a formula, not both.")
-    if isinstance(columns, str) and columns.lstrip().startswith("~"):
+    if is_formula(columns, frame.names):
         formula = columns
     if formula is not None:
         if coding == "cells":

@@ -13,6 +13,7 @@ from setsquare import tables
 from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError
 from setsquare.tables.design import Design, read_stored
+from setsquare.tables.formula_check import is_formula
 from setsquare.tables.frame import Frame, dense, is_dataframe, open_table, resolve
 from setsquare.tables.validation import check_alignment, check_same_rows, refuse_constant_protected
 
@@ -225,7 +226,7 @@ def _find_protected(table: Table, protected: Table | None, columns: Columns) -> 
                 "use_protected=True needs the protected columns inside the feature table: name them there."
             )
         return ()
-    if isinstance(columns.protected, str) and columns.protected.lstrip().startswith("~"):
+    if is_formula(columns.protected, tables.column_names(table)):
         return tables.learn(table, columns.protected, missing="drop").columns
     return _names(table, columns.protected)
 

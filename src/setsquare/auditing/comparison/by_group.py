@@ -32,6 +32,8 @@ class Groups:
         Mean of a continuous column in each slice; empty for levels.
     n_pooled : int
         Number of levels pooled into one group.
+    masked : tuple of str
+        Groups that are left out because they have too few rows, each with their number; their rows are in no group.
     """
 
     column: str
@@ -39,16 +41,19 @@ class Groups:
     rows: tuple[IntArray, ...]
     centres: tuple[float, ...] = ()
     n_pooled: int = 0
+    masked: tuple[str, ...] = ()
 
     def in_order(self, order: IntArray) -> list[IntArray]:
         """The rows of each group in the ``order`` (n,) of all rows, in linear time."""
-        codes = np.empty(len(order), dtype=np.intp)
+        codes = np.full(len(order), len(self.rows))  # rows in no group come last
         for k, rows in enumerate(self.rows):
             codes[rows] = k
-        return [order[places] for places in _split(codes[order], len(self.rows))]
+        return [order[places] for places in _split(codes[order], len(self.rows) + 1)[:-1]]
 
 
-def group_rows(table: Table, keep: BoolArray | None = None, *, n_slices: int = 10) -> tuple[Groups, ...]:
+def group_rows(
+    table: Table, keep: BoolArray | None = None, *, n_slices: int = 10, min_group: int = 1
+) -> tuple[Groups, ...]:
     """Group the rows by each column of a table; missing values are a group of their own.
 
     Parameters
@@ -58,6 +63,8 @@ def group_rows(table: Table, keep: BoolArray | None = None, *, n_slices: int = 1
         Rows to use; the groups index into these rows.
     n_slices : int
         Number of slices of about equal size, for a column with more than a dozen distinct numbers.
+    min_group : int
+        Groups with fewer rows are pooled, or left out if they have fewer rows together as well.
 
     Examples
     --------
@@ -70,8 +77,24 @@ def group_rows(table: Table, keep: BoolArray | None = None, *, n_slices: int = 1
     for name in frame.names:
         column = read(frame, name) if keep is None else read(frame, name).take(keep)
         part = partition_column(name, column, n_slices, rounded=False)
-        found.append(_slices(part, column) if part.edges else _levels(part))
+        found.append(_hide_small(_slices(part, column) if part.edges else _levels(part), min_group))
     return tuple(found)
+
+
+def _hide_small(groups: Groups, min_group: int) -> Groups:
+    """Pool or leave out groups of too few rows, whose numbers would be those of single rows."""
+    sizes = [len(rows) for rows in groups.rows]
+    small = [k for k, size in enumerate(sizes) if size < min_group]
+    if not small:
+        return groups
+    large = [k for k in range(len(sizes)) if k not in small]
+    labels, rows = [groups.labels[k] for k in large], [groups.rows[k] for k in large]
+    masked = tuple(f"{groups.column}: {groups.labels[k]} ({sizes[k]})" for k in small)
+    if not groups.centres and sum(sizes[k] for k in small) >= min_group:
+        labels.append(f"{len(small)} small groups")
+        rows.append(np.sort(np.concatenate([groups.rows[k] for k in small])))
+    centres = tuple(groups.centres[k] for k in large) if groups.centres else ()
+    return Groups(groups.column, tuple(labels), tuple(rows), centres, groups.n_pooled, masked)
 
 
 def _slices(part: Partition, column: Column) -> Groups:
@@ -155,12 +178,18 @@ def spreads(
 
 
 def reliabilities(
-    y: Array, values: Array, groups: Groups, family: Family, sample: Sample, order: IntArray | None = None
+    y: Array,
+    values: Array,
+    groups: Groups,
+    family: Family,
+    sample: Sample,
+    order: IntArray | None = None,
+    min_rows: int = 1,
 ) -> tuple[Reliability, ...]:
     """Calibration of each group, in ten bins of about equal weight by increasing prediction; ties share a bin.
 
-    Without the slope of :func:`setsquare.auditing.comparison.performance.calibration`, which would need a fit per
-    group.
+    Bins with fewer than ``min_rows`` rows are left out. Without the slope of
+    :func:`setsquare.auditing.comparison.performance.calibration`, which would need a fit per group.
 
     Examples
     --------
@@ -177,12 +206,14 @@ def reliabilities(
         weight, cluster = sample.part(rows)
         outcome, prediction, share = y[rows], values[rows], mean_weight(len(rows), weight)
         apart = interval(mean_metric("difference", outcome - prediction, share), sample.confidence, cluster)
-        n_bins = 10 if len(rows) >= SMALL else 5
+        n_bins = min(10 if len(rows) >= SMALL else 5, max(1, len(rows) // min_rows))
         reached = np.cumsum(share) - 0.5 * share
         cuts = np.searchsorted(reached, np.arange(n_bins) / n_bins)
-        cuts = np.unique(np.searchsorted(prediction, prediction[cuts]))
+        cuts = np.unique(np.searchsorted(prediction, prediction[cuts[cuts < len(rows)]]))
         bins = []
         for low, high in pairwise([*cuts.tolist(), len(rows)]):
+            if high - low < min_rows:
+                continue
             part = slice(low, high)
             own = share[part] / share[part].sum()
             seen = mean_metric("outcome", outcome[part], own, None, scale)
