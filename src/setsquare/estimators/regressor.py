@@ -29,8 +29,8 @@ class OrthogonalGLMRegressor(RegressorMixin, OrthogonalGLM):
     family : str or Family
         "gaussian", "poisson", "gamma", "tweedie", "negative_binomial", "binomial", or a value from
         ``setsquare.families`` such as ``families.tweedie(1.7)``.
-    protected, solver, l2, orthogonal_on, max_correlation, confidence, use_protected, coding, reference, missing, \
-unseen, max_iter, tol, warm_start, n_restarts, random_state
+    protected, solver, l2, orthogonal_on, max_correlation, confidence, expand, use_protected, coding, reference, \
+missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
         As in :class:`OrthogonalGLMClassifier`.
     link : {"canonical", "log"}, optional
         By default canonical for gaussian, binomial and Poisson, log for the others.
@@ -69,6 +69,7 @@ unseen, max_iter, tol, warm_start, n_restarts, random_state
         orthogonal_on: Literal["training rows", "new rows"] = "training rows",
         max_correlation: float | None = None,
         confidence: float = 0.95,
+        expand: Literal["auto"] | None = None,
         use_protected: bool = False,
         coding: Literal["dummy", "cells"] = "dummy",
         reference: Mapping[str, Any] | None = None,
@@ -87,6 +88,7 @@ unseen, max_iter, tol, warm_start, n_restarts, random_state
             orthogonal_on=orthogonal_on,
             max_correlation=max_correlation,
             confidence=confidence,
+            expand=expand,
             use_protected=use_protected,
             coding=coding,
             reference=reference,

@@ -390,3 +390,16 @@ def test_a_corrected_model_says_which_class_is_positive(call, decided):
     assert ">as trained: leak</strong>" in page and ">corrected: " in page
     code, _, err = call(*common, "--model", "m.setsquare", "--positive", "maybe")
     assert code == 2 and "--positive maybe" in err
+
+
+def test_features_are_widened_for_the_constrained_method_only(call):
+    asked = (
+        *("correct", "table.csv", "--outcome", "y", "--protected", "sex", "--features", "x0,x1,x2,region"),
+        *("--model", "wide.setsquare", "--expand", "auto", "--folds", "2"),
+    )
+    code, _, error = call(*asked)
+    assert code == 0, error
+    names = list(sq.load("wide.setsquare").coefficient_names_)
+    assert any(name.startswith("x0>") for name in names) and any(":" in name for name in names)
+    code, _, error = call(*asked, "--method", "generalized")
+    assert code == 2 and "--expand widens the features of the constrained method" in error
