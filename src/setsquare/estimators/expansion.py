@@ -96,7 +96,7 @@ def _choose_products(problem: Problem, design: Design, rows: TableRows) -> Produ
 
 def _pilot_problem(problem: Problem, Z: Array, picked: IntArray) -> Problem:
     """Problem of the rows picked; what it is given, and clusters, do not matter for the choice of products."""
-    some = {
+    some: dict[str, Any] = {
         name: None if (values := getattr(problem, name)) is None else values[picked]
         for name in ("outcome", "protected", "weight", "offset")
     }

@@ -50,6 +50,7 @@ def fit_pilot(problem: Problem) -> Pilot:
     assert blocks is not None and prepared.basis is not None
     parts: list[tuple[Array, Array, Array]] = []
     for block in blocks:
+        assert block.X is not None
         Q = prepared.basis.apply(block.X)
         v = Q @ end.lam.reshape(k, -1).T
         eta = np.asarray(block.Z @ coef.T) + intercept

@@ -191,7 +191,7 @@ class Design:
         kinds = {kind: name for name, kind in _KINDS.items()}
         if not all(type(coder) in kinds for coder in self.coders):
             raise InputError("A design learned from a formula cannot be written as plain data; pickle it.")
-        coders = [{"kind": kinds[type(coder)], **asdict(coder)} for coder in self.coders]  # type: ignore[index, call-overload]
+        coders = [{"kind": kinds[type(coder)], **asdict(coder)} for coder in self.coders]  # type: ignore[call-overload]
         return {"missing": self.missing, "unseen": self.unseen, "coders": coders}
 
     @classmethod

@@ -180,7 +180,8 @@ class Products(Coder):
             if self.curves[a]:
                 values = rows.numbers(self.columns[a])
                 filled = np.where(np.isnan(values), self.fills[a], values)
-                found[a, 0] = np.interp(filled, *self.curves[a])
+                points, ranks = self.curves[a]
+                found[a, 0] = np.interp(filled, points, ranks)
                 continue
             codes = locate_levels(self.levels[a], rows.levels(self.columns[a]))
             found |= {(a, i): (codes == i).astype(np.float64) for i in range(len(self.levels[a]))}
