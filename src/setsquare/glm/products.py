@@ -11,7 +11,7 @@ from setsquare.glm.newton import Settings
 from setsquare.glm.preparation import prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import fit_rows
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
 
 #: Ridge of the fit, and of a candidate's own coefficient, in units of the outcome's curvature.
 RIDGE = 1e-3

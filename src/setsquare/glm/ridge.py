@@ -17,12 +17,8 @@ from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Status
 from setsquare.glm.solver import Fitted, choose, fit_rows
-<<<<<<< HEAD
-from setsquare.rows.parallel import single_threaded_blas
-=======
 from setsquare.glm.wide import prepare_wide
-from setsquare.rows.blocks import single_threaded_blas
->>>>>>> db975c3 (Widen the features of constrained models by hinges and the products that matter)
+from setsquare.rows.parallel import single_threaded_blas
 
 #: Penalties that are tried, in units of the outcome's curvature times the median variance of the features: a penalty of
 #: one unit halves the coefficient of a feature that is independent of the others. Zero is tried as well.
