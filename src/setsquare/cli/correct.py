@@ -128,7 +128,7 @@ def _read(source: Source, fitting: Fitting, options: Options) -> Training:
 def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
     """The uncorrected and the corrected model."""
     reading = {"missing": options.audit["missing"], "unseen": fitting.unseen}
-    shared: dict[str, Any] = {"protected": rows.protected, "coding": options.audit["coding"], **reading}
+    shared: dict[str, Any] = {"protected": rows.protected, "basis": options.audit["basis"], **reading}
     family = rows.guess.family.name
     fitted = {"l2": fitting.l2, **reading}
     plain = PlainGLMClassifier(**fitted) if rows.guess.is_classes else PlainGLMRegressor(family, **fitted)

@@ -146,7 +146,7 @@ class Options:
         from setsquare.auditing import Limits
 
         return {
-            "coding": "cells" if self.group_cells else "dummy",
+            "basis": "cells" if self.group_cells else "linear",
             "missing": "level" if self.missing == "level" else "error",
             "confidence": self.confidence,
             "tolerance": Limits(self.tolerance, self.group_tolerance, self.shape_tolerance),

@@ -53,8 +53,12 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         then chosen as with ``l2="auto"``. For tables and arrays in memory.
     use_protected : bool
         Whether protected columns inside the feature table stay among the features, as in the paper's benchmark.
-    coding : {"dummy", "cells"}
-        Coding of the protected columns: "cells" protects every combination of their levels.
+    basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
+        Functions of the protected columns to which the predictions are orthogonal. "linear": the columns, categories as
+        dummies. "cells": every combination of levels. "spline": cubic splines of the numeric columns. "kernel": the
+        leading functions of a Gaussian kernel of all protected columns, which bound the covariance with every smooth
+        function of them (``ball_``). A formula such as ``"~ sex * bs(age, df=4)"``, or a scikit-learn transformer of
+        the coded columns; models with these cannot be saved.
     reference : mapping of column to level, optional
         Reference levels; by default the first.
     missing : {"error", "drop", "level"}

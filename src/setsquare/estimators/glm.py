@@ -31,6 +31,7 @@ from setsquare.estimators.stream import (
 from setsquare.estimators.stream_outcome import Outcome
 from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
+from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.problem import Problem
 from setsquare.glm.ridge import choose_ridge
 from setsquare.glm.solver import Solution, solve
@@ -39,12 +40,14 @@ from setsquare.rows.blocks import is_sparse
 from setsquare.rows.parallel import row_slices
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, Reader, learn_reader
-from setsquare.tables.validation import check_alignment, check_same_rows, read_offset, read_weight
+from setsquare.tables.smooth import Ball
+from setsquare.tables.validation import check_alignment, check_same_rows, read_offset, read_weight, refuse_coding
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
     """Base of classifier and regressor: read tables, solve, check the certificate, predict."""
 
+    @refuse_coding
     def __init__(
         self,
         protected: str | int | Sequence[str | int] | None = None,
@@ -56,7 +59,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         confidence: float = 0.95,
         expand: Literal["auto"] | None = None,
         use_protected: bool = False,
-        coding: Literal["dummy", "cells"] = "dummy",
+        basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
         unseen: str = "error",
@@ -74,7 +77,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.confidence = confidence
         self.expand = expand
         self.use_protected = use_protected
-        self.coding = coding
+        self.basis = basis
         self.reference = reference
         self.missing = missing
         self.unseen = unseen
@@ -85,7 +88,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.random_state = random_state
 
     def _columns(self) -> Columns:
-        return Columns(self.protected, self.use_protected, self.coding, self.reference, self.missing, self.unseen)
+        return Columns(self.protected, self.use_protected, self.basis, self.reference, self.missing, self.unseen)
 
     @abstractmethod
     def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
@@ -188,9 +191,20 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, problem.family, solution.n_iter
         self.l2_ = problem.l2
         self.has_offset_ = has_offset
+        self.has_weight_ = problem.weight is not None
         self.n_dropped_ = n_dropped
         self.protected_names_ = np.asarray(reader.protected.names, dtype=object)
         self.coefficient_names_ = np.asarray(problem.feature_names, dtype=object)
+
+    @property
+    def ball_(self) -> Ball | None:
+        """With ``basis="kernel"``: what holds for every smooth function of the protected columns on the training rows.
+
+        None without a kernel, with ``orthogonal_on="new rows"``, and with sample weights, where it does not hold.
+        """
+        check_is_fitted(self, "solution_")
+        exact = self.orthogonal_on == TRAINING_ROWS and not getattr(self, "has_weight_", False)
+        return self.reader_.protected.ball if exact else None
 
     def _start(self, problem: Problem) -> tuple[Array, Array] | None:
         before: Solution | None = getattr(self, "solution_", None)

@@ -25,6 +25,7 @@ from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
 from setsquare.tables import Design, Formula
 from setsquare.tables.roles import Reader
+from setsquare.tables.smooth import Transformed
 
 State = dict[str, Any]
 
@@ -66,6 +67,9 @@ def read_state(state: State) -> Any:
     parameters = dict(state["parameters"])
     if "solution" in state:  # written before predictions could be orthogonal on new rows
         parameters.setdefault("orthogonal_on", TRAINING_ROWS)
+    if "coding" in parameters:  # the word before basis
+        coding = parameters.pop("coding")
+        parameters["basis"] = "linear" if coding == "dummy" else coding
     if isinstance(parameters.get("family"), dict):
         parameters["family"] = families.family(**parameters["family"])
     if "estimator_" in attributes:
@@ -152,8 +156,11 @@ def _read_reader(state: State) -> Reader:
 
 
 def _write_design(design: Design) -> State:
-    if any(isinstance(coder, Formula) for coder in design.coders):
-        raise InputError("A model with a formula cannot be saved: name the protected columns, or use coding='cells'.")
+    if any(isinstance(coder, Formula | Transformed) for coder in design.coders):
+        raise InputError(
+            "A model with a formula or a transformer cannot be saved: name the protected columns, and use "
+            "basis='cells', 'spline' or 'kernel'."
+        )
     return design.to_dict()
 
 
@@ -183,7 +190,7 @@ _CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "reader": (_write_reader, _read_reader),
     "solution": (_write_solution, _read_solution),
 }
-_GLM = ("reader", "family", "solution", "has_offset", "n_dropped", "l2")
+_GLM = ("reader", "family", "solution", "has_offset", "has_weight", "n_dropped", "l2")
 _PLAIN = ("design", "family", "intercept", "coef")
 _PREDICTION = ("reader", "projector", "estimator", "activation", "boundary", "n_boundary", "n_outside", "learned_on")
 #: Classes that can be saved, each with its fitted attributes.

@@ -16,6 +16,7 @@ from setsquare.tables.column import Missing, TableRows, open_rows, plain_columns
 from setsquare.tables.expansion import Hinges, Products
 from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
 from setsquare.tables.mixed_matrix import MixedMatrix, join
+from setsquare.tables.smooth import Ball, Kernel, Spline
 
 #: Categories of up to this many levels are written out as dummies, whose products are then faster than by counting.
 FEW_LEVELS = 8
@@ -29,6 +30,8 @@ _KINDS: dict[str, Callable[..., Coder]] = {
     "cells": Cells,
     "hinges": Hinges,
     "products": Products,
+    "spline": Spline,
+    "kernel": Kernel,
 }
 
 
@@ -100,6 +103,11 @@ class Design:
     def constant(self) -> tuple[str, ...]:
         """Sources without an output column, because they did not vary in training."""
         return tuple(source for coder in self.coders for source in coder.constant)
+
+    @property
+    def ball(self) -> Ball | None:
+        """What a kernel basis says about every smooth function; None without one."""
+        return next((coder.ball for coder in self.coders if isinstance(coder, Kernel)), None)
 
     def apply(self, table: Table) -> Encoded:
         """Encode a table that has the columns of the training table, in any order and among others."""
@@ -190,7 +198,7 @@ class Design:
         """Plain data, fit for JSON; a design from a formula has none."""
         kinds = {kind: name for name, kind in _KINDS.items()}
         if not all(type(coder) in kinds for coder in self.coders):
-            raise InputError("A design learned from a formula cannot be written as plain data; pickle it.")
+            raise InputError("A design of a formula or a transformer cannot be written as plain data; pickle it.")
         coders = [{"kind": kinds[type(coder)], **asdict(coder)} for coder in self.coders]  # type: ignore[call-overload]
         return {"missing": self.missing, "unseen": self.unseen, "coders": coders}
 
