@@ -41,9 +41,11 @@ from setsquare.tables.validation import (
     check_max_rows,
     check_same_rows,
     read_weight,
+    refuse_coding,
 )
 
 
+@refuse_coding
 def audit(
     predictions: Any,
     protected: Any,
@@ -54,7 +56,7 @@ def audit(
     cluster: Any = None,
     sample_weight: Any = None,
     classes: Sequence[Any] | None = None,
-    coding: str = "dummy",
+    basis: Any = "linear",
     reference: Mapping[str, Any] | None = None,
     missing: str = "error",
     confidence: float = 0.95,
@@ -96,8 +98,9 @@ def audit(
     sample_weight : array of n values, optional
     classes : sequence of names, optional
         Names of the columns of class probabilities.
-    coding : {"dummy", "cells"}
-        "cells" gives each combination of categorical columns its own effect.
+    basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
+        Functions of the protected columns whose effects are tested: the columns themselves, every combination of their
+        levels, cubic splines of numeric columns, leading functions of a Gaussian kernel, a formula or a transformer.
     reference : mapping of column to level, optional
         Reference groups of categorical columns. By default effects are relative to the first level, and the numbers
         by group to the largest group.
@@ -150,7 +153,7 @@ def audit(
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
     backend, numbers = "pandas", None
-    reading: dict[str, Any] = {"coding": coding, "reference": reference, "missing": missing}
+    reading: dict[str, Any] = {"basis": basis, "reference": reference, "missing": missing}
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
         from setsquare.auditing.open_stream import open_stream, refuse_in_memory  # brings scikit-learn
 

@@ -150,7 +150,7 @@ def audit_held_out(
     n = tables.n_rows(protected)
     weight, cluster = read_weight(sample_weight, n), cluster_numbers(options.get("cluster"), n)
     keep = np.ones(n, dtype=bool) if weight is None else weight > 0.0
-    reading = {name: value for name, value in options.items() if name in ("coding", "reference", "missing")}
+    reading = {name: value for name, value in options.items() if name in ("basis", "reference", "missing")}
     keep, coded, _ = code_protected(protected, weight, cluster, keep, reading)
     outcome = as_numbers(y, held.classes)[keep]
     if outcome.shape[1] and np.isfinite(outcome).all() and held.numbers.shape[1]:

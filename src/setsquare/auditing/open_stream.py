@@ -55,7 +55,7 @@ def open_stream(
     protected: Stream,
     weight: Any,
     glm: Family | None,
-    coding: Any,
+    basis: Any,
     reference: Mapping[str, Any] | None,
     missing: Any,
 ) -> tuple[Subject, Protected, Design, tuple[Note, ...]]:
@@ -69,10 +69,10 @@ def open_stream(
         raise InputError("sample_weight must be the name of a column where the rows are a stream.")
     roles = Roles(protected.names, (), predictions.names[0], weight)
     stream = replace(protected, columns=roles.columns).keep()
-    cells = roles.features if coding == "cells" else ()
+    cells = roles.features if basis == "cells" else ()
     table, seen = read_once(stream, roles, missing, cells, partial(_see, predictions.names[0], glm))
     assert seen is not None
-    learned = tables.settle(table, roles.features, coding=coding, reference=reference, missing=missing)
+    learned = tables.settle(table, roles.features, basis=basis, reference=reference, missing=missing)
     outcomes, total = seen.outcomes, table.n_rows
     notes = (*note_left_out(total - outcomes.n_rows, total), *note_constant(learned))
     family, guessed = guess_family(outcomes.low, outcomes.high, glm)

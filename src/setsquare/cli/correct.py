@@ -130,16 +130,19 @@ def _read(source: Source, fitting: Fitting, options: Options) -> Training:
 def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
     """The uncorrected and the corrected model."""
     reading = {"missing": options.audit["missing"], "unseen": fitting.unseen}
-    shared: dict[str, Any] = {"protected": rows.protected, "coding": options.audit["coding"], **reading}
+    shared: dict[str, Any] = {"protected": rows.protected, "basis": options.audit["basis"], **reading}
     family = rows.guess.family.name
     fitted = {"l2": fitting.l2, **reading}
     plain = PlainGLMClassifier(**fitted) if rows.guess.is_classes else PlainGLMRegressor(family, **fitted)
     if fitting.method == "constrained":
         shared |= {"l2": fitting.l2, "max_correlation": fitting.max_correlation}
+        shared["expand"] = None if fitting.expand == "none" else fitting.expand
         shared["orthogonal_on"] = fitting.orthogonal_on.replace("-", " ")
         if rows.guess.is_classes:
             return plain, OrthogonalGLMClassifier(**shared)
         return plain, OrthogonalGLMRegressor(family, **shared)
+    if fitting.expand != "none":
+        raise InputError("--expand widens the features of the constrained method: leave out --method.")
     activation = None if rows.guess.is_classes else families.family(family).activation.name
     # The report is about the training rows, and a GLM can meet a level in one fold only.
     return plain, PredictionOrthogonalizer(plain, fitting.method, activation=activation, cv="training rows", **shared)

@@ -95,6 +95,9 @@ class Fitting:
     """Cluster column, for example the patient; gives cluster-robust standard errors, and no fold splits a cluster."""
     l2: float = 0.0
     """Ridge on the coefficients."""
+    expand: Literal["none", "auto"] = "none"
+    """Constrained method: auto widens the features by hinges of numbers and the products of two columns that matter,
+    with a ridge chosen by leave-one-out predictions."""
     orthogonal_on: Literal["training-rows", "new-rows"] = "training-rows"
     """Constrained method: rows on which the predictions are uncorrelated with the protected columns, exactly on the
     training rows, or on new rows by leave-one-out predictions."""
@@ -143,7 +146,7 @@ class Options:
         from setsquare.auditing import Limits
 
         return {
-            "coding": "cells" if self.group_cells else "dummy",
+            "basis": "cells" if self.group_cells else "linear",
             "missing": "level" if self.missing == "level" else "error",
             "confidence": self.confidence,
             "tolerance": Limits(self.tolerance, self.group_tolerance, self.shape_tolerance),

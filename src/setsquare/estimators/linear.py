@@ -20,7 +20,14 @@ from setsquare.projection import Eraser, Projector, protected_basis
 from setsquare.rows import as_stream
 from setsquare.tables.frame import dense
 from setsquare.tables.roles import Columns, learn_reader
-from setsquare.tables.validation import check_choice, check_clusters, read_cluster, read_weight, require_finite
+from setsquare.tables.validation import (
+    check_choice,
+    check_clusters,
+    read_cluster,
+    read_weight,
+    refuse_coding,
+    require_finite,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +75,9 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         With ``using="features"``: whether to remove the association exactly on the training rows (LEACE), or as well as
         possible on new rows, by the ridge prediction of the protected columns with the smallest leave-one-out error.
         The latter works with more features than rows, and gains most by :meth:`adapt`.
-    coding : {"dummy", "cells"}
-        Coding of the protected columns: "cells" removes every combination of their levels.
+    basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
+        Functions of the protected columns to which the predictions are orthogonal; see
+        :class:`OrthogonalGLMClassifier`.
     reference : mapping of column to level, optional
     missing : {"error", "level"}
         Rows cannot be dropped by a transformer.
@@ -107,13 +115,14 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     True
     """
 
+    @refuse_coding
     def __init__(
         self,
         protected: str | int | Sequence[str | int] | None = None,
         *,
         using: Literal["protected", "features"] = "protected",
         orthogonal_on: Literal["training rows", "new rows"] = "training rows",
-        coding: Literal["dummy", "cells"] = "dummy",
+        basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
         unseen: str = "error",
@@ -122,14 +131,14 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         self.protected = protected
         self.using = using
         self.orthogonal_on = orthogonal_on
-        self.coding = coding
+        self.basis = basis
         self.reference = reference
         self.missing = missing
         self.unseen = unseen
         self.copy = copy
 
     def _columns(self) -> Columns:
-        return Columns(self.protected, False, self.coding, self.reference, self.missing, self.unseen)
+        return Columns(self.protected, False, self.basis, self.reference, self.missing, self.unseen)
 
     def fit(
         self,

@@ -34,7 +34,7 @@ from setsquare.projection import GeneralizedProjector, Projector
 from setsquare.rows.parallel import single_threaded_blas
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, learn_reader
-from setsquare.tables.validation import check_alignment, check_choice, check_finite, read_weight
+from setsquare.tables.validation import check_alignment, check_choice, check_finite, read_weight, refuse_coding
 
 #: Value of ``cv`` that learns the correction on the rows that the model is fitted on.
 IN_SAMPLE = "training rows"
@@ -87,8 +87,9 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         the rows look like training rows all the same, a :class:`~setsquare.errors.TrainingRowsWarning` says so.
     use_protected : bool
         Whether the model may see protected columns that are inside the feature table.
-    coding : {"dummy", "cells"}
-        Coding of the protected columns.
+    basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
+        Functions of the protected columns to which the predictions are orthogonal; see
+        :class:`OrthogonalGLMClassifier`.
     reference : mapping of column to level, optional
     missing : {"error", "level"}
         Rule for missing values of protected columns.
@@ -125,6 +126,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     [0.6, 0.0]
     """
 
+    @refuse_coding
     def __init__(
         self,
         estimator: Any,
@@ -135,7 +137,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         cv: Any = 5,
         prefit: bool | Literal["held out"] = False,
         use_protected: bool = False,
-        coding: Literal["dummy", "cells"] = "dummy",
+        basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
         unseen: str = "error",
@@ -148,7 +150,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self.cv = cv
         self.prefit = prefit
         self.use_protected = use_protected
-        self.coding = coding
+        self.basis = basis
         self.reference = reference
         self.missing = missing
         self.unseen = unseen
@@ -184,7 +186,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         if protected is not None:
             refuse_blind_scorers("PredictionOrthogonalizer(..., protected=['age'])")
         table = validate_features(self, X, reset=True)
-        columns = Columns(self.protected, self.use_protected, self.coding, self.reference, self.missing, self.unseen)
+        columns = Columns(self.protected, self.use_protected, self.basis, self.reference, self.missing, self.unseen)
         self.reader_, (_, P, _) = learn_reader(table, protected, columns, code_features=False)
         check_finite(P, self.reader_.protected.names, "protected column")
         self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)

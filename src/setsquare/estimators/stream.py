@@ -129,7 +129,7 @@ class Learned(NamedTuple):
 
 def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcome | None = None) -> Learned:
     """Learn levels, fill values and the outcome in one pass over a stream of the columns that have a role."""
-    cells = roles.protected if columns.coding == "cells" else ()
+    cells = roles.protected if columns.basis == "cells" else ()
     table, seen = read_once(stream, roles, columns.missing, cells, None if outcome is None else outcome.see)
     reference = columns.reference or {}
     for name in reference:
@@ -140,7 +140,7 @@ def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcom
         return tables.settle(table, names, reference=own, **coding)
 
     options: dict[str, Any] = {"missing": columns.missing, "unseen": columns.unseen}
-    protected, features = design(roles.protected, coding=columns.coding, **options), design(roles.features, **options)
+    protected, features = design(roles.protected, basis=columns.basis, **options), design(roles.features, **options)
     if not protected.names:
         refuse_constant_protected(protected.columns)
     return Learned(Reader(features, protected, roles.protected, columns.use_protected), table, seen)

@@ -27,6 +27,7 @@ from setsquare.storage.checks import check_model, read_classes
 from setsquare.tables import Design, Formula
 from setsquare.tables.formula_check import SavedFormula, is_formula
 from setsquare.tables.roles import Reader
+from setsquare.tables.smooth import Transformed
 
 State = dict[str, Any]
 
@@ -71,10 +72,14 @@ def read_state(state: State) -> Any:
     parameters = dict(state["parameters"])
     if "solution" in state:  # written before predictions could be orthogonal on new rows
         parameters.setdefault("orthogonal_on", TRAINING_ROWS)
+    if "coding" in parameters:  # the word before basis
+        coding = parameters.pop("coding")
+        parameters["basis"] = "linear" if coding == "dummy" else coding
     if isinstance(parameters.get("family"), dict):
         parameters["family"] = families.family(**parameters["family"])
-    if is_formula(parameters.get("protected"), ()):
-        parameters["protected"] = SavedFormula(parameters["protected"])
+    for name in ("protected", "basis"):
+        if is_formula(parameters.get(name), ()):
+            parameters[name] = SavedFormula(parameters[name])
     if "estimator_" in attributes:
         parameters["estimator"] = attributes["estimator_"]
     if state["n_features_in"] is not None:
@@ -162,6 +167,11 @@ def _read_reader(state: State) -> Reader:
 
 
 def _write_design(design: Design) -> State:
+    if any(isinstance(coder, Transformed) for coder in design.coders):
+        raise InputError(
+            "A model with a transformer cannot be saved: name the protected columns, and use basis='cells', 'spline' or "
+            "'kernel'."
+        )
     coders = tuple(coder.saved if isinstance(coder, Formula) else coder for coder in design.coders)
     return replace(design, coders=coders).to_dict()
 
@@ -173,7 +183,7 @@ def _check_formula(model: Any) -> None:
     if evaluates and reader and any(isinstance(coder, Formula) for coder in reader.protected.coders):
         raise InputError(
             f"A {type(model).__name__} with a formula cannot be saved, since it evaluates the formula to predict: name "
-            "the protected columns, or use coding='cells'."
+            "the protected columns, or use basis='cells'."
         )
 
 
@@ -203,7 +213,7 @@ _CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "reader": (_write_reader, _read_reader),
     "solution": (_write_solution, _read_solution),
 }
-_GLM = ("reader", "family", "solution", "has_offset", "n_dropped", "l2")
+_GLM = ("reader", "family", "solution", "has_offset", "has_weight", "n_dropped", "l2")
 _PLAIN = ("design", "family", "intercept", "coef")
 _PREDICTION = ("reader", "projector", "estimator", "activation", "boundary", "n_boundary", "n_outside", "learned_on")
 #: Classes that can be saved, each with its fitted attributes.

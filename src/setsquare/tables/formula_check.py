@@ -58,7 +58,7 @@ def check_text(text: str) -> None:
     if isinstance(text, SavedFormula):
         raise InputError(
             f"The formula {excerpt(text)!r} comes from a model file and is not evaluated: read it, then set it again "
-            "with set_params(protected=...)."
+            "with set_params()."
         )
     if len(text) > MAX_LENGTH:
         raise InputError(f"The formula has {len(text)} characters: write at most {MAX_LENGTH}.")

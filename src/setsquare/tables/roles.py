@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,8 @@ class Columns:
         Columns inside the feature table, or a formula over them; None when ``fit`` gets them as a table.
     use_protected : bool
         Whether protected columns inside the feature table stay among the features.
-    coding : {"dummy", "cells"}
-        Coding of the protected columns: each categorical on its own, or every combination of their levels.
+    basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
+        Functions of the protected columns.
     reference : mapping of column to level, optional
     missing : {"error", "drop", "level"}
     unseen : {"error", "pool"}
@@ -37,7 +37,7 @@ class Columns:
 
     protected: str | int | Sequence[str | int] | None = None
     use_protected: bool = False
-    coding: Literal["dummy", "cells"] = "dummy"
+    basis: Any = "linear"
     reference: Mapping[str, Any] | None = None
     missing: str = "error"
     unseen: str = "error"
@@ -179,7 +179,7 @@ def learn_reader(
 
     def learn(features: Table, source: Table) -> Reader:
         names = columns.protected if inside else None
-        used = tables.learn(source, names, coding=columns.coding, **_known(coded, source, names))
+        used = tables.learn(source, names, basis=columns.basis, **_known(coded, source, names))
         reader = Reader(None, used, inside, columns.use_protected)
         if not code_features:
             return reader

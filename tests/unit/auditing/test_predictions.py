@@ -731,7 +731,7 @@ def test_pandas_rows_in_another_order_are_refused() -> None:
         ({"evaluation": "tree"}, "forest"),
         ({"evaluation": []}, "at least one"),
         ({"evaluation": ["glm", "glm"]}, "once"),
-        ({"coding": "effects"}, "coding"),
+        ({"basis": "effects"}, "basis"),
         ({"missing": "ignore"}, "missing"),
         ({"reference": {"sex": "f"}}, "sex"),
         ({"reference": {"x0": "q"}}, "'q'"),

@@ -404,3 +404,16 @@ def test_levels_of_one_and_two_rows_are_reported(call, tmp_path: Path, table: pd
     code, _, err = call("correct", "table.csv", *options, *model)
     assert code == 0, err
     assert (tmp_path / "m.setsquare").exists()
+
+
+def test_features_are_widened_for_the_constrained_method_only(call):
+    asked = (
+        *("correct", "table.csv", "--outcome", "y", "--protected", "sex", "--features", "x0,x1,x2,region"),
+        *("--model", "wide.setsquare", "--expand", "auto", "--folds", "2"),
+    )
+    code, _, error = call(*asked)
+    assert code == 0, error
+    names = list(sq.load("wide.setsquare").coefficient_names_)
+    assert any(name.startswith("x0>") for name in names) and any(":" in name for name in names)
+    code, _, error = call(*asked, "--method", "generalized")
+    assert code == 2 and "--expand widens the features of the constrained method" in error

@@ -116,11 +116,12 @@ def test_a_file_cannot_run_code(tmp_path: Path, monkeypatch):
     assert Path("run").exists()
 
 
-def test_a_formula_in_a_file_is_never_evaluated(fitted, tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("place", ["protected", "basis"])
+def test_a_formula_in_a_file_is_never_evaluated(place: str, fitted, tmp_path: Path, monkeypatch):
     table, outcomes = draw()
     monkeypatch.chdir(tmp_path)
     tree = unpack(dump(fitted))
-    tree["model"]["parameters"]["protected"] = "~ sex + I(__import__('os').mkdir('run'))"
+    tree["model"]["parameters"][place] = "~ sex + I(__import__('os').mkdir('run'))"
     Path("model").write_bytes(pack(tree))
     again = sq.load("model")
     np.testing.assert_array_equal(again.predict(table), fitted.predict(table))
