@@ -169,8 +169,8 @@ def _read_reader(state: State) -> Reader:
 def _write_design(design: Design) -> State:
     if any(isinstance(coder, Transformed) for coder in design.coders):
         raise InputError(
-            "A model with a transformer cannot be saved: name the protected columns, and use basis='cells', 'spline' or "
-            "'kernel'."
+            "A model with a transformer cannot be saved: name the protected columns, and use basis='cells', 'spline' "
+            "or 'kernel'."
         )
     coders = tuple(coder.saved if isinstance(coder, Formula) else coder for coder in design.coders)
     return replace(design, coders=coders).to_dict()
