@@ -10,6 +10,7 @@ from __future__ import annotations
 from setsquare.datasets.files import available, find, locate
 from setsquare.datasets.loaders import (
     load,
+    load_acs_income,
     load_adult,
     load_bank,
     load_compas,
@@ -32,6 +33,7 @@ __all__ = [
     "describe",
     "find",
     "load",
+    "load_acs_income",
     "load_adult",
     "load_bank",
     "load_compas",
