@@ -279,8 +279,8 @@ def check_count(p: int) -> None:
     """Refuse more input columns than an audit can test, before they are read one by one."""
     if p > MOST_COLUMNS:
         raise InputError(
-            f"There are {p:,} protected columns, and an audit tests at most {MOST_COLUMNS:,}: leave some out, or reduce "
-            "them to principal components first."
+            f"There are {p:,} protected columns, and an audit tests at most {MOST_COLUMNS:,}: leave some out, or "
+            "reduce them to principal components first."
         )
 
 

@@ -306,4 +306,16 @@ def refuse_renamed(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the command line; bad input ends with exit code 2 and one sentence."""
+    _skip_unused_imports()
     sys.exit(run())
+
+
+def _skip_unused_imports() -> None:
+    """Keep scipy, which does ``from numpy import *``, from importing a Fortran compiler front end and a test runner.
+
+    They take about a tenth of the time of a small audit. Only the process of a command does this.
+    """
+    import numpy as np
+
+    names: list[str] = np.__all__
+    names[:] = [name for name in names if name not in ("f2py", "testing")]

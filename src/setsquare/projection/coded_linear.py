@@ -73,4 +73,3 @@ def effects_of_rows(basis: Basis, effects: Array, X: MixedMatrix) -> Callable[[s
     B = basis.transform @ effects
     centre = basis.mean @ B
     return lambda rows: np.asarray(X[rows] @ B - centre)
-
