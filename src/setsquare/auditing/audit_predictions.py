@@ -287,8 +287,6 @@ def _audit(
     numbers: GroupNumbers | None,
 ) -> AuditResult:
     n, p = protected.n_rows, len(protected.names)
-    if n < p + 3:
-        raise InputError(f"Too few rows ({n}) for {p} protected column(s): pass at least three more rows than columns.")
     names = _check_subject(subject, names)
     blank = AuditResult(
         verdict=Verdict.NONE,

@@ -12,7 +12,7 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Array
 from setsquare.auditing.predictions import Subject, guess_family, outside_note
-from setsquare.auditing.protected import Protected, note_constant, note_left_out
+from setsquare.auditing.protected import Protected, check_count, check_size, note_constant, note_left_out
 from setsquare.errors import InputError
 from setsquare.estimators.stream import Encoder, Roles, read_once, require_numbers
 from setsquare.estimators.stream_outcome import Numbers
@@ -67,6 +67,7 @@ def open_stream(
         )
     if weight is not None and not isinstance(weight, str):
         raise InputError("sample_weight must be the name of a column where the rows are a stream.")
+    check_count(len(protected.names))
     roles = Roles(protected.names, (), predictions.names[0], weight)
     stream = replace(protected, columns=roles.columns).keep()
     cells = roles.features if basis == "cells" else ()
@@ -74,6 +75,7 @@ def open_stream(
     assert seen is not None
     learned = tables.settle(table, roles.features, basis=basis, reference=reference, missing=missing)
     outcomes, total = seen.outcomes, table.n_rows
+    check_size(learned, outcomes.n_rows)
     notes = (*note_left_out(total - outcomes.n_rows, total), *note_constant(learned))
     family, guessed = guess_family(outcomes.low, outcomes.high, glm)
     outside = outside_note(seen.n_outside, outcomes.n_rows, family.name)

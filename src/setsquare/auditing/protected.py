@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,6 +25,8 @@ from setsquare.tables.column import label
 from setsquare.tables.frame import dense
 from setsquare.tables.validation import read_cluster, refuse_constant_protected
 
+#: Largest number of coded protected columns: an audit tests each of them, and its time grows with their square.
+MOST_COLUMNS = 1000
 #: Predictions (n,) or (n, k), or their summary if they are read together with the protected columns.
 Predictions = Array | OutcomeSummary
 
@@ -272,6 +275,28 @@ def note_left_out(count: int, n: int) -> tuple[Note, ...]:
     return (Note("rows-left-out", text, count=count, n=n),) if count else ()
 
 
+def check_count(p: int) -> None:
+    """Refuse more input columns than an audit can test, before they are read one by one."""
+    if p > MOST_COLUMNS:
+        raise InputError(
+            f"There are {p:,} protected columns, and an audit tests at most {MOST_COLUMNS:,}: leave some out, or "
+            "reduce them to principal components first."
+        )
+
+
+def check_size(learned: Design, n: int) -> None:
+    """Refuse more protected columns than an audit of ``n`` rows can test, before they are coded."""
+    p = len(learned.names)
+    if p > MOST_COLUMNS:
+        source, count = Counter(learned.sources).most_common(1)[0]
+        raise InputError(
+            f"Column {source!r} has so many levels ({count + 1:,}) that the audit would test {p:,} protected columns, "
+            f"more than {MOST_COLUMNS:,}: merge rare levels, for example those with fewer than 30 rows."
+        )
+    if n < p + 3:
+        raise InputError(f"Too few rows ({n}) for {p} protected column(s): pass at least three more rows than columns.")
+
+
 def reference_groups(learned: Design) -> tuple[tuple[str, str], ...]:
     """Categorical source columns, each with its reference group."""
     found = []
@@ -307,13 +332,17 @@ def code_protected(
     protected: Table, weight: Array | None, cluster: IntArray | None, keep: BoolArray, reading: Mapping[str, Any]
 ) -> tuple[BoolArray, Protected, Design]:
     """Code the protected columns of the rows to `keep`, which must be complete if missing values are dropped."""
+    check_count(len(tables.column_names(protected)))
     if reading.get("missing") == "drop":
-        known = tables.learn(protected, **reading).apply(protected).keep
+        learned = tables.learn(protected, **reading)
+        check_size(learned, int(keep.sum()))
+        known = learned.apply(protected).keep
         keep = keep if known is None else keep & known
     if not keep.all():
         protected = tables.filter_rows(protected, keep)
         weight = None if weight is None else weight[keep]
         cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
     learned = tables.learn(protected, **reading)
+    check_size(learned, int(keep.sum()))
     encoded = learned.apply(protected)
     return keep, Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster), learned

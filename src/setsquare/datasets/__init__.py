@@ -10,6 +10,7 @@ from __future__ import annotations
 from setsquare.datasets.files import available, find, locate
 from setsquare.datasets.loaders import (
     load,
+    load_acs_income,
     load_adult,
     load_arrests,
     load_bank,
@@ -33,6 +34,7 @@ __all__ = [
     "describe",
     "find",
     "load",
+    "load_acs_income",
     "load_adult",
     "load_arrests",
     "load_bank",

@@ -29,6 +29,34 @@ ADULT_NUMBERS = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss
 #: The last column of the published health and retirement table: it repeats race, and the paper drops it.
 REPEATED = "race.ethnicity"
 
+#: Columns of ACSIncome that hold numbers; all others hold codes of categories.
+ACS_NUMBERS = ("AGEP", "WKHP")
+
+
+def load_acs_income(*, verify: bool = True) -> Dataset:
+    """Load ACSIncome, the benchmark that succeeds Adult; `verify` as in :func:`load_adult`.
+
+    The levels of a category are its codes as text, in the order of the codes: occupation ``OCCP`` has 529, place of
+    birth ``POBP`` 223. The Census Bureau's data dictionary of 2018 has their meaning; ``SEX`` is 1 for male, 2 for
+    female. In this file ``RAC1P`` counts from 0, one less than in the dictionary.
+
+    Returns
+    -------
+    Dataset
+        332900 rows, outcome ``PINCP`` (1 is above 50 000 dollars a year), protected ``SEX`` and ``RAC1P``. The features
+        exclude the protected columns.
+    """
+    require("Data sets need", "pandas", "pyarrow")
+    import pandas as pd
+
+    info = REGISTRY["acs_income"]
+    table = read_parquet(locate(info.files[0], verify=verify))
+    for name in table.columns.difference([*ACS_NUMBERS, info.outcome]):
+        codes, values = pd.factorize(table[name].astype("int64"), sort=True)
+        table[name] = pd.Categorical.from_codes(codes, [str(value) for value in values])
+    kept = tuple(name for name in table.columns if name not in (info.outcome, *info.protected))
+    return assemble(info, table.astype(dict.fromkeys(ACS_NUMBERS, "int64")), features=kept)
+
 
 def load_adult(
     version: Literal["fairml", "uci"] = "fairml",
@@ -221,6 +249,7 @@ def _load_parquet(name: str, verify: bool) -> Dataset:
 
 #: The loader of every data set in the registry.
 LOADERS: dict[str, Callable[..., Dataset]] = {
+    "acs_income": load_acs_income,
     "adult": load_adult,
     "adult_uci": partial(load_adult, "uci"),
     "arrests": load_arrests,

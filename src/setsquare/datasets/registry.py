@@ -117,6 +117,23 @@ _ADULT_PARQUET = DataFile(
 
 _ENTRIES = (
     DatasetInfo(
+        name="acs_income",
+        title="income above 50 000 dollars in the American Community Survey of 2018 (ACSIncome), a fifth of all rows",
+        outcome="PINCP",
+        protected=("SEX", "RAC1P"),
+        family="binomial",
+        n_rows=332900,
+        source="US Census Bureau, ACS PUMS 2018, as defined by folktables (Ding et al. 2021) and stored by aequitas",
+        licence="public data of the US Census Bureau",
+        files=(
+            DataFile(
+                path="acs_income/acs_income.parquet",
+                sha256="cbe16ab9be0996473f132d3a7fafe456e7db6cb3b63c4d1fcc74e3e92b0bcef2",
+                origin="it is the validation part of ACSIncome in the repository dssg/aequitas",
+            ),
+        ),
+    ),
+    DatasetInfo(
         name="adult",
         title="income above 50k in the US census of 1994, education levels collapsed, complete rows",
         outcome="income",
@@ -204,7 +221,7 @@ def names() -> tuple[str, ...]:
     Examples
     --------
     >>> names()
-    ('adult', 'adult_uci', 'arrests', 'bank', 'compas', 'diabetes', 'health_retirement')
+    ('acs_income', 'adult', 'adult_uci', 'arrests', 'bank', 'compas', 'diabetes', 'health_retirement')
     """
     return tuple(sorted(REGISTRY))
 

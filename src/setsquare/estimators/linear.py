@@ -178,9 +178,11 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         if protected is not None and self.using == "protected":
             refuse_blind_scorers("LinearOrthogonalizer(protected=['age'])")
         table = validate_features(self, X, reset=True)
-        self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns(), as_stored=True)
+        self.reader_, (Z, P, _) = learn_reader(
+            table, protected, self._columns(), as_stored=True, protected_as_codes=self.using == "protected"
+        )
         Z = Z if isinstance(Z, np.ndarray) else dense(Z)
-        weight = read_weight(sample_weight, len(P))
+        weight = read_weight(sample_weight, P.shape[0])
         names = self.reader_.protected.names
         if self.using == "features":
             basis = protected_basis(P, weight, names)
@@ -263,7 +265,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
             return self._transform_stream(stream)
         alone = self.using == "features"
         table = X if alone and self.reader_.lacks_protected(X) else validate_features(self, X, reset=False)
-        P, pooled = (None, {}) if alone else self.reader_.protected_matrix(table, protected)
+        P, pooled = (None, {}) if alone else self.reader_.protected_matrix(table, protected, as_codes=True)
         Z, pooled_features = self.reader_.stored_matrix(self.reader_.feature_table(table), learned=learned)
         warn_pooled({**pooled, **pooled_features})
         Z = Z if isinstance(Z, np.ndarray) else dense(Z)

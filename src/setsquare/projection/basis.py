@@ -168,7 +168,7 @@ def _check_finite(gram: Array, names: tuple[str, ...]) -> None:
         )
 
 
-def cholesky_factor(gram: Array) -> Array | None:
+def cholesky_factor(gram: Array, smallest: float = WELL_CONDITIONED) -> Array | None:
     """Triangular R with ``R'R = gram``; None if columns are too close to collinear for this to be accurate."""
     spread = np.sqrt(np.maximum(np.diag(gram), 0.0))
     if not spread.all():
@@ -177,7 +177,7 @@ def cholesky_factor(gram: Array) -> Array | None:
         R = np.linalg.cholesky(gram / np.outer(spread, spread)).T
     except LinAlgError:
         return None
-    return np.asarray(R * spread) if np.min(np.diag(R)) > WELL_CONDITIONED else None
+    return np.asarray(R * spread) if np.min(np.diag(R)) > smallest else None
 
 
 def _factor(mean: Array, block: Block) -> Array:

@@ -137,17 +137,18 @@ def complete_rows(frame: Frame, columns: Sequence[str]) -> BoolArray:
 def read(frame: Frame, name: str) -> Column:
     """Read one column as numbers or as codes, whatever holds it."""
     if name not in frame.seen:
-        frame.seen[name] = _finite(_read(frame, frame.position(name), name), name)
+        frame.seen[name] = _finite(_read(frame, name), name)
     column: Column = frame.seen[name]
     return column
 
 
-def _read(frame: Frame, j: int, name: str) -> Column:
+def _read(frame: Frame, name: str) -> Column:
+    j = frame.position(name)
     if not frame.n_rows:
         return Numbers(np.zeros(0))  # the kind of an empty column is unknown
     if is_sparse(frame.source):
         return Numbers(frame.take([j]).toarray().ravel().astype(np.float64))
-    series = frame.source[:, j]
+    series = frame.column(name)
     return _from_series(series, name) if isinstance(series, nw.Series) else _from_array(series, name)
 
 

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from setsquare import tables
-from setsquare._typing import Array, BoolArray, Matrix, Table
+from setsquare._typing import BoolArray, Matrix, Table
 from setsquare.errors import InputError
-from setsquare.tables.design import Design, read_stored
+from setsquare.tables.design import Design, Encoded, read_stored
 from setsquare.tables.formula_check import is_formula
 from setsquare.tables.frame import Frame, dense, is_dataframe, open_table, resolve
+from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.validation import check_alignment, check_same_rows, refuse_constant_protected
 
 
@@ -61,7 +62,7 @@ class TrainingMatrices(NamedTuple):
     """Features (n, q), protected columns (n, p), and which rows of the input they are (None: all)."""
 
     Z: Matrix
-    X: Array
+    X: Matrix
     keep: BoolArray | None
 
 
@@ -106,8 +107,13 @@ class Reader:
         """Names of the coded features."""
         return () if self.features is None else self.features.names
 
-    def protected_matrix(self, table: Table, protected: Table | None) -> tuple[Array, Mapping[str, int]]:
-        """Protected columns of new rows, from inside the feature table or beside it, and pooled rows by column."""
+    def protected_matrix(
+        self, table: Table, protected: Table | None, *, as_codes: bool = False
+    ) -> tuple[Matrix, Mapping[str, int]]:
+        """Protected columns of new rows, from inside the feature table or beside it, and pooled rows by column.
+
+        With ``as_codes``, categories of many levels are not written out as dummies: the matrix is a MixedMatrix.
+        """
         if self.inside and protected is not None:
             raise InputError(
                 "Protected columns are given twice: they are inside the feature table, so leave out protected=."
@@ -119,9 +125,10 @@ class Reader:
             )
         if not self.inside:
             check_alignment(table, protected, "protected")
-        encoded = replace(self.protected, missing=_strict(self.protected)).apply(table if self.inside else protected)
+        design = replace(self.protected, missing=_strict(self.protected))
+        encoded = _written(design, table if self.inside else protected, as_codes)
         check_same_rows("protected has", encoded.values.shape[0], "the features have", tables.n_rows(table))
-        return dense(encoded.values), encoded.n_pooled
+        return encoded.values, encoded.n_pooled
 
     def stored_matrix(self, table: Table, *, learned: bool, as_codes: bool = False) -> tuple[Matrix, Mapping[str, int]]:
         """As :meth:`feature_matrix`, but a floating-point array that needs no coding is returned as it is.
@@ -156,12 +163,14 @@ def learn_reader(
     code_features: bool = True,
     as_stored: bool = False,
     as_codes: bool = False,
+    protected_as_codes: bool = False,
     check: Callable[[Matrix, Design, Table, BoolArray | None], None] | None = None,
 ) -> tuple[Reader, TrainingMatrices]:
     """Learn from training tables how to read them, and read them.
 
     With ``as_stored``, an array of floating-point features that need no coding is not copied into a float64 matrix.
-    With ``as_codes``, features that are categories of many levels are not written out as dummies.
+    With ``as_codes``, features that are categories of many levels are not written out as dummies, and with
+    ``protected_as_codes`` protected columns are not.
     ``check`` is called with the coded features, the design and the table of the protected columns and the rows kept,
     before the protected columns are coded, and may refuse them.
     """
@@ -204,8 +213,14 @@ def learn_reader(
         refuse_constant_protected(reader.protected.columns)
     if check is not None and Z is not None:
         check(Z, reader.protected, source, keep)
-    X = dense(reader.protected.apply(source).values)
+    X = _written(reader.protected, source, protected_as_codes).values
     return reader, TrainingMatrices(Z, X, keep)
+
+
+def _written(design: Design, table: Table, as_codes: bool) -> Encoded:
+    """The coded table; dense, unless categories of many levels are to remain codes."""
+    encoded = design.split(table) if as_codes else design.apply(table)
+    return encoded if isinstance(encoded.values, MixedMatrix) else replace(encoded, values=dense(encoded.values))
 
 
 def _find_protected(table: Table, protected: Table | None, columns: Columns) -> tuple[str, ...]:

@@ -112,7 +112,11 @@ def test_names_forgive_case_and_punctuation(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("aduld", "did you mean adult"), ("diabetis", "did you mean diabetes?"), ("xyzzy", "choose one of adult, ")],
+    [
+        ("aduld", "did you mean adult"),
+        ("diabetis", "did you mean diabetes?"),
+        ("xyzzy", "choose one of acs_income, adult, "),
+    ],
 )
 def test_an_unknown_name_gets_the_nearest_ones(name: str, hint: str) -> None:
     for function in (datasets.describe, datasets.load, datasets.available):
