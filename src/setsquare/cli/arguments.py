@@ -337,7 +337,6 @@ def refuse_renamed(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the command line; bad input ends with exit code 2 and one sentence."""
-    _skip_unused_imports()
     with termination_as_interrupt() as was_terminated:
         code = run()
     sys.exit(TERMINATED if code == INTERRUPTED and was_terminated() else code)
@@ -360,14 +359,3 @@ def termination_as_interrupt() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(came)
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _skip_unused_imports() -> None:
-    """Keep scipy, which does ``from numpy import *``, from importing a Fortran compiler front end and a test runner.
-
-    They take about a tenth of the time of a small audit. Only the process of a command does this.
-    """
-    import numpy as np
-
-    names: list[str] = np.__all__
-    names[:] = [name for name in names if name not in ("f2py", "testing")]

@@ -50,17 +50,6 @@ def test_the_import_brings_no_optional_package_and_no_heavy_one():
     assert done.stdout.strip() == "[]"
 
 
-def test_a_command_does_not_import_parts_of_numpy_that_nothing_uses(tmp_path):
-    rows = "\n".join(f"{j % 7 / 7},{'mf'[j % 2]},{j % 31}" for j in range(200))
-    (tmp_path / "rows.csv").write_text(f"score,sex,age\n{rows}\n")
-    command = ["audit", str(tmp_path / "rows.csv"), "--predictions", "score", "--protected", "sex,age"]
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "setsquare", *command], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0 and "scipy.sparse" in done.stderr
-    assert "numpy.f2py" not in done.stderr and "numpy.testing" not in done.stderr
-
-
 def test_a_plain_audit_imports_neither_scikit_learn_nor_pandas_nor_matplotlib(tmp_path):
     """They take longer than the audit itself."""
     rows = "\n".join(f"{j % 7 / 7},{'mf'[j % 2]},{j % 31}" for j in range(200))
