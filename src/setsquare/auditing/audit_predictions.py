@@ -13,6 +13,7 @@ from setsquare._typing import BoolArray, Table
 from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.evaluations.covariance import KINDS
 from setsquare.auditing.evaluations.run import EVALUATIONS, Settings, run_evaluations
+from setsquare.auditing.given import GIVEN, Controlled, choose_evaluations, control
 from setsquare.auditing.groups.audited import GroupRequest, number_audited
 from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.auditing.groups.result import GroupNumbers
@@ -44,6 +45,8 @@ from setsquare.tables.validation import (
     refuse_coding,
 )
 
+DEFAULT = ("glm", "shape")
+
 
 @refuse_coding
 def audit(
@@ -52,7 +55,8 @@ def audit(
     family: str | Family | None = None,
     vcov: str = "HC3",
     *,
-    evaluation: str | Sequence[str] = ("glm", "shape"),
+    evaluation: str | Sequence[str] = DEFAULT,
+    given: Any = None,
     cluster: Any = None,
     sample_weight: Any = None,
     classes: Sequence[Any] | None = None,
@@ -91,8 +95,13 @@ def audit(
         outcomes and has almost no power on predicted probabilities.
     evaluation : str or sequence of str
         Evaluation models: "glm", "linear", "shape" (curvature, combinations of groups, and spread), "relu", "relu
-        without intercept", "forest", "independence". The effects of the first are the result's table; the verdict rests
-        on all of them, with adjusted p-values.
+        without intercept", "forest", "independence", and with ``given`` also "gcm". The effects of the first are the
+        result's table; the verdict rests on all of them, with adjusted p-values.
+    given : table of n rows, or "outcome", optional
+        Controls, through which predictions may depend on the protected columns: the effects are those in a linear
+        regression of the predictions on both. "outcome" (with ``outcome``) compares mean predictions within each class.
+        The evaluation model is then "linear"; add "gcm", the generalised covariance measure with splines of the
+        controls, where these may act along curves.
     cluster : array or series of n values, optional
         Rows with the same value are not independent (a patient, a site); standard errors are then cluster-robust.
     sample_weight : array of n values, optional
@@ -152,13 +161,15 @@ def audit(
     settings = Settings(vcov, confidence, limits, n_permutations, max_rows, random_state)
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
-    backend, numbers = "pandas", None
+    backend, numbers, held = "pandas", None, None
     reading: dict[str, Any] = {"basis": basis, "reference": reference, "missing": missing}
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
         from setsquare.auditing.open_stream import open_stream, refuse_in_memory  # brings scikit-learn
 
         refuse_in_memory(predictions, protected, names, cluster, classes)
         about.refuse("predictions and protected columns in memory, not a stream")
+        if given is not None:
+            raise InputError("given= needs predictions and protected columns in memory, not a stream.")
         asked = None if family is None else make_family(family)
         subject, columns, learned, notes = open_stream(predictions, protected, sample_weight, asked, **reading)
     else:
@@ -166,8 +177,12 @@ def audit(
         subject = _read_subject(raw, family, about)
         backend = backend_of(protected, predictions)
         numbers = _number_groups(about, subject, protected, keep, columns, missing, settings, backend)
+        if given is not None:
+            held = control(subject, columns, given, outcome, keep, missing, protected)
+            names = choose_evaluations(names, DEFAULT)
+            subject, columns, notes = held.subject, held.protected, (*notes, held.note)
     return replace(
-        _audit(subject, columns, notes, names, settings, numbers),
+        _audit(subject, columns, notes, names, settings, numbers, held),
         setting=setting,
         backend=backend,
         positive=subject.positive,
@@ -285,6 +300,7 @@ def _audit(
     names: tuple[str, ...],
     settings: Settings,
     numbers: GroupNumbers | None,
+    held: Controlled | None = None,
 ) -> AuditResult:
     n, p = protected.n_rows, len(protected.names)
     names = _check_subject(subject, names)
@@ -303,7 +319,7 @@ def _audit(
     )
     if subject.is_constant:
         return blank
-    found = run_evaluations(subject, protected, names, settings)
+    found = run_evaluations(subject, protected, names, settings, held)
     return decide(
         replace(
             blank,
@@ -323,7 +339,8 @@ def decide(result: AuditResult) -> AuditResult:
         result.certificate,
         confidence=result.confidence,
         limits=result.limits,
-        numbers=result.numbers,
+        # Group means are not those given the controls.
+        numbers=None if any(note.code == GIVEN for note in result.notes) else result.numbers,
     )
     return replace(
         result, verdict=decision.verdict, reason=decision.reason, found=decision.found, members=decision.members

@@ -28,6 +28,9 @@ class AuditedColumns:
 
     protected: list[str]
     """Columns that the predictions must not depend on, comma-separated."""
+    given: tuple[str, ...] = ()
+    """Controls, comma-separated: columns that predictions may depend on the protected columns through; or "outcome"
+    (with --outcome), to compare predictions within each class of it."""
     cluster: str | None = None
     """Cluster column, for example the patient; gives cluster-robust standard errors."""
     weight: str | None = None
@@ -57,6 +60,11 @@ class AuditedColumns:
             "min_group": self.min_group,
             "standard": self.standard,
         }
+
+
+def is_outcome(given: Sequence[str]) -> bool:
+    """Whether the outcome is given, and not columns."""
+    return tuple(given) == ("outcome",)
 
 
 def read_references(pairs: Sequence[str]) -> dict[str, str] | None:
@@ -93,6 +101,9 @@ class Fitting:
     them, and may leave the range of the predictions."""
     cluster: str | None = None
     """Cluster column, for example the patient; gives cluster-robust standard errors, and no fold splits a cluster."""
+    given: tuple[str, ...] = ()
+    """Controls, comma-separated: features that predictions may depend on the protected columns through; or "outcome",
+    for equal mean predictions within each class of it (constrained method)."""
     l2: float = 0.0
     """Ridge on the coefficients."""
     expand: Literal["none", "auto"] = "none"

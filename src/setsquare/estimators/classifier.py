@@ -51,6 +51,11 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         "auto" widens the features: numeric columns become hinges, clipped to the range of the training rows, levels
         stay, and up to 60 products of two columns are chosen by what they add to the constrained fit; a ridge of 0 is
         then chosen as with ``l2="auto"``. For tables and arrays in memory.
+    given : "outcome", or columns inside the feature table, by name or position, optional
+        Controls. With columns, predictions may differ between groups as far as these columns explain it: the effects of
+        the protected columns are zero in a regression of the predictions on both. With "outcome", mean predictions are
+        equal within each class of the outcome, the score version of equalised odds (a numeric outcome takes a spline).
+        Given columns stay among the features; prediction needs neither the outcome nor the protected columns.
     use_protected : bool
         Whether protected columns inside the feature table stay among the features, as in the paper's benchmark.
     basis : {"linear", "cells", "spline", "kernel"}, formula or transformer

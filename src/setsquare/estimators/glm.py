@@ -29,9 +29,11 @@ from setsquare.estimators.stream import (
     stream_problem,
 )
 from setsquare.estimators.stream_outcome import Outcome
+from setsquare.estimators.summary import Coefficients, summarise
 from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.given import OUTCOME
 from setsquare.glm.problem import Problem
 from setsquare.glm.ridge import choose_ridge
 from setsquare.glm.solver import Solution, solve
@@ -41,7 +43,14 @@ from setsquare.rows.parallel import row_slices
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, Reader, learn_reader
 from setsquare.tables.smooth import Ball
-from setsquare.tables.validation import check_alignment, check_same_rows, read_offset, read_weight, refuse_coding
+from setsquare.tables.validation import (
+    check_alignment,
+    check_confidence,
+    check_same_rows,
+    read_offset,
+    read_weight,
+    refuse_coding,
+)
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
@@ -58,6 +67,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         max_correlation: float | None = None,
         confidence: float = 0.95,
         expand: Literal["auto"] | None = None,
+        given: str | int | Sequence[str | int] | None = None,
         use_protected: bool = False,
         basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
@@ -76,6 +86,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.max_correlation = max_correlation
         self.confidence = confidence
         self.expand = expand
+        self.given = given
         self.use_protected = use_protected
         self.basis = basis
         self.reference = reference
@@ -88,7 +99,18 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.random_state = random_state
 
     def _columns(self) -> Columns:
-        return Columns(self.protected, self.use_protected, self.basis, self.reference, self.missing, self.unseen)
+        return Columns(
+            self.protected,
+            self.use_protected,
+            self.basis,
+            self.reference,
+            self.missing,
+            self.unseen,
+            None if self._given_outcome() else self.given,
+        )
+
+    def _given_outcome(self) -> bool:
+        return isinstance(self.given, str) and self.given == OUTCOME
 
     @abstractmethod
     def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
@@ -139,6 +161,8 @@ class OrthogonalGLM(BaseEstimator, ABC):
             feature_names=reader.feature_names,
             protected_names=reader.protected.names,
             cluster=cluster,
+            given=OUTCOME if self._given_outcome() else encoded.C,
+            given_names=() if reader.given is None else reader.given.names,
         )
         if self.expand is not None:
             problem, reader = expand_problem(problem, reader, reader.feature_table(tables.filter_rows(X, encoded.keep)))
@@ -157,7 +181,8 @@ class OrthogonalGLM(BaseEstimator, ABC):
         learned = learn_stream(used, roles, self._columns(), self._stream_outcome())
         assert learned.outcome is not None
         family, outcomes, outcome, classes = self._stream_outcome().settle(learned.outcome)
-        problem = stream_problem(used, roles, learned, outcome, outcomes, family, self._own_l2())
+        given = OUTCOME if self._given_outcome() else None
+        problem = stream_problem(used, roles, learned, outcome, outcomes, family, self._own_l2(), given)
         self._solve(problem, learned.reader, learned.table.n_rows - learned.table.n_kept, offset is not None)
         note_columns(self, stream, roles)
         return classes
@@ -205,6 +230,22 @@ class OrthogonalGLM(BaseEstimator, ABC):
         check_is_fitted(self, "solution_")
         exact = self.orthogonal_on == TRAINING_ROWS and not getattr(self, "has_weight_", False)
         return self.reader_.protected.ball if exact else None
+
+    def summary(self, confidence: float = 0.95) -> Coefficients:
+        """Table of the coefficients: estimates, sandwich standard errors, intervals and p-values.
+
+        The standard errors are those of the constrained estimator, cluster-robust after ``fit(..., cluster=)``. The
+        result prints as text, and has ``table()`` (dataframe), ``to_latex()`` and ``to_html()``.
+        """
+        check_is_fitted(self, "solution_")
+        check_confidence(confidence)
+        errors = self.solution_.std_error
+        if errors is None:
+            raise InputError(
+                'Standard errors need solver="sqp" and training rows that were in memory (up to 128 MB) and unchanged: '
+                "fit again so, or save the model after summary()."
+            )
+        return summarise(self, errors, confidence, self.solution_.by_cluster)
 
     def _start(self, problem: Problem) -> tuple[Array, Array] | None:
         before: Solution | None = getattr(self, "solution_", None)

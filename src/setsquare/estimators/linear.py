@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError
+from setsquare.estimators.controls import check_given, learn_controls, residual_names, residuals
 from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.partial_fit import MomentFitting, refuse_drop
 from setsquare.estimators.scoring import refuse_blind_scorers
@@ -75,6 +76,9 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         With ``using="features"``: whether to remove the association exactly on the training rows (LEACE), or as well as
         possible on new rows, by the ridge prediction of the protected columns with the smallest leave-one-out error.
         The latter works with more features than rows, and gains most by :meth:`adapt`.
+    given : columns inside the feature table, by name or position, optional
+        Controls: regressing the corrected features on both, the effects of the protected columns are zero. Given
+        columns stay among the features.
     basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
         Functions of the protected columns to which the predictions are orthogonal; see
         :class:`OrthogonalGLMClassifier`.
@@ -122,6 +126,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         *,
         using: Literal["protected", "features"] = "protected",
         orthogonal_on: Literal["training rows", "new rows"] = "training rows",
+        given: str | int | Sequence[str | int] | None = None,
         basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
@@ -131,6 +136,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         self.protected = protected
         self.using = using
         self.orthogonal_on = orthogonal_on
+        self.given = given
         self.basis = basis
         self.reference = reference
         self.missing = missing
@@ -138,7 +144,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         self.copy = copy
 
     def _columns(self) -> Columns:
-        return Columns(self.protected, False, self.basis, self.reference, self.missing, self.unseen)
+        return Columns(self.protected, False, self.basis, self.reference, self.missing, self.unseen, self.given)
 
     def fit(
         self,
@@ -171,6 +177,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
             return self._fit_stream(stream, protected, sample_weight)
         self._forget()
         refuse_drop(self.missing)
+        check_given(self.given)
         check_choice("using", self.using, ("protected", "features"))
         check_choice("orthogonal_on", self.orthogonal_on, ("training rows", "new rows"))
         if self.using == "protected" and self.orthogonal_on == "new rows":
@@ -178,12 +185,14 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         if protected is not None and self.using == "protected":
             refuse_blind_scorers("LinearOrthogonalizer(protected=['age'])")
         table = validate_features(self, X, reset=True)
-        self.reader_, (Z, P, _) = learn_reader(
-            table, protected, self._columns(), as_stored=True, protected_as_codes=self.using == "protected"
+        as_codes = self.using == "protected" and self.given is None
+        self.reader_, encoded = learn_reader(
+            table, protected, self._columns(), as_stored=True, protected_as_codes=as_codes
         )
-        Z = Z if isinstance(Z, np.ndarray) else dense(Z)
-        weight = read_weight(sample_weight, P.shape[0])
-        names = self.reader_.protected.names
+        Z = encoded.Z if isinstance(encoded.Z, np.ndarray) else dense(encoded.Z)
+        weight = read_weight(sample_weight, Z.shape[0])
+        self.controls_, P = learn_controls(self.reader_, encoded, weight)
+        names = residual_names(self.reader_, self.controls_)
         if self.using == "features":
             basis = protected_basis(P, weight, names)
             groups = None if cluster is None else read_cluster(cluster, len(P))
@@ -199,7 +208,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
             self.projector_ = Projector.fit(Z, P, weight, names)
             basis = self.projector_.basis
         warn_dropped((*self.reader_.protected.constant, *basis.constant), basis.collinear)
-        self.protected_names_ = np.asarray(names, dtype=object)
+        self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
         return self
 
     @property
@@ -265,7 +274,10 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
             return self._transform_stream(stream)
         alone = self.using == "features"
         table = X if alone and self.reader_.lacks_protected(X) else validate_features(self, X, reset=False)
-        P, pooled = (None, {}) if alone else self.reader_.protected_matrix(table, protected, as_codes=True)
+        as_codes = getattr(self, "controls_", None) is None
+        P, pooled = (None, {}) if alone else self.reader_.protected_matrix(table, protected, as_codes=as_codes)
+        if P is not None:
+            P = residuals(self.reader_, getattr(self, "controls_", None), table, P)  # older files have none
         Z, pooled_features = self.reader_.stored_matrix(self.reader_.feature_table(table), learned=learned)
         warn_pooled({**pooled, **pooled_features})
         Z = Z if isinstance(Z, np.ndarray) else dense(Z)

@@ -30,7 +30,7 @@ class OrthogonalGLMRegressor(RegressorMixin, OrthogonalGLM):
     family : str or Family
         "gaussian", "poisson", "gamma", "tweedie", "negative_binomial", "binomial", or a value from
         ``setsquare.families`` such as ``families.tweedie(1.7)``.
-    protected, solver, l2, orthogonal_on, max_correlation, confidence, expand, use_protected, basis, reference, \
+    protected, solver, l2, orthogonal_on, max_correlation, confidence, expand, given, use_protected, basis, reference, \
 missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
         As in :class:`OrthogonalGLMClassifier`.
     link : {"canonical", "log"}, optional
@@ -72,6 +72,7 @@ missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
         max_correlation: float | None = None,
         confidence: float = 0.95,
         expand: Literal["auto"] | None = None,
+        given: str | int | Sequence[str | int] | None = None,
         use_protected: bool = False,
         basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
@@ -91,6 +92,7 @@ missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
             max_correlation=max_correlation,
             confidence=confidence,
             expand=expand,
+            given=given,
             use_protected=use_protected,
             basis=basis,
             reference=reference,

@@ -25,7 +25,7 @@ from setsquare.tables.column import Numbers as NumericColumn
 from setsquare.tables.formula_check import is_formula
 from setsquare.tables.frame import open_table
 from setsquare.tables.mixed_matrix import MixedMatrix
-from setsquare.tables.roles import Columns, Reader, check_roles
+from setsquare.tables.roles import Columns, Reader, check_controls, check_roles
 from setsquare.tables.validation import refuse_constant_protected
 
 
@@ -38,11 +38,12 @@ class Roles:
     outcome: str | None = None
     weight: str | None = None
     offset: str | None = None
+    given: tuple[str, ...] = ()
 
     @property
     def coded(self) -> tuple[str, ...]:
-        """Features and protected columns."""
-        return tuple(dict.fromkeys((*self.features, *self.protected)))
+        """Features, protected columns and controls."""
+        return tuple(dict.fromkeys((*self.features, *self.protected, *self.given)))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -66,8 +67,20 @@ def assign(stream: Stream, y: Any, protected: Any, weight: Any, offset: Any, col
     features = tuple(name for name in stream.columns if name not in taken)
     if not features:
         raise InputError("No column of the stream is left as a feature: all are protected or have another role.")
-    check_roles({"protected": inside, "y": (y,), "sample_weight": (weight,), "offset": (offset,)})
-    return Roles(features, inside, y, weight, offset)
+    given = _given_names(stream, columns)
+    roles = {"protected": inside, "given": given, "y": (y,), "sample_weight": (weight,), "offset": (offset,)}
+    check_roles(roles)
+    return Roles(features, inside, y, weight, offset, given)
+
+
+def _given_names(stream: Stream, columns: Columns) -> tuple[str, ...]:
+    if columns.given is None:
+        return ()
+    named = (columns.given,) if isinstance(columns.given, str | int) else columns.given
+    names = tuple(stream.columns[name] if isinstance(name, int) else str(name) for name in named)
+    for name in names:
+        tables.check_column(name, stream.columns)
+    return names
 
 
 def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[str, ...]:
@@ -143,7 +156,10 @@ def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcom
     protected, features = design(roles.protected, basis=columns.basis, **options), design(roles.features, **options)
     if not protected.names:
         refuse_constant_protected(protected.columns)
-    return Learned(Reader(features, protected, roles.protected, columns.use_protected), table, seen)
+    given = design(roles.given, **options) if roles.given else None
+    if given is not None:
+        check_controls(given)
+    return Learned(Reader(features, protected, roles.protected, columns.use_protected, given), table, seen)
 
 
 class Mergeable(Protocol):
@@ -239,9 +255,12 @@ class Encoder:
     def _matrices(self, table: Table, features: Design, n: int) -> tuple[Matrix, Array]:
         """Features and protected columns; dense features follow a column of ones."""
         p, q = len(self.reader.protected.names), 0 if features.has_codes else 1 + len(features.names)
+        given = self.reader.given
         # Column-major, as tables are stored and as kernels read it.
-        A = np.empty((n, q + p), order="F")
-        self.reader.protected.write(table, A[:, q:])
+        A = np.empty((n, q + p + (0 if given is None else len(given.names))), order="F")
+        self.reader.protected.write(table, A[:, q : q + p])
+        if given is not None:
+            given.write(table, A[:, q + p :])
         if features.has_codes:
             return features.split_batch(table), A
         A[:, 0] = 1.0
@@ -257,6 +276,7 @@ def stream_problem(
     outcomes: OutcomeSummary,
     family: Family,
     l2: float,
+    given: str | None = None,
 ) -> Problem:
     """Build the problem for a stream of the columns that have a role, after its first pass."""
     reader = learned.reader
@@ -267,4 +287,6 @@ def stream_problem(
     # The sums over a block have a matrix (q, q), which should cost less than its rows.
     least = q * q // 8 if reader.features.has_codes else 0
     blocks = stream.hold(stream.parts(width, least).map(encoder))
-    return Problem.of_rows(RowsInParts(blocks, outcomes.n_rows), outcomes, family, names, protected, l2=l2)
+    controls = () if reader.given is None else reader.given.names
+    rows = RowsInParts(blocks, outcomes.n_rows)
+    return Problem.of_rows(rows, outcomes, family, names, protected, l2=l2, given=given, given_names=controls)

@@ -75,6 +75,10 @@ class Certificate:
         zero.
     left_out : Deferred
         Leave-one-out correlation; read it as ``new_rows``.
+    given : tuple of str
+        Controls: correlations are those with the residuals of the protected columns on them.
+    determined_protected : tuple of str
+        Protected columns that the controls determine; given them, nothing of these is left.
     """
 
     constraint_residual: float
@@ -99,6 +103,8 @@ class Certificate:
     n_rows: int = 0
     orthogonal_on: str = TRAINING_ROWS
     left_out: Deferred[NewRows | None] = field(default_factory=lambda: Deferred[NewRows | None](None))
+    given: tuple[str, ...] = ()
+    determined_protected: tuple[str, ...] = ()
 
     @property
     def new_rows(self) -> NewRows | None:
@@ -185,6 +191,7 @@ class Certificate:
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
             [f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""],
+            *([["Given", ", ".join(self.given), ""]] if self.given else []),
             ["Largest |corr| with a protected column", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
             *self._new_rows(asked[NEW_ROWS]),
             [f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"],
@@ -206,6 +213,7 @@ class Certificate:
         for label, names in (
             ("Constant protected columns", self.constant_protected),
             ("Collinear protected columns", self.collinear_protected),
+            ("Protected columns that the given ones determine", self.determined_protected),
             ("Aliased features", self.aliased_features),
             ("Undetermined coefficients", self.flat_features),
         ):

@@ -101,6 +101,8 @@ def certify(
         n_rows=problem.n_rows,
         orthogonal_on=orthogonal_on,
         left_out=left_out or Deferred(None),
+        given=tuple(problem.given_names) or (() if problem.given is None else ("the outcome",)),
+        determined_protected=problem.determined,
     )
     multipliers = end.lam.reshape(objective.n_predictors, -1).T
     return Solution(intercept, coef, multipliers, status, end.trace[-1].iteration, end.trace, certificate, solver)

@@ -13,7 +13,7 @@ Each new target starts at the linear prediction of the old KKT matrix, followed 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -198,6 +198,20 @@ def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
     )
 
 
+def can_leave_out(problem: Problem, solver: str) -> bool:
+    """Whether leave-one-out quantities are known: given controls, for one predictor per row and without clusters."""
+    controlled = problem.given is not None or len(problem.given_names) > 0
+    return not controlled or (problem.n_predictors == 1 and problem.cluster is None and solver != "large")
+
+
+def refuse_leaving_out(what: str) -> NoReturn:
+    """Raise the error for leave-one-out quantities that are not known."""
+    raise InputError(
+        f"{what} with given= needs leave-one-out fits, which are available given controls for two classes or a numeric "
+        'outcome, without cluster=, with solver="sqp".'
+    )
+
+
 def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence: float) -> None:
     """Raise if orthogonality on new rows is asked for and cannot be had."""
     if orthogonal_on not in (NEW_ROWS, TRAINING_ROWS):
@@ -208,6 +222,8 @@ def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence
         raise InputError('Clusters cannot be left out with solver="large": use solver="sqp".')
     if orthogonal_on == TRAINING_ROWS or not len(problem.protected_names):
         return
+    if not can_leave_out(problem, solver):
+        refuse_leaving_out(f'orthogonal_on="{NEW_ROWS}"')
     if solver == "mdmm":
         raise InputError(
             'solver="mdmm" is the method of the paper, which knows training rows only: pass '

@@ -224,6 +224,10 @@ class Objective:
         """Basis of the protected columns of a block, as far as they are constrained."""
         return block.Q[:, : self.n_basis]
 
+    def controls(self, block: Block) -> Array:
+        """Orthonormal basis (b, 1 + s) of the intercept and the controls of a block."""
+        return np.hstack([np.ones((len(block.weight), 1)), block.Q[:, self.n_basis :]])
+
     def _constraint_sums(self, block: Block, mean: Array) -> Sums:
         gap = mean - self.start.mean  # the basis has mean zero, so this only reduces rounding error
         weighted = block.weight[:, None] * gap

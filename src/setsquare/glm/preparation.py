@@ -261,7 +261,7 @@ class Centre:
 
     def __call__(self, block: Block) -> Block:
         """Return the transformed block; features that already have a column of ones are temporary: changed in place."""
-        Q = block.Q if self.basis is None else self.basis.apply(np.asarray(block.X))
+        Q = constraint_columns(self.basis, np.asarray(block.X), block.Q) if self.basis else block.Q
         return replace(block, Z=self._features(block.Z), Q=Q)
 
     def _features(self, Z: Matrix) -> Matrix:
@@ -282,19 +282,27 @@ class Centre:
         return centred
 
 
+def constraint_columns(basis: Basis, X: Array, controls: Array) -> Array:
+    """Basis (n, r) of the protected columns, followed by that of the controls, which leave-one-out quantities need."""
+    Q = basis.apply(X)
+    return np.hstack([Q, controls]) if controls.shape[1] else Q
+
+
 def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten (or only standardise) the features, compute a basis of the protected columns, and build the objective."""
     surveyed = survey(problem)
     basis, mean = surveyed.basis, surveyed.mean.copy()
     rows: Rows = problem.rows.map(Centre(surveyed.mean, basis, stays_stored(problem))).keep()
-    moments = rows.reduce(feature_moments)
+    rank = 0 if basis is None else basis.rank
+    of_features = partial(feature_moments, rank)
+    moments = rows.reduce(of_features)
     check_squares(problem, np.diag(moments[0])[1:])
 
     def exchange(copies: Copies) -> tuple[Rows, Array]:
         nonlocal rows, moments
         mean[copies.suspect] += copies.mean
         rows = rows.map(partial(put_residuals, copies)).keep()
-        moments = rows.reduce(feature_moments)
+        moments = rows.reduce(of_features)
         return rows, moments[0]
 
     noise = rounding(surveyed.found.eps, mean, moments[0])
@@ -312,7 +320,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     penalty = np.zeros((to_raw.shape[1],) * 2)
     coefficients = T if unmix is None else unmix @ T
     penalty[1:, 1:] = problem.l2 * coefficients.T @ coefficients
-    rank, start = 0 if basis is None else basis.rank, surveyed.start(problem, to_raw.shape[1], moments)
+    start = surveyed.start(problem, to_raw.shape[1], moments)
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start)
     aliased = tuple(np.delete(np.asarray(problem.feature_names, dtype=object), kept))
     return Prepared(problem, objective, basis, mean, scale, gram, aliased, surveyed.label_share, unmix)
@@ -350,10 +358,10 @@ def _wider(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array
     return np.minimum(a[0], b[0]), np.maximum(a[1], b[1])
 
 
-def feature_moments(block: Block) -> Sums:
+def feature_moments(rank: int, block: Block) -> Sums:
     """Moments of the features with each other, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
     k = block.y.shape[1]
-    thin = block.weight[:, None] * np.hstack([block.y, block.Q])
+    thin = block.weight[:, None] * np.hstack([block.y, block.Q[:, :rank]])
     gram, product = gram_and_product(block.Z, block.weight, thin)
     return gram, product[:, :k], product[:, k:]
 

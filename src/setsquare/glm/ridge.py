@@ -11,7 +11,7 @@ from setsquare._typing import Array
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.families import contrasts
 from setsquare.glm.certificate import TRAINING_ROWS
-from setsquare.glm.new_rows import check_new_rows, measure_new_rows
+from setsquare.glm.new_rows import can_leave_out, check_new_rows, measure_new_rows, refuse_leaving_out
 from setsquare.glm.newton import Settings
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
@@ -86,6 +86,8 @@ def choose_ridge(
     if name not in ("sqp", "large") or not len(problem.protected_names):
         raise InputError('l2="auto" needs leave-one-out losses: use solver="auto" or "sqp", and protected columns.')
     check_new_rows(problem, name, orthogonal_on, 0.95)
+    if not can_leave_out(problem, name):
+        refuse_leaving_out('l2="auto"')
     tried = _Path(problem, name, Settings(kkt=max(tol, 1e-4 if wide else 1e-7)), orthogonal_on)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
         if wide:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from setsquare._typing import Array
 from setsquare.glm.certificate import Certificate
+from setsquare.glm.deferred import Deferred
 
 
 class Status(StrEnum):
@@ -64,6 +65,10 @@ class Solution:
     trace : tuple of Step
     certificate : Certificate
     solver : str
+    errors : Deferred
+        Standard errors (k, 1 + q) of intercepts and coefficients, or None; read them as ``std_error``.
+    by_cluster : bool
+        Whether they are cluster-robust.
     """
 
     intercept: Array
@@ -74,6 +79,19 @@ class Solution:
     trace: tuple[Step, ...]
     certificate: Certificate
     solver: str
+    errors: Deferred[Array | None] = field(
+        default_factory=lambda: Deferred[Array | None](None), repr=False, compare=False
+    )
+    by_cluster: bool = False
+
+    @property
+    def std_error(self) -> Array | None:
+        """Sandwich standard errors (k, 1 + q) of intercepts and coefficients, computed when first read.
+
+        None if they were not measured: other solvers than sqp, rows that were not in memory, or arrays that were
+        overwritten after the fit.
+        """
+        return self.errors.value
 
     def __str__(self) -> str:
         return f"{self.solver}, {self.n_iter} iteration(s): {self.status}\n{self.certificate}"

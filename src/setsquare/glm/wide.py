@@ -183,7 +183,7 @@ def prepare_wide(problem: Problem) -> WidePrepared:
     assert isinstance(given, ArrayRows)
     # Dense features are never copied: their mean is subtracted from the coefficients.
     basis, shift = surveyed.basis, np.zeros(q) if isinstance(given.Z, np.ndarray) else surveyed.mean
-    Q = given.Q if basis is None else basis.apply(np.asarray(given.X))
+    Q = np.zeros((given.n_rows, 0)) if basis is None else basis.apply(np.asarray(given.X))
     Z = given.Z if isinstance(given.Z, np.ndarray) else centre_filled(given.Z, shift)
     rows = WideRows(Z, given.y, Q, given.weight, given.offset, given.X)
     mean, scale = _spread(rows, surveyed.found.mean - shift, shift)

@@ -21,8 +21,10 @@ from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegre
 from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
 from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.deferred import Deferred
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
+from setsquare.projection.controls import Controls
 from setsquare.storage.checks import check_model, read_classes
 from setsquare.tables import Design, Formula
 from setsquare.tables.formula_check import SavedFormula, is_formula
@@ -130,11 +132,13 @@ def _parameter(name: str, value: Any) -> Any:
 
 def _write_solution(solution: Solution) -> State:
     parts = {f.name: getattr(solution, f.name) for f in fields(Solution) if f.name != "trace"}
-    return parts | {"status": str(solution.status), "certificate": solution.certificate.state()}
+    found = {"status": str(solution.status), "certificate": solution.certificate.state(), "errors": solution.std_error}
+    return parts | found
 
 
 def _read_solution(state: State) -> Solution:
     parts = {"status": Status(state["status"]), "certificate": Certificate.of_state(_tuples(state["certificate"]))}
+    parts["errors"] = Deferred(state.get("errors"))  # older files have none
     return Solution(**state | parts, trace=())
 
 
@@ -158,12 +162,17 @@ def _write_reader(reader: Reader) -> State:
         "protected": _write_design(reader.protected),
         "inside": list(reader.inside),
         "use_protected": reader.use_protected,
+        "given": None if reader.given is None else _write_design(reader.given),
     }
 
 
 def _read_reader(state: State) -> Reader:
     features = None if state["features"] is None else Design.from_dict(state["features"])
-    return Reader(features, Design.from_dict(state["protected"]), tuple(state["inside"]), state["use_protected"])
+    protected, inside = Design.from_dict(state["protected"]), tuple(state["inside"])
+    given = state.get("given")  # older files have none
+    return Reader(
+        features, protected, inside, state["use_protected"], None if given is None else Design.from_dict(given)
+    )
 
 
 def _write_design(design: Design) -> State:
@@ -205,6 +214,7 @@ def _tuples(state: State) -> State:
 _CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "activation": (_write_activation, families.activation),
     "boundary": (lambda distances: distances, tuple),
+    "controls": (lambda c: c and {f.name: getattr(c, f.name) for f in fields(Controls)}, lambda c: Controls(**c)),
     "design": (_write_design, Design.from_dict),
     "eraser": (lambda eraser: {f.name: getattr(eraser, f.name) for f in fields(Eraser)}, lambda state: Eraser(**state)),
     "estimator": (write_state, read_state),
@@ -215,12 +225,22 @@ _CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 _GLM = ("reader", "family", "solution", "has_offset", "has_weight", "n_dropped", "l2")
 _PLAIN = ("design", "family", "intercept", "coef")
-_PREDICTION = ("reader", "projector", "estimator", "activation", "boundary", "n_boundary", "n_outside", "learned_on")
+_PREDICTION = (
+    "reader",
+    "controls",
+    "projector",
+    "estimator",
+    "activation",
+    "boundary",
+    "n_boundary",
+    "n_outside",
+    "learned_on",
+)
 #: Classes that can be saved, each with its fitted attributes.
 _KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
     "OrthogonalGLMClassifier": (OrthogonalGLMClassifier, _GLM),
     "OrthogonalGLMRegressor": (OrthogonalGLMRegressor, _GLM),
-    "LinearOrthogonalizer": (LinearOrthogonalizer, ("reader",)),
+    "LinearOrthogonalizer": (LinearOrthogonalizer, ("reader", "controls")),
     "PredictionOrthogonalizer": (PredictionOrthogonalizer, _PREDICTION),
     "PlainGLMClassifier": (PlainGLMClassifier, _PLAIN),
     "PlainGLMRegressor": (PlainGLMRegressor, _PLAIN),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from setsquare import tables
-from setsquare._typing import BoolArray, Matrix, Table
+from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError
 from setsquare.tables.design import Design, Encoded, read_stored
 from setsquare.tables.formula_check import is_formula
@@ -34,6 +34,8 @@ class Columns:
     reference : mapping of column to level, optional
     missing : {"error", "drop", "level"}
     unseen : {"error", "pool"}
+    given : str, int, sequence of either, or None
+        Columns inside the feature table that predictions may depend on the protected columns through: controls.
     """
 
     protected: str | int | Sequence[str | int] | None = None
@@ -42,6 +44,7 @@ class Columns:
     reference: Mapping[str, Any] | None = None
     missing: str = "error"
     unseen: str = "error"
+    given: str | int | Sequence[str | int] | None = None
 
 
 def check_roles(roles: Mapping[str, Sequence[str | None]]) -> None:
@@ -58,12 +61,20 @@ def check_roles(roles: Mapping[str, Sequence[str | None]]) -> None:
                 raise InputError(f"The column {name!r} has two roles ({seen[name]} and {role}): choose one.")
 
 
+def check_controls(given: Design) -> None:
+    """Refuse controls that control for nothing."""
+    if not given.names:
+        listed = ", ".join(given.columns) or "none"
+        raise InputError(f"Nothing is given: the given column(s) ({listed}) are constant. Name columns that vary.")
+
+
 class TrainingMatrices(NamedTuple):
-    """Features (n, q), protected columns (n, p), and which rows of the input they are (None: all)."""
+    """Features (n, q), protected columns (n, p), which rows of the input they are (None: all), and controls (n, c)."""
 
     Z: Matrix
     X: Matrix
     keep: BoolArray | None
+    C: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +89,15 @@ class Reader:
     inside : tuple of str
         Protected columns inside the feature table; empty if they came as a separate table.
     use_protected : bool
+    given : Design or None
+        Controls inside the feature table.
     """
 
     features: Design | None
     protected: Design
     inside: tuple[str, ...]
     use_protected: bool
+    given: Design | None = None
 
     def feature_table(self, table: Table) -> Table:
         """Return the features, without protected columns that are not to be used."""
@@ -129,6 +143,12 @@ class Reader:
         encoded = _written(design, table if self.inside else protected, as_codes)
         check_same_rows("protected has", encoded.values.shape[0], "the features have", tables.n_rows(table))
         return encoded.values, encoded.n_pooled
+
+    def given_matrix(self, table: Table) -> Array | None:
+        """Controls of new rows, from inside the feature table."""
+        if self.given is None:
+            return None
+        return dense(replace(self.given, missing=_strict(self.given)).apply(table).values)
 
     def stored_matrix(self, table: Table, *, learned: bool, as_codes: bool = False) -> tuple[Matrix, Mapping[str, int]]:
         """As :meth:`feature_matrix`, but a floating-point array that needs no coding is returned as it is.
@@ -189,13 +209,18 @@ def learn_reader(
     def learn(features: Table, source: Table) -> Reader:
         names = columns.protected if inside else None
         used = tables.learn(source, names, basis=columns.basis, **_known(coded, source, names))
-        reader = Reader(None, used, inside, columns.use_protected)
+        given = columns.given
+        controls = None if given is None else tables.learn(features, given, **_known(coded, features, given))
+        reader = Reader(None, used, inside, columns.use_protected, controls)
         if not code_features:
             return reader
         rest = reader.feature_table(features)
-        return Reader(tables.learn(rest, **_known(coded, rest, None)), used, inside, columns.use_protected)
+        return replace(reader, features=tables.learn(rest, **_known(coded, rest, None)))
 
     reader = learn(table, source)
+    if reader.given is not None:
+        check_controls(reader.given)
+        check_roles({"protected": inside, "given": reader.given.columns})
     for name in columns.reference or ():
         if name not in (*reader.protected.columns, *(reader.features.columns if reader.features else ())):
             raise InputError(
@@ -214,7 +239,7 @@ def learn_reader(
     if check is not None and Z is not None:
         check(Z, reader.protected, source, keep)
     X = _written(reader.protected, source, protected_as_codes).values
-    return reader, TrainingMatrices(Z, X, keep)
+    return reader, TrainingMatrices(Z, X, keep, None if reader.given is None else reader.given_matrix(table))
 
 
 def _written(design: Design, table: Table, as_codes: bool) -> Encoded:
@@ -281,6 +306,8 @@ def _complete_rows(reader: Reader, table: Table, source: Table) -> BoolArray | N
     masks = [reader.protected.apply(source).keep]
     if reader.features is not None:
         masks.append(reader.features.apply(reader.feature_table(table)).keep)
+    elif reader.given is not None:  # otherwise these are among the features
+        masks.append(reader.given.apply(table).keep)
     present = [mask for mask in masks if mask is not None]
     if not present:
         return None

@@ -12,16 +12,18 @@ from setsquare.auditing.evaluations.records import Evaluation
 from setsquare.auditing.evaluations.score import sample_of
 from setsquare.auditing.evaluations.shape import evaluate_shape
 from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
+from setsquare.auditing.given import Controlled
 from setsquare.auditing.predictions import Subject
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.verdict import Limits, is_tautology
+from setsquare.errors import InputError
 from setsquare.families import family as make_family
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.notes import Note, Option
 
 #: Evaluation models with permutation tests, by name; :mod:`setsquare.auditing.evaluations.nonlinear` has them.
 PERMUTATION_BASED = ("relu", "relu without intercept", "forest", "independence")
-EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
+EVALUATIONS = ("glm", "linear", "shape", "gcm", *PERMUTATION_BASED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,11 @@ class Tested:
     effect_map: EffectMap | None
 
 
-def run_evaluations(subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings) -> Tested:
-    """Run the evaluation models, and bound what they can have missed."""
-    evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
+def run_evaluations(
+    subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings, held: Controlled | None = None
+) -> Tested:
+    """Run the evaluation models, given the controls ``held`` if any, and bound what they can have missed."""
+    evaluations, fit, effect_map = _evaluate(subject, protected, names, settings, held)
     if not subject.shape and (fit is None or settings.vcov == "model"):
         # Bounds use robust standard errors, whichever ones the table shows.
         robust = "HC3" if protected.cluster is None else "cluster"
@@ -58,7 +62,7 @@ def run_evaluations(subject: Subject, protected: Protected, names: tuple[str, ..
 
 
 def _evaluate(
-    subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings
+    subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings, held: Controlled | None
 ) -> tuple[tuple[Evaluation, ...], Fit | None, EffectMap | None]:
     """Run the evaluation models in order, each with the same random seed."""
     y, confidence = subject.predictions, settings.confidence
@@ -71,6 +75,14 @@ def _evaluate(
             tested = protected.without_lone_rows()
             sample = sample_of(y if isinstance(y, OutcomeSummary) else tested.part(y), tested)
             found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, confidence)
+        elif name == "gcm":
+            if held is None:
+                raise InputError("evaluation='gcm' needs controls: pass given=.")
+            from setsquare.auditing.evaluations.gcm import evaluate_gcm  # brings scikit-learn
+
+            found = evaluate_gcm(
+                subject.values, protected.values, held.values, protected, confidence=confidence, seed=settings.seed
+            )
         elif name in PERMUTATION_BASED:
             from setsquare.auditing.evaluations import nonlinear  # brings scikit-learn
 
