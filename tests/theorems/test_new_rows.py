@@ -8,7 +8,7 @@ from scipy import sparse
 
 import setsquare as sq
 from setsquare.families import contrasts, family
-from setsquare.glm import Problem, Settings, prepare, solve, solve_sqp
+from setsquare.glm import Problem, Settings, choose_l2, prepare, solve, solve_sqp
 from setsquare.glm.leave_one_out import rows_left_out
 from setsquare.glm.new_rows_bound import length_quantile
 
@@ -228,3 +228,29 @@ def test_a_direction_that_is_left_alone_is_certified_only_within_sampling_error(
     left = certificate.new_rows
     assert left is not None
     assert not certificate.is_orthogonal or left.correlation <= 1.96 / np.sqrt(n)
+
+
+def gamma_sample(seed: int, n: int, q: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = (rng.random(n) < 0.5).astype(float)[:, None]
+    Z = rng.normal(size=(n, q))
+    Z[:, :5] += 0.8 * X
+    return Z, rng.gamma(2.0, np.exp(0.2 * Z[:, :10].sum(axis=1) - 0.5) / 2.0), X
+
+
+def test_a_ridge_brings_gamma_fits_to_zero_on_new_rows_and_without_one_they_are_refused() -> None:
+    """Few large predictions decide the covariance: without a ridge no target of the constraint reaches zero."""
+    n, q, found, plain, refused = 500, 40, [], [], 0
+    for seed in range(12):
+        problem = Problem(*gamma_sample(seed, n, q), "gamma")
+        Z, _, X = gamma_sample(10_000 + seed, 10_000, q)
+        ridge = problem.with_l2(choose_l2(problem, orthogonal_on="new rows"))
+        for values, used, target in ((found, ridge, "new rows"), (plain, ridge, "training rows")):
+            solution = solve(used, orthogonal_on=target)
+            assert solution.certificate.is_orthogonal
+            values.append(np.corrcoef(np.exp(Z @ solution.coef[0]), X[:, 0])[0, 1])
+        refused += not solve(problem, orthogonal_on="new rows").certificate.is_orthogonal
+    error = np.std(found, ddof=1) / np.sqrt(len(found))
+    assert abs(np.mean(found)) < max(3.0 * error, 0.3 / np.sqrt(n))
+    assert np.mean(plain) > 0.04
+    assert refused >= 9

@@ -31,9 +31,9 @@ def new_rows_limit(n_units: int) -> float:
     return NEW_ROWS_TOLERANCE / math.sqrt(max(n_units, 1))
 
 
-def sampling_error(n_directions: int, n_units: int) -> float:
-    """95 % quantile of the correlation with so many independent columns where there is none."""
-    return math.sqrt(float(special.chdtri(n_directions, 0.05)) / n_units) if n_directions else 0.0
+def sampling_error(n_directions: int, n_units: int, confidence: float = 0.95) -> float:
+    """Quantile of the correlation with so many independent columns where there is none."""
+    return math.sqrt(float(special.chdtri(n_directions, 1.0 - confidence)) / n_units) if n_directions else 0.0
 
 
 class Sums(Protocol):
