@@ -20,7 +20,9 @@ from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers, audit_held_ou
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import IN_SAMPLE
 from setsquare.errors import InputError
+from setsquare.estimators import PredictionOrthogonalizer
 from setsquare.estimators.folds import split_rows
+from setsquare.estimators.glm import OrthogonalGLM
 from setsquare.notes import Note
 from setsquare.tables.validation import check_alignment, check_same_rows
 
@@ -101,7 +103,8 @@ def audit_model(
     check_alignment(Z, table, "protected")
     check_alignment(Z, y, "the outcome")
     if cv is None or prefit:
-        fitted = estimator if prefit else _fit(clone(estimator), Z, y, beside)
+        own = cluster_for(estimator, options.get("cluster"))
+        fitted = estimator if prefit else _fit(clone(estimator), Z, y, beside, **own)
         predictions, classes = _predict(fitted, Z, beside), _classes(fitted)
         setting = "a fitted model on the rows given" if prefit else IN_SAMPLE
         if predictions.ndim == 2 and classes is not None:
@@ -185,7 +188,8 @@ def predict_held_out(
     classes: Any = None
     means: list[Array] = []
     for done, (train, test) in enumerate(folds, start=1):
-        model = _fit(clone(estimator), _safe_indexing(Z, train), outcome[train], _part(protected, train))
+        options = cluster_for(estimator, _part(cluster, train))
+        model = _fit(clone(estimator), _safe_indexing(Z, train), outcome[train], _part(protected, train), **options)
         values = _predict(model, _safe_indexing(Z, test), _part(protected, test))
         if predictions is None:
             predictions, classes = np.empty((len(outcome), *values.shape[1:]), dtype=values.dtype), _classes(model)
@@ -208,16 +212,23 @@ def predict_held_out(
     return HeldOut(predictions, classes, folds, numbers, of_rows)
 
 
-def _part(protected: Any, rows: Any) -> Any:
-    return None if protected is None else _safe_indexing(protected, rows)
+def _part(values: Any, rows: Any) -> Any:
+    return None if values is None else _safe_indexing(values, rows)
+
+
+def cluster_for(estimator: Any, cluster: Any) -> dict[str, Any]:
+    """Argument of ``fit`` for the clusters, where our own models use them: they leave out whole clusters."""
+    takes = isinstance(estimator, OrthogonalGLM | PredictionOrthogonalizer)
+    large = getattr(estimator, "solver", None) == "large"  # leaves out rows only
+    return {"cluster": cluster} if takes and cluster is not None and not large else {}
 
 
 def _classes(model: Any) -> Any:
     return getattr(model, "classes_", None)
 
 
-def _fit(model: Any, Z: Table, y: Any, protected: Any) -> Any:
-    return model.fit(Z, y, **asked_for(model, "fit", protected))
+def _fit(model: Any, Z: Table, y: Any, protected: Any, **options: Any) -> Any:
+    return model.fit(Z, y, **asked_for(model, "fit", protected), **options)
 
 
 def _predict(model: Any, Z: Table, protected: Any) -> Array:

@@ -24,8 +24,9 @@ from setsquare.document import Headline
 from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
 from setsquare.estimators import OrthogonalGLMClassifier, OrthogonalGLMRegressor, PredictionOrthogonalizer
 from setsquare.estimators.controls import residuals
+from setsquare.estimators.folds import pools_unseen
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
-from setsquare.glm.certificate import MAX_CORRELATION
+from setsquare.glm.certificate import MAX_CORRELATION, TRAINING_ROWS
 from setsquare.notes import Note, message
 from setsquare.storage import write_files
 from setsquare.storage.models import dump
@@ -73,7 +74,9 @@ def correct(
         say("Fitting")
         plain, model = _models(rows, fitting, options)
         with collected_warnings() as noted:
-            model.fit(rows.table.select(rows.features + rows.protected), rows.outcome)
+            model.fit(rows.table.select(rows.features + rows.protected), rows.outcome, cluster=rows.cluster)
+        if fitting.l2 == "auto":
+            plain.set_params(l2=model.l2_)
         certificate = model.solution_.certificate if hasattr(model, "solution_") else None
         left = _largest_correlation(model, rows)
         comparison = _audit(plain, model, rows, fitting, options, positive, tuple(map(message, noted)), say)
@@ -101,8 +104,12 @@ def correct(
         screen.say(METHODS[fitting.method])
         screen.show(document.brief())
         if certificate is None:
-            screen.title("Certificate, on the training rows")
-            screen.say(f"Largest |corr| with a protected column: {left:.1e} ({rows.table.num_rows} rows).")
+            screen.title("Correlation on the training rows")
+            screen.say(
+                f"Largest |corr| with a protected column: {left:.1e} ({rows.table.num_rows} rows). The correction was "
+                "learned on cross-fitted predictions, so that it holds on new rows; it is not exact on the training "
+                "rows."
+            )
         screen.written(list(contents))
     return int(options.fail_on_leak and audited.is_leak)
 
@@ -147,20 +154,25 @@ def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, An
     shared: dict[str, Any] = {"protected": rows.protected, "basis": options.audit["basis"], **reading}
     shared["given"] = rows.given
     family = rows.guess.family.name
-    fitted = {"l2": fitting.l2, **reading}
+    if fitting.l2 == "auto" and fitting.method != "constrained":
+        raise InputError("--l2 auto needs --method constrained: give a number, such as --l2 0.01.")
+    fitted = {"l2": 0.0 if fitting.l2 == "auto" else fitting.l2, **reading}
     plain = PlainGLMClassifier(**fitted) if rows.guess.is_classes else PlainGLMRegressor(family, **fitted)
     if fitting.method == "constrained":
         shared |= {"l2": fitting.l2, "max_correlation": fitting.max_correlation}
         shared["expand"] = None if fitting.expand == "none" else fitting.expand
-        shared["orthogonal_on"] = fitting.orthogonal_on.replace("-", " ")
+        shared |= {"orthogonal_on": fitting.orthogonal_on.replace("-", " "), "confidence": options.confidence}
         if rows.guess.is_classes:
             return plain, OrthogonalGLMClassifier(**shared)
         return plain, OrthogonalGLMRegressor(family, **shared)
     if fitting.expand != "none":
         raise InputError("--expand widens the features of the constrained method: leave out --method.")
+    if fitting.orthogonal_on == "new-rows" or fitting.max_correlation is not None:
+        option = "--orthogonal-on" if fitting.orthogonal_on == "new-rows" else "--max-correlation"
+        raise InputError(f"{option} needs --method constrained, whose leave-one-out predictions are known.")
     activation = None if rows.guess.is_classes else families.family(family).activation.name
-    # The report is about the training rows, and a GLM can meet a level in one fold only.
-    return plain, PredictionOrthogonalizer(plain, fitting.method, activation=activation, cv="training rows", **shared)
+    shared |= {"cv": fitting.folds, "random_state": fitting.seed}
+    return plain, PredictionOrthogonalizer(plain, fitting.method, activation=activation, **shared)
 
 
 def _predict(model: Any, table: Any) -> Array:
@@ -168,7 +180,10 @@ def _predict(model: Any, table: Any) -> Array:
 
 
 def _largest_correlation(model: Any, rows: Training) -> float:
-    """Largest correlation of a protected column with the predictions on the training rows; it must be zero."""
+    """Largest correlation of a protected column with the predictions on the training rows.
+
+    It must be zero, unless the correction is that of new rows.
+    """
     if rows.given is not None and hasattr(model, "solution_"):
         return float(model.solution_.certificate.max_correlation)
     table = rows.table.select(rows.features + rows.protected)
@@ -178,7 +193,8 @@ def _largest_correlation(model: Any, rows: Training) -> float:
     X, p = X - X.mean(axis=0), p - p.mean(axis=0)
     size = np.outer(np.linalg.norm(X, axis=0), np.linalg.norm(p, axis=0))
     left = float(np.max(np.abs(X.T @ p) / np.where(size > 0.0, size, np.inf)))
-    if left > MAX_CORRELATION:
+    exact = getattr(model, "orthogonal_on", None) == TRAINING_ROWS
+    if exact and left > MAX_CORRELATION:
         raise NotOrthogonalError(
             f"The predictions are still correlated with the protected columns (largest |corr| {left:.1e}): add a small "
             "ridge (--l2 0.0001)."
@@ -236,10 +252,12 @@ def _hold_out(
     estimator: Any, name: str, columns: list[str], rows: Training, fitting: Fitting, say: Callable[[str], None]
 ) -> tuple[HeldOut, bool]:
     """Held-out predictions of a model, and whether a level of a fold was pooled, being absent from the others."""
-    pools = {key: "pool" for key in estimator.get_params() if key.endswith("unseen")}
+    relaxed: dict[str, Any] = pools_unseen(estimator)
+    if "max_correlation" in estimator.get_params():
+        relaxed["max_correlation"] = None  # the promise is about all rows, of which a fold has fewer
     with collected_warnings() as warnings:  # most repeat those of the model itself
         held = predict_held_out(
-            clone(estimator).set_params(**pools),
+            clone(estimator).set_params(**relaxed),
             rows.table.select(columns),
             rows.outcome,
             None,

@@ -100,12 +100,13 @@ class Fitting:
     """Constrained: predicts without the protected columns. Generalized: needs them, keeps more accuracy. Linear: needs
     them, and may leave the range of the predictions."""
     cluster: str | None = None
-    """Cluster column, for example the patient; gives cluster-robust standard errors, and no fold splits a cluster."""
+    """Cluster column, for example the patient; gives cluster-robust standard errors, no fold splits a cluster, and for
+    new rows whole clusters are left out."""
     given: tuple[str, ...] = ()
     """Controls, comma-separated: features that predictions may depend on the protected columns through; or "outcome",
     for equal mean predictions within each class of it (constrained method)."""
-    l2: float = 0.0
-    """Ridge on the coefficients."""
+    l2: float | Literal["auto"] = 0.0
+    """Ridge on the coefficients; auto (constrained method) chooses it by the leave-one-out loss."""
     expand: Literal["none", "auto"] = "none"
     """Constrained method: auto widens the features by hinges of numbers and the products of two columns that matter,
     with a ridge chosen by leave-one-out predictions."""
@@ -113,7 +114,8 @@ class Fitting:
     """Constrained method: rows on which the predictions are uncorrelated with the protected columns, exactly on the
     training rows, or on new rows by leave-one-out predictions."""
     max_correlation: float | None = None
-    """Constrained method: fail unless the correlation on new rows is at most this, with 95 % confidence."""
+    """Constrained method: write nothing and end with exit code 2 unless the upper bound on the correlation on new rows
+    (at the level of --confidence) is at most this."""
     unseen: Literal["error", "pool"] = "error"
     """Whether rows to predict may have groups that the training rows do not have."""
     folds: int = 5

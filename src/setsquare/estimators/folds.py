@@ -12,7 +12,7 @@ from sklearn.base import clone, is_classifier
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, check_cv, cross_val_predict
 
 from setsquare._typing import IntArray, Table
-from setsquare.errors import InputError
+from setsquare.errors import InputError, PooledLevelWarning
 from setsquare.notes import Note, Option
 from setsquare.tables.validation import check_clusters, check_folds, read_cluster
 
@@ -76,6 +76,15 @@ def _check_folds(folds: Folds, n_rows: int, groups: IntArray | None) -> None:
         raise InputError("A fold trains on some rows of a cluster and tests others: use GroupKFold, or a number.")
 
 
+def pools_unseen(estimator: Any) -> dict[str, Any]:
+    """Parameters with which our models, also inside a pipeline, pool levels that are absent from a fold."""
+    return {
+        name: "pool"
+        for name, value in estimator.get_params().items()
+        if name.split("__")[-1] == "unseen" and value == "error"
+    }
+
+
 def cross_fitted_predictions(
     estimator: Any, features: Table, y: Any, folds: Folds, options: Mapping[str, Any]
 ) -> np.ndarray[Any, Any]:
@@ -84,7 +93,8 @@ def cross_fitted_predictions(
     Parameters
     ----------
     estimator : estimator
-        Cloned for each fold.
+        Cloned for each fold. Where our models have ``unseen="error"``, rows of a level that the other folds do not have
+        count as the reference level.
     features : dataframe or array of n rows
     y : ndarray of shape (n,)
     folds : list of (training rows, test rows)
@@ -96,8 +106,11 @@ def cross_fitted_predictions(
         _refuse_missing_class(np.asarray(y), folds)
     method = "predict_proba" if classifier else "predict"
     try:
-        with config_context(enable_metadata_routing=False):  # the weights are for the model, whatever it has requested
-            found = cross_val_predict(clone(estimator), features, y, cv=folds, method=method, params=dict(options))
+        # The weights are for the model, whatever it has requested.
+        with config_context(enable_metadata_routing=False), warnings.catch_warnings():
+            warnings.simplefilter("ignore", PooledLevelWarning)
+            model = clone(estimator).set_params(**pools_unseen(estimator))
+            found = cross_val_predict(model, features, y, cv=folds, method=method, params=dict(options))
     except ValueError as error:  # the fit to all rows went well
         text = (
             "{model} was fitted to all rows but failed on a fold of them: {error} If a level occurs in one fold "

@@ -147,7 +147,8 @@ def test_a_corrected_model_is_orthogonal_and_applies_what_it_learned(call, table
     p = p["probability[yes]"] if target == "y" else p["prediction"]
     male = table["sex"] == "M"
     gap, spread = p[male].mean() - p[~male].mean(), p.std()
-    assert abs(gap) < 1e-8 * spread
+    # The others learn on cross-fitted predictions, and leave sampling error on the training rows.
+    assert abs(gap) < (1e-8 if method == "constrained" else 0.1) * spread
     models = json.loads(Path("out.json").read_text())["models"]
     assert [model["name"] for model in models] == ["as trained", "corrected"]
     assert models[0]["audit"]["verdict"] == "leak" and "effects" in models[0]["audit"]["found"]
