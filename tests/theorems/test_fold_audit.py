@@ -149,3 +149,20 @@ def test_no_bound_becomes_tighter(R: float, upper: float, level: float) -> None:
     widened = allow_for_fit(given, 1.25)
     assert math.isnan(R) or upper <= widened.correlation_upper <= 1.0
     assert math.isinf(widened.columns[0].effect_upper)
+
+
+def test_bounds_of_our_own_models_are_those_of_leave_one_out_predictions_and_tighter_than_those_of_folds() -> None:
+    """With weights of the audit the bounds are those of the folds."""
+    rng, leak, ratios, covered = np.random.default_rng(1), 0.5, [], 0
+    for _ in range(N_SAMPLES):
+        Z, y, X = draw(rng, leak)
+        own = sq.audit_model(sq.OrthogonalGLMRegressor(), Z, y, X)
+        folds = sq.audit_model(sq.OrthogonalGLMRegressor(), Z, y, X, sample_weight=np.ones(N))
+        model = sq.OrthogonalGLMRegressor().fit(Z, y, protected=X)
+        found = model.solution_.certificate.new_rows
+        assert own.certificate.correlation_upper == pytest.approx(max(found.upper, own.certificate.correlation))
+        assert [note.code for note in own.notes].count("leave-one-out") == 1
+        ratios.append(folds.certificate.correlation_upper / own.certificate.correlation_upper)
+        covered += np.linalg.norm(correlations(np.ravel(model.coef_), leak)) <= own.certificate.correlation_upper
+    assert covered >= ENOUGH
+    assert np.median(ratios) > 1.05

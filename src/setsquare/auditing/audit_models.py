@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,10 +20,11 @@ from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers, audit_held_out
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import IN_SAMPLE
-from setsquare.errors import InputError
+from setsquare.errors import InputError, SetsquareWarning
 from setsquare.estimators import PredictionOrthogonalizer
 from setsquare.estimators.folds import split_rows
 from setsquare.estimators.glm import OrthogonalGLM
+from setsquare.glm.new_rows_bound import NewRows
 from setsquare.notes import Note
 from setsquare.tables.validation import check_alignment, check_same_rows
 
@@ -68,13 +70,15 @@ def audit_model(
 
     Notes
     -----
-    The predictions of all folds are audited together, with three corrections.
+    The predictions of all folds are audited together, with these corrections.
 
     * A model's mean depends on the outcomes of its training rows, which contain few rows of a group when the held-out
       rows contain many. Each model's mean prediction on training rows is therefore subtracted.
     * Rows are used to predict each other. Where the outcome depends on a protected column more than the predictions do,
       this increases the variance of the test, up to twofold; standard errors, p-values and bounds take it into account.
-    * Models that are fitted to the protected columns can make the errors of the folds cancel, so that pooled
+    * Upper bounds on the correlations of our own generalised linear models come from the leave-one-out predictions of
+      one more fit to all rows, which are tighter than bounds by folds, unless ``sample_weight`` is given.
+    * Other models that are fitted to the protected columns can make the errors of the folds cancel, so that pooled
       correlations are smaller than those on new rows. The upper bounds correct for this: they hold on new rows for the
       models of the folds, and so for a model fitted to all rows; the tests become conservative. The correction is
       applied where the columns are passed to ``fit``, named in a parameter ``protected``, or determined by the
@@ -126,6 +130,8 @@ def audit_model(
     how = {"sample_weight": sample_weight, "random_state": random_state} | options
     if options.get("given") is not None:
         return replace(audit_given(held, table, **how), setting=f"held out ({len(held.folds)} folds)")
+    if isinstance(estimator, OrthogonalGLM) and sample_weight is None:
+        how["left_out"] = left_out_bounds(estimator, Z, y, beside, options)
     result = audit_held_out(held, y, table, told=told, features=Z, **how)
     return replace(result, setting=f"held out ({len(held.folds)} folds)")
 
@@ -152,6 +158,18 @@ def _with_outcome(options: dict[str, Any], y: Any) -> dict[str, Any]:
     """Options of :func:`audit`; what is given the outcome takes that of the model."""
     given = options.get("given")
     return {"outcome": y} | options if isinstance(given, str) and given == "outcome" else options
+
+
+def left_out_bounds(
+    estimator: OrthogonalGLM, Z: Table, y: Any, protected: Any, options: Mapping[str, Any]
+) -> NewRows | None:
+    """Bounds for new rows from the leave-one-out predictions of one of our models, fitted to all rows."""
+    model = clone(estimator).set_params(confidence=options.get("confidence", 0.95), max_correlation=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SetsquareWarning)  # the same as those of the folds
+        _fit(model, Z, y, protected, **cluster_for(model, options.get("cluster")))
+    found: NewRows | None = model.solution_.certificate.new_rows
+    return found
 
 
 def _is_told(estimator: Any, protected: Any) -> bool:

@@ -7,17 +7,22 @@ their error: ``a - e``. Where a fold has too many rows of a group, the training 
 folds the two errors cancel, and the pooled folds show ``a`` almost without error, often nearly zero. The bound is then
 a quantile of the length of ``a - e``. It is never tighter than the ordinary bound, so it also holds for a model that
 was fitted to the columns without a constraint.
+
+For our own generalised linear models the correlation on new rows is known from leave-one-out predictions instead, with
+its covariance, and without refits (:mod:`setsquare.glm.new_rows_bound`): :func:`take_left_out`.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 from scipy import special
 
 from setsquare.auditing.certificate import Certificate, ColumnBound
+from setsquare.glm.new_rows_bound import NewRows
 
 #: Above this rank the normal approximation is exact to all relevant digits.
 NORMAL = 1e3
@@ -62,6 +67,30 @@ def allow_for_fit(certificate: Certificate, growth: float, rank: int | None = No
         for one in certificate.references
     )
     return replace(certificate, correlation_upper=min(upper, 1.0), columns=tuple(columns), references=references)
+
+
+def take_left_out(certificate: Certificate, found: NewRows) -> Certificate:
+    """Replace bounds by those of leave-one-out predictions, which are about the model that was fitted to all rows.
+
+    The error over all columns is that of these columns, instead of the noisiest one for each. Bounds that leave-one-out
+    sums do not give, such as those of reference groups among three or more, stay those of the folds.
+    """
+    n_columns = Counter(column.source for column in certificate.columns)
+    of_source = {column.source: found.uppers.get(column.term) for column in certificate.columns}
+
+    def take(column: ColumnBound, upper: float | None) -> ColumnBound:
+        known = column.correlation if upper is None else max(upper, column.correlation)
+        return column if upper is None else column.widened(known, column.effect_upper, 1.0)
+
+    return replace(
+        certificate,
+        correlation_upper=max(found.upper, certificate.correlation),
+        columns=tuple(take(column, found.uppers.get(column.term)) for column in certificate.columns),
+        references=tuple(
+            take(one, of_source.get(one.source) if n_columns[one.source] == 1 else None)
+            for one in certificate.references
+        ),
+    )
 
 
 def scale_error(estimate: float, upper: float, grown: float) -> float:

@@ -23,11 +23,12 @@ from sklearn.utils import _safe_indexing
 from setsquare import tables
 from setsquare._typing import Array, IntArray, Table
 from setsquare.auditing.audit_predictions import audit, decide
-from setsquare.auditing.fold_bounds import allow_for_fit
+from setsquare.auditing.fold_bounds import allow_for_fit, take_left_out
 from setsquare.auditing.fold_dependence import allow_for_mutual_scores, mutual_scores
 from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
 from setsquare.auditing.protected import cluster_numbers, code_protected
 from setsquare.auditing.result import AuditResult
+from setsquare.glm.new_rows_bound import NewRows
 from setsquare.notes import Note
 from setsquare.tables.validation import read_weight
 
@@ -115,6 +116,11 @@ CANCEL = Note(
     "The models were fitted to the protected columns. Cross-validation then understates the correlation on new rows; "
     "the bounds correct for this.",
 )
+#: Note for our own models, whose leave-one-out predictions are known.
+LEFT_OUT = Note(
+    "leave-one-out",
+    "The upper bounds on correlations are those of the model fitted to all rows, from its leave-one-out predictions.",
+)
 
 
 def audit_held_out(
@@ -125,6 +131,7 @@ def audit_held_out(
     told: bool,
     features: Any = None,
     sample_weight: Any = None,
+    left_out: NewRows | None = None,
     **options: Any,
 ) -> AuditResult:
     """Audit held-out predictions; `options` are those of :func:`audit`.
@@ -140,6 +147,8 @@ def audit_held_out(
     features : table of n rows, optional
         Features of the models; where they determine a protected column, the models were fitted to it.
     sample_weight : array of n values, optional
+    left_out : NewRows, optional
+        Leave-one-out bounds of the model that was fitted to all rows; without them those of the folds are used.
     """
     known = np.unique(np.asarray(y))
     if held.classes is not None and held.predictions.ndim == 1 and len(known) == 2:
@@ -161,7 +170,10 @@ def audit_held_out(
         told = determines(rows, coded.values, np.random.default_rng(options.get("random_state", 0)))
     if told:
         bounds = allow_for_fit(result.certificate, held.growth, coded.basis.rank)
-        result = replace(result, certificate=bounds, notes=(*result.notes, CANCEL))
+        note = CANCEL
+        if left_out is not None and left_out.confidence == bounds.confidence:
+            bounds, note = take_left_out(bounds, left_out), LEFT_OUT
+        result = replace(result, certificate=bounds, notes=(*result.notes, note))
     return decide(result)
 
 

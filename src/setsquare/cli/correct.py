@@ -237,8 +237,11 @@ def _audit(
         given["given"] = rows.given if isinstance(rows.given, str) else rows.table.select(rows.given)
         audits = {name: audit_given(held, protected, **given) for name, held in models.items()}
     else:
+        known = {"corrected": model.solution_.certificate.new_rows} if hasattr(model, "solution_") else {}
         audits = {
-            name: audit_held_out(held, rows.outcome, protected, told=name == "corrected", **given)
+            name: audit_held_out(
+                held, rows.outcome, protected, told=name == "corrected", left_out=known.get(name), **given
+            )
             for name, held in models.items()
         }
     text = "Rows with a level that the other folds do not have count as the reference level in the audit."

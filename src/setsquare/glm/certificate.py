@@ -192,7 +192,7 @@ class Certificate:
         rows = [
             [f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""],
             *([["Given", ", ".join(self.given), ""]] if self.given else []),
-            ["Largest |corr| with a protected column", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
+            ["Largest |corr| on training rows", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
             *self._new_rows(asked[NEW_ROWS]),
             [f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"],
             ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
@@ -225,8 +225,10 @@ class Certificate:
         if found is None:
             return [["Correlation on new rows", "not measured", ""]] if self.n_protected else []
         left = "cluster" if found.by_cluster else "one"
+        largest = max((abs(value) for value in found.correlations.values()), default=0.0)
         return [
-            [f"Correlation on new rows, leave-{left}-out", f"{found.correlation:.1e}", asked],
+            [f"Largest |corr| on new rows, leave-{left}-out", f"{largest:.1e}", ""],
+            ["Correlation with all columns on new rows", f"{found.correlation:.1e}", asked],
             [f"Upper bound on new rows, {found.confidence:.0%} confidence", f"{found.upper:.3f}", ""],
             ["Leave-one-out loss", f"{found.loss:.6g}", ""],
             *(

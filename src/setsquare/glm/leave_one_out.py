@@ -254,9 +254,11 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
         Q, w, gap = objective.basis(block), block.weight[:, None], mean - objective.start.mean
         weighted = w * gap
         beyond = w * (gap - objective.controls(block)[:, 1:] @ shared.mean[1:])  # what the controls explain is no error
-        units = np.hstack([(beyond[:, :, None] * Q[:, None, :]).reshape(len(w), -1), w * Q, w])
+        Qt = np.ascontiguousarray(Q.T)
+        units = np.vstack([*(column * Qt for column in beyond.T), block.weight * Qt, block.weight])
         if block.group is not None:
-            units = np.add.reduceat(units, np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1)))
+            first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
+            units = np.add.reduceat(units, first, axis=1)
         return (
             Q.T @ weighted,
             weighted.sum(axis=0),
@@ -264,8 +266,8 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
             np.asarray(block.weight @ loss),
             np.asarray(left.leverage.sum()),
             np.asarray(float(left.lost.sum())),
-            units.T @ units,
-            (w * Q).T @ (np.asarray(block.X) - mean_x),
+            units @ units.T,
+            (block.weight * Qt) @ (np.asarray(block.X) - mean_x),
             _steering(objective, block, left),
         )
 

@@ -9,7 +9,7 @@ exchangeable with the new ones; sample weights can carry the rows to another pop
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -90,6 +90,8 @@ class NewRows:
         Part of the correlation in directions of the protected columns that the fit can steer; None if it did not.
     n_steered, n_directions : int
         Number of such directions, and of all: rank of the protected columns, times classes minus one.
+    uppers : dict of str to float
+        Upper bound on the correlation with each protected column alone, each at this confidence.
     """
 
     correlation: float
@@ -103,6 +105,7 @@ class NewRows:
     steered: float | None = None
     n_steered: int = 0
     n_directions: int = 0
+    uppers: dict[str, float] = field(default_factory=dict)
 
     @property
     def noise(self) -> float:
@@ -152,14 +155,18 @@ def bound_new_rows(
     spread = sums.spread
     if not spread > 0.0:
         zeros = dict.fromkeys(names, 0.0)
-        return NewRows(0.0, 0.0, confidence, zeros, loss, leverage, n_units, by_cluster, n_directions=sums.c.size)
+        return NewRows(
+            0.0, 0.0, confidence, zeros, loss, leverage, n_units, by_cluster, n_directions=sums.c.size, uppers=zeros
+        )
     (r, k), b = sums.c.shape, sums.c.T.ravel()
     to_gap = np.hstack([np.eye(k * r), -np.kron(sums.total[:, None], np.eye(r)), -b[:, None]])
     V = to_gap @ sums.moments @ to_gap.T * (1.0 + label_share) * _small_sample(n_units, r, confidence)
     upper = math.sqrt(length_quantile(b, V, confidence)) / spread
     size = np.linalg.norm(sums.columns, axis=0)
-    cov = sums.columns.T @ sums.c / np.where(size > 0.0, size, np.inf)[:, None]
+    ways = sums.columns.T / np.where(size > 0.0, size, np.inf)[:, None]
+    cov = ways @ sums.c
     each = cov[:, 0] if k == 1 else np.linalg.norm(cov, axis=1)
+    alone = [_upper_alone(way, sums.c, V, confidence) / spread for way in ways]
     return NewRows(
         float(np.linalg.norm(b)) / spread,
         min(1.0, upper),
@@ -170,7 +177,14 @@ def bound_new_rows(
         n_units,
         by_cluster,
         n_directions=k * r,
+        uppers={name: min(1.0, value) for name, value in zip(names, alone, strict=True)},
     )
+
+
+def _upper_alone(way: Array, c: Array, V: Array, confidence: float) -> float:
+    """Upper bound on the covariance with one column, whose direction in the basis is ``way`` (r,)."""
+    pick = np.kron(np.eye(c.shape[1]), way)
+    return math.sqrt(length_quantile(way @ c, pick @ V @ pick.T, confidence))
 
 
 def _small_sample(n_units: int, r: int, confidence: float) -> float:
