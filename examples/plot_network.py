@@ -26,7 +26,7 @@ pixels = digits.images / 16 + 0.25 * bright + (0.05 + 0.1 * bright) * rng.normal
 images = torch.tensor(pixels[:, None], dtype=torch.float32)
 labels = torch.tensor(digits.target)
 scanner = torch.tensor(device[:, None], dtype=torch.float32)
-train, probe_train, test = slice(0, 900), slice(900, 1350), slice(1350, None)
+train, correct, probe_train, test = slice(0, 600), slice(600, 1200), slice(1200, 1500), slice(1500, None)
 
 # %%
 # A small network of your own; nothing in it knows of Setsquare.
@@ -42,7 +42,7 @@ network = torch.nn.Sequential(
 
 optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
 for _ in range(15):
-    for rows in torch.randperm(900).split(100):
+    for rows in torch.randperm(600).split(100):
         loss = torch.nn.functional.cross_entropy(network(images[rows]), labels[rows])
         optimizer.zero_grad()
         loss.backward()
@@ -50,16 +50,24 @@ for _ in range(15):
 
 # %%
 # Layer "4" is the second ReLU. ``blind`` wraps the network, and ``fit_layer`` learns the correction from a few passes
-# over the training images. To train with the correction in place, train the wrapper and give it ``protected=``.
+# over images that the network was *not* trained on: an overfitted network depends on the device differently on its
+# training images. ``held_out`` checks the correction on further images, and would warn. To train with the correction in
+# place, train the wrapper and give it ``protected=``.
+
+
+def batches(rows):
+    return list(zip(images[rows].split(300), scanner[rows].split(300), strict=True))
+
+
 blinded = sq.nn.blind(network, layers=["4"])
-training = list(zip(images[train].split(300), scanner[train].split(300), strict=True))
-sq.nn.fit_layer(blinded, training)
+for name, fit in sq.nn.fit_layer(blinded, batches(correct), held_out=batches(probe_train)).items():
+    print(f"{name}: largest correlation {fit.residual:.0e} on {fit.n_rows} images, {fit.held_out:.2f} on others")
 
 # %%
 # New images tell. The joint test is a permutation test over all units of the layer.
-new = list(zip(images[900:].split(300), scanner[900:].split(300), strict=True))
+new = slice(1200, None)
 for name, model in (("as trained", network), ("blinded", blinded)):
-    print(f"{name}: {sq.nn.audit_layer(model, new, '4').reason}")
+    print(f"{name}: {sq.nn.audit_layer(model, batches(new), '4').reason}")
 
 # %%
 # What can a classifier read from the layer? It learns the device from images that the correction has not seen, and is

@@ -61,14 +61,14 @@ def sign_of_training(model: Any, predictions: Array, y: Any) -> str:
     if rows_fitted_on(model) == n:
         return f"{name} was fitted on {n} rows, as many as are given here"
     if is_classifier(model):
-        return _too_good(name, predictions, np.asarray(y)[:, None] == np.asarray(model.classes_))
+        return too_good(name, predictions, np.asarray(y)[:, None] == np.asarray(model.classes_))
     outcome = np.asarray(y, dtype=np.float64)
     if predictions.shape[1] == 1 and np.abs(predictions[:, 0] - outcome).max() <= 1e-8 * outcome.std():
         return f"{name} predicts every outcome exactly"
     return ""
 
 
-def _too_good(name: str, p: Array, truth: Any) -> str:
+def too_good(name: str, p: Array, truth: Any) -> str:
     """Whether the outcomes lie closer to the probabilities than these themselves say, as they do on training rows."""
     truth = truth[:, 1:] if p.shape[1] == 1 else truth
     error, expected = float(np.sum((truth - p) ** 2)), float(np.sum(p * (1.0 - p)))

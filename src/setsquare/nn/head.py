@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,11 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.errors import InputError, NotOrthogonalError, TrainingRowsWarning
+from setsquare.estimators.training_rows import too_good
 from setsquare.families import Family, family
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Solution, solve
 from setsquare.nn.functional import read_protected
+from setsquare.nn.held_out import Sums, warn_if_left
 from setsquare.nn.network_layers import call_model, check_layer, eval_mode, takes_protected
 from setsquare.tables.outcome import Values, guess_family
 from setsquare.tables.validation import check_same_rows, require_finite
@@ -28,6 +31,7 @@ def refit_head(
     *,
     l2: float = 0.0,
     orthogonal_on: str = "training rows",
+    held_out: Iterable[tuple[Any, Tensor, Tensor]] | None = None,
 ) -> Solution:
     """Refit a network's last linear layer so that its predictions are orthogonal to the protected columns.
 
@@ -42,7 +46,9 @@ def refit_head(
     model : torch.nn.Module
         The weight and bias of its head are changed in place.
     loader : iterable of (inputs, outcome, protected)
-        Batches in any order; ``inputs`` is a tensor, or a tuple or dict of arguments of the model.
+        Batches in any order; ``inputs`` is a tensor, or a tuple or dict of arguments of the model. Use rows that the
+        network was not trained on; a :class:`~setsquare.errors.TrainingRowsWarning` says if the network fits these far
+        better than its own probabilities expect.
     head : str
         Name of the ``torch.nn.Linear`` that produces the output, as in ``model.named_modules()``.
     family : str or Family, optional
@@ -53,6 +59,9 @@ def refit_head(
     orthogonal_on : {"training rows", "new rows"}
         Rows on which the predictions are orthogonal: exactly on those of the loader, or on new ones, by leave-one-out
         predictions of the head (the network's other layers stay as they are).
+    held_out : iterable of (inputs, outcome, protected), optional
+        Further rows, on which the correlation of the new predictions is compared with chance; a
+        :class:`~setsquare.errors.TrainingRowsWarning` says if it is larger.
 
     Returns
     -------
@@ -75,6 +84,7 @@ def refit_head(
     layer = _find(model, head)
     Z, y, X = _collect(model, layer, loader)
     glm = _family(family, y, layer.out_features)
+    _warn_of_training_rows(_means(Z, layer, glm), y)
     solution = solve(Problem(Z, y, X, glm, l2=l2), orthogonal_on=orthogonal_on)
     if not solution.certificate.is_orthogonal:
         raise NotOrthogonalError(
@@ -84,7 +94,38 @@ def refit_head(
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(solution.coef))
         layer.bias.copy_(torch.from_numpy(solution.intercept))
+    if held_out is not None:
+        new_Z, _, new_X = _collect(model, layer, held_out)
+        _compare(_means(new_Z, layer, glm), new_X, len(Z))
     return solution
+
+
+def _means(Z: NDArray[Any], layer: nn.Linear, glm: Family) -> NDArray[Any]:
+    """Predictions of the head as it is now, (n, k)."""
+    weight, bias = (part.detach().cpu().double().numpy() for part in (layer.weight, layer.bias))
+    with np.errstate(over="ignore"):
+        return np.asarray(glm.activation(np.asarray(Z, dtype=np.float64) @ weight.T + bias))
+
+
+def _warn_of_training_rows(p: NDArray[Any], y: NDArray[Any]) -> None:
+    """Warn if the probabilities of the head fit the classes far better than they themselves expect."""
+    if y.ndim > 1 or not np.isin(y, np.arange(max(p.shape[1], 2))).all() or not ((p >= 0.0) & (p <= 1.0)).all():
+        return
+    sign = too_good("the network", p, y[:, None] == np.arange(max(p.shape[1], 2)))
+    if sign:
+        warnings.warn(
+            f"These look like the rows that the network was trained on: {sign}. Refit the head on rows that it has not "
+            "seen: on training rows its inputs depend on the protected columns differently than on new rows.",
+            TrainingRowsWarning,
+            stacklevel=3,
+        )
+
+
+def _compare(p: NDArray[Any], X: NDArray[Any], n_fitted: int) -> None:
+    sums = Sums()
+    sums.add(torch.from_numpy(p), torch.from_numpy(np.asarray(X, dtype=np.float64)))
+    advice = 'refit the head on rows that the network was not trained on, or with orthogonal_on="new rows".'
+    warn_if_left("the output", sums.correlations(), n_fitted, len(p), advice)
 
 
 def _find(model: nn.Module, name: str) -> nn.Linear:

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from setsquare.nn.batches import JoinedBatches, KeptBatches, MaskOf, call_with_p
 from setsquare.nn.distributed import sum_over_processes
 from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.generalized_solver import Minimum, Prior, ProblemState, assemble, minimise, row_sums
+from setsquare.nn.held_out import Sums, layers_on, warn_if_left
 from setsquare.nn.layer import Orthogonalize
 from setsquare.nn.network_layers import eval_mode, takes_protected
 from setsquare.nn.weight_watch import WeightWatch, started_modules, watch_before
@@ -51,6 +52,8 @@ class LayerFit:
     weak : tuple of int
         Units that could not be solved because few rows activate them. They are switched off: their activation is
         constant, so nothing leaks through them.
+    held_out : float
+        The same on the held-out rows; NaN if none were given.
     """
 
     name: str
@@ -58,6 +61,7 @@ class LayerFit:
     n_passes: int
     residual: float
     weak: tuple[int, ...] = ()
+    held_out: float = float("nan")
 
 
 def fit_layer(
@@ -70,6 +74,7 @@ def fit_layer(
     forward: Callable[[nn.Module, Any], Any] | None = None,
     max_passes: int = 20,
     max_bytes: float = MAX_BYTES,
+    held_out: Iterable[Any] | None = None,
 ) -> dict[str, LayerFit]:
     """Fit the corrections of a trained network exactly on the rows of a loader, and freeze them.
 
@@ -105,6 +110,10 @@ def fit_layer(
         Largest number of passes per layer. With 1, the generalised mode keeps its running solution, an approximation.
     max_bytes : float
         Size of the batches up to which they are kept in memory; 0 to read the loader again in each pass.
+    held_out : iterable, optional
+        Further batches, in the same format, that neither the network nor this correction has seen. The correlation
+        there is measured (``LayerFit.held_out``); a :class:`~setsquare.errors.TrainingRowsWarning` says if it exceeds
+        chance, as it does where the loader has the training rows of an overfitted network.
 
     Examples
     --------
@@ -130,7 +139,18 @@ def fit_layer(
     with torch.no_grad(), eval_mode(model):
         names = _running_order(model, batches, forward) if layer is None else _name_of(model, layer)
         fitter = _Fitter(model, batches, forward, max_passes, names)
-        return {name: fitter.fit(name) for name in names}
+        fits = {name: fitter.fit(name) for name in names}
+    if held_out is None:
+        return fits
+    return {name: _on_held_out(fits[name], sums) for name, sums in layers_on(model, names, held_out, forward).items()}
+
+
+def _on_held_out(fit: LayerFit, sums: Sums) -> LayerFit:
+    """Fit with the correlation on held-out rows, and a warning if it exceeds chance."""
+    advice = "fit the layer on rows that the network was not trained on."
+    what = f"layer {fit.name!r}"
+    left = warn_if_left(what, sums.correlations().cpu(), fit.n_rows, sums.n_rows, advice)
+    return replace(fit, held_out=left)
 
 
 @dataclass(slots=True)
