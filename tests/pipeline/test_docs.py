@@ -34,6 +34,7 @@ SMALLER = {
     "plot_embeddings": {"2500": "300", "2000": "300"},
     "plot_large_file": {"100_000, 256": "20_000, 32"},
     "plot_network": {"range(15)": "range(1)"},
+    "plot_new_rows": {"(10, 20, 40, 60, 80), 30": "(10, 40), 3", "20_000": "2000"},
     "plot_pipeline": {},
     "plot_relu": {},
 }

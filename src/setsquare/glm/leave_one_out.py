@@ -40,6 +40,9 @@ from setsquare.rows.blocks import Block, cut, take_rows
 from setsquare.rows.parallel import BLOCK_BYTES, Sums, add_up
 from setsquare.tables.mixed_matrix import MixedMatrix
 
+#: Least share of the mean of a group that the other rows keep.
+LEAST_REST = 0.25
+
 
 class Inverse(NamedTuple):
     """Blocks of the inverse of the KKT matrix in whitened coordinates, for k predictors of m coordinates each.
@@ -215,6 +218,10 @@ class Tallied(NamedTuple):
         Sum of the leverages, and number of undetermined rows.
     moments : ndarray of shape (s, s), s = k r + r + 1
         Second moments over units (rows or clusters) of the sums of ``w h q``, ``w q`` and ``w``.
+    fourth : ndarray of shape (k r,)
+        Fourth moments of the first.
+    concentration : ndarray of shape (r,)
+        Sum over units of the squared shares of the basis' variance: 1/m where it rests on m units alone.
     columns : ndarray of shape (r, p)
         Covariance of the basis with the protected columns.
     steering : ndarray of shape (k r, k r)
@@ -229,6 +236,8 @@ class Tallied(NamedTuple):
     leverage: Array
     lost: Array
     moments: Array
+    fourth: Array
+    concentration: Array
     columns: Array
     steering: Array
 
@@ -256,9 +265,12 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
         beyond = w * (gap - objective.controls(block)[:, 1:] @ shared.mean[1:])  # what the controls explain is no error
         Qt = np.ascontiguousarray(Q.T)
         units = np.vstack([*(column * Qt for column in beyond.T), block.weight * Qt, block.weight])
+        own = block.weight * np.square(Qt)
         if block.group is not None:
             first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
-            units = np.add.reduceat(units, first, axis=1)
+            units, own = (np.add.reduceat(part, first, axis=1) for part in (units, own))
+        # As in HC3 standard errors: a row of a rare group draws the mean of the group towards itself.
+        units[:-1] /= np.maximum(1.0 - own.sum(axis=0), LEAST_REST)
         return (
             Q.T @ weighted,
             weighted.sum(axis=0),
@@ -267,6 +279,8 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
             np.asarray(left.leverage.sum()),
             np.asarray(float(left.lost.sum())),
             units @ units.T,
+            np.sum(np.square(np.square(units[: Qt.shape[0] * gap.shape[1]])), axis=1),
+            np.sum(np.square(own), axis=1),
             (block.weight * Qt) @ (np.asarray(block.X) - mean_x),
             _steering(objective, block, left),
         )

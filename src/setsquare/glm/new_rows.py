@@ -22,6 +22,7 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
+from setsquare.families.activations import IDENTITY
 from setsquare.glm.certificate import NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.leave_one_out import Inverse, Tallied, invert, tally
@@ -47,8 +48,10 @@ UNPREDICTED, PREDICTED = 0.95, 0.75
 #: Maximum number of Newton steps to a new target, and the factor by which each must reduce the residual; otherwise the
 #: solver runs.
 MOST_STEPS, STEP_RATE = 6, 0.5
-#: Share of the mean leverage, and of rows whose prediction rests on themselves alone, above which nothing is learned.
-MOST_LEVERAGE, MOST_LOST = 0.8, 0.2
+#: Mean leverage, and share of rows whose prediction rests on themselves alone, above which nothing is learned. One Newton
+#: step is exact where the predictor is the mean; for other links its limit is lower: of logistic fits with 200 rows and
+#: 100 features a third were certified, with a correlation of 0.12 on new rows.
+MOST_LEVERAGE, MOST_CURVED, MOST_LOST = 0.8, 0.45, 0.2
 #: Mean slope of the activation, relative to that at the mean outcome, below which the outcome is separated: predictions
 #: are at the edge of their range, and one Newton step says nothing about a fit to other rows.
 SATURATED = 0.05
@@ -259,8 +262,9 @@ def _is_lost(objective: Objective, end: Iterate, found: Tallied, n_units: int) -
     """Whether most rows determine their own predictions, or the outcome is separated."""
     free = not getattr(objective, "l2", 0.0) and not objective.penalty.any()
     used = objective.n_parameters - objective.n_constraints if free else float(found.leverage)
+    most = MOST_LEVERAGE if objective.family.activation is IDENTITY else MOST_CURVED
     saturated = end.model.steepness < SATURATED * objective.start.steepness
-    return bool(not used <= MOST_LEVERAGE * n_units or found.lost > MOST_LOST * n_units or saturated)
+    return bool(not used <= most * n_units or found.lost > MOST_LOST * n_units or saturated)
 
 
 def retarget(

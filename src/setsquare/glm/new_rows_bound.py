@@ -22,6 +22,12 @@ from setsquare._typing import Array
 NEW_ROWS_TOLERANCE = 0.1
 #: Multiple of that limit up to which a target is accepted; one more target would cost a third of a fit.
 CLOSE = 3.0
+#: Smallest share of the rows that the parameters leave free, in standard errors.
+LEAST_FREE = 0.25
+#: Smallest number of degrees of freedom of a standard error.
+FEWEST = 2.0
+#: Concentration of a direction of the protected columns above which it rests on few units: ten, or fewer.
+FEW = 0.1
 #: Noncentrality from which a chi-square distribution is taken as normal.
 NORMAL = 1e3
 
@@ -52,6 +58,16 @@ class Sums(Protocol):
     @property
     def moments(self) -> Array:
         """Second moments over units of the sums of ``w h q``, ``w q`` and ``w``."""
+        ...
+
+    @property
+    def fourth(self) -> Array:
+        """Fourth moments over units of the sums of ``w h q``, (k r,)."""
+        ...
+
+    @property
+    def concentration(self) -> Array:
+        """Sum over units of the squared shares of the basis' variance, (r,)."""
         ...
 
     @property
@@ -150,7 +166,9 @@ def bound_new_rows(
     """Estimate and bound the correlation on new rows from leave-one-out sums.
 
     Leave-one-out predictions are not independent: row i helps to predict row j, and j to predict i. This adds at most
-    ``label_share``, the share of the outcome's variance that the protected columns explain, times the variance.
+    ``label_share``, the share of the outcome's variance that the protected columns explain, times the variance. The fit
+    shares the rows' noise the more, the more parameters there are: standard errors are divided by one minus the mean
+    leverage. Without this, 85 % of the bounds held with 400 rows and 100 features (logistic), instead of 95 %.
     """
     spread = sums.spread
     if not spread > 0.0:
@@ -160,7 +178,11 @@ def bound_new_rows(
         )
     (r, k), b = sums.c.shape, sums.c.T.ravel()
     to_gap = np.hstack([np.eye(k * r), -np.kron(sums.total[:, None], np.eye(r)), -b[:, None]])
-    V = to_gap @ sums.moments @ to_gap.T * (1.0 + label_share) * _small_sample(n_units, r, confidence)
+    wider = _small_sample(sums, n_units, confidence) / max(1.0 - leverage / n_units, LEAST_FREE)
+    V = to_gap @ sums.moments @ to_gap.T
+    # Few units of a group say little about their own spread: not less than that of all predictions.
+    least = np.tile(np.diag(sums.moments)[k * r : -1], k) * spread**2 * np.tile(sums.concentration > FEW, k)
+    V = (V + np.diag(np.maximum(least - np.diag(V), 0.0))) * (1.0 + label_share) * np.outer(wider, wider)
     upper = math.sqrt(length_quantile(b, V, confidence)) / spread
     size = np.linalg.norm(sums.columns, axis=0)
     ways = sums.columns.T / np.where(size > 0.0, size, np.inf)[:, None]
@@ -187,12 +209,21 @@ def _upper_alone(way: Array, c: Array, V: Array, confidence: float) -> float:
     return math.sqrt(length_quantile(way @ c, pick @ V @ pick.T, confidence))
 
 
-def _small_sample(n_units: int, r: int, confidence: float) -> float:
-    """Factor of the covariance for few units: degrees of freedom, and quantiles of t instead of the normal."""
+def _small_sample(sums: Sums, n_units: int, confidence: float) -> Array:
+    """Factors of the standard errors for few units: degrees of freedom, and quantiles of t instead of the normal.
+
+    Where a few units have most of the variance, as those of a rare group have, it is known with fewer degrees of freedom:
+    ``2 n / (kurtosis - 1)``, which is n for normal contributions, and one fewer than the units of a rare group.
+    """
+    r, k = sums.c.shape
+    second = np.diag(sums.moments)[: k * r]
+    kurtosis = n_units * sums.fourth / np.maximum(second * second, np.finfo(float).tiny)
     free = max(n_units - r - 1, 1)
+    in_group = np.tile(np.where(sums.concentration > FEW, 1.0 / sums.concentration - 1.0, free), k)
+    few = np.minimum(2.0 * n_units / np.maximum(kurtosis - 1.0, 1e-9), in_group)
     tail = 0.5 * (1.0 + confidence)
-    wider = float(special.stdtrit(free, tail) / special.ndtri(tail))
-    return n_units / free * wider * wider
+    quantile = special.stdtrit(np.clip(few, FEWEST, max(free, FEWEST)), tail)
+    return np.asarray(math.sqrt(n_units / free) * quantile / special.ndtri(tail))
 
 
 def length_quantile(b: Array, V: Array, confidence: float) -> float:
