@@ -285,7 +285,13 @@ def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dic
         yield "cost", cost_cell, {"name": name}
     for n, count in ((500, 100), (1000, 100), (2000, 100), (5000, 50)):
         for name in SETS:
-            arguments = {"name": name, "n": n, "draws": 5 if quick else count, "ridge": "0", "folds": 2 if quick else 20}
+            arguments = {
+                "name": name,
+                "n": n,
+                "draws": 5 if quick else count,
+                "ridge": "0",
+                "folds": 2 if quick else 20,
+            }
             yield "population", population_cell, arguments
     for name, n in (("adult", 1000), ("bank", 1000)):
         for ridge in ("0", "auto"):

@@ -3,11 +3,11 @@ Orthogonal on the next rows
 ===========================
 
 A constraint that is exact on the training rows is fitted to the same noise as the model. On new rows part of the
-correlation comes back, and the more features there are for the rows, the more of it. The leave-one-out constraint removes
-this part. What is left is chance: the sampling error of the rows.
+correlation comes back, and the more features there are for the rows, the more of it. The leave-one-out constraint
+removes this part. What is left is chance: the sampling error of the rows.
 
-The data are simulated, so that the correlation on new rows is known: a logistic model with 500 rows, of which half of the
-signal depends on a protected group.
+The data are simulated, so that the correlation on new rows is known: a logistic model with 500 rows, of which half of
+the signal depends on a protected group.
 """
 
 import matplotlib.pyplot as plt
@@ -33,13 +33,13 @@ for i, q in enumerate(counts):
     for seed in range(samples):
         rng = np.random.default_rng([q, seed])
         Z, y, group = draw(rng, n, q)
-        new_Z, _, new_group = draw(rng, 20_000, q)
+        Zn, _, new_group = draw(rng, 20_000, q)
         for target, values in found.items():
             try:
                 model = sq.OrthogonalGLMClassifier(orthogonal_on=target).fit(Z, y, protected=group)
             except sq.errors.NotOrthogonalError:
                 continue
-            values[i, seed] = np.corrcoef(model.predict_proba(new_Z)[:, 1], new_group)[0, 1]
+            values[i, seed] = np.corrcoef(model.predict_proba(Zn)[:, 1], new_group)[0, 1]
 
 for target, values in found.items():
     print(f"{target:13}", np.nanmean(values, axis=1).round(3), "refused:", int(np.isnan(values).sum()))

@@ -254,3 +254,24 @@ def test_a_ridge_brings_gamma_fits_to_zero_on_new_rows_and_without_one_they_are_
     assert abs(np.mean(found)) < max(3.0 * error, 0.3 / np.sqrt(n))
     assert np.mean(plain) > 0.04
     assert refused >= 9
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # of dask's own code, by a newer pandas
+@pytest.mark.parametrize("kind", ["parquet", "dask"])
+def test_rows_in_a_file_or_on_a_cluster_give_the_same_fit_for_new_rows(kind, tmp_path):
+    import pandas as pd
+
+    Z, y, x = draw(4, 600, 8)
+    table = pd.DataFrame(Z, columns=[f"z{j}" for j in range(8)]).assign(y=y, x=x[:, 0])
+    dense = sq.OrthogonalGLMClassifier(protected="x", orthogonal_on="new rows").fit(table.drop(columns="y"), y)
+    if kind == "parquet":
+        table.to_parquet(tmp_path / "rows.parquet", row_group_size=150, index=False)
+        rows = sq.Stream(tmp_path / "rows.parquet")
+    else:
+        pytest.importorskip("distributed", reason="dask is not installed: pip install 'setsquare[dask]'")
+        rows = pytest.importorskip("dask.dataframe").from_pandas(table, npartitions=4)
+    model = sq.OrthogonalGLMClassifier(protected="x", orthogonal_on="new rows").fit(rows, "y")
+    np.testing.assert_allclose(model.coef_, dense.coef_, atol=1e-6)
+    a, b = (fitted.solution_.certificate.new_rows for fitted in (model, dense))
+    np.testing.assert_allclose([a.correlation, a.upper, a.loss], [b.correlation, b.upper, b.loss], atol=1e-6)
+    assert model.solution_.certificate.is_orthogonal and a.n_units == 600

@@ -1,4 +1,4 @@
-"""Designs that once got a false certificate for new rows: rare and skewed groups, many features, rows of few clusters."""
+"""Designs that once got a false certificate for new rows: rare groups, many features, few clusters."""
 
 from __future__ import annotations
 

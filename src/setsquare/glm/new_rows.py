@@ -48,9 +48,9 @@ UNPREDICTED, PREDICTED = 0.95, 0.75
 #: Maximum number of Newton steps to a new target, and the factor by which each must reduce the residual; otherwise the
 #: solver runs.
 MOST_STEPS, STEP_RATE = 6, 0.5
-#: Mean leverage, and share of rows whose prediction rests on themselves alone, above which nothing is learned. One Newton
-#: step is exact where the predictor is the mean; for other links its limit is lower: of logistic fits with 200 rows and
-#: 100 features a third were certified, with a correlation of 0.12 on new rows.
+#: Mean leverage, and share of rows whose prediction rests on themselves alone, above which nothing is learned. One
+#: Newton step is exact where the predictor is the mean; for other links its limit is lower: of logistic fits with 200
+#: rows and 100 features a third were certified, with a correlation of 0.12 on new rows.
 MOST_LEVERAGE, MOST_CURVED, MOST_LOST = 0.8, 0.45, 0.2
 #: Mean slope of the activation, relative to that at the mean outcome, below which the outcome is separated: predictions
 #: are at the edge of their range, and one Newton step says nothing about a fit to other rows.

@@ -212,8 +212,8 @@ def _upper_alone(way: Array, c: Array, V: Array, confidence: float) -> float:
 def _small_sample(sums: Sums, n_units: int, confidence: float) -> Array:
     """Factors of the standard errors for few units: degrees of freedom, and quantiles of t instead of the normal.
 
-    Where a few units have most of the variance, as those of a rare group have, it is known with fewer degrees of freedom:
-    ``2 n / (kurtosis - 1)``, which is n for normal contributions, and one fewer than the units of a rare group.
+    Where a few units have most of the variance, as those of a rare group have, it is known with fewer degrees of
+    freedom: ``2 n / (kurtosis - 1)``, which is n for normal contributions, and one fewer than the units of a rare group.
     """
     r, k = sums.c.shape
     second = np.diag(sums.moments)[: k * r]

@@ -1,4 +1,4 @@
-"""Corrections of networks on held-out rows: a warning for training rows of an overfitted network, and none otherwise."""
+"""Corrections of networks on held-out rows: warnings for training rows of an overfitted network."""
 
 from __future__ import annotations
 
