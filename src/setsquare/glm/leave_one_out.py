@@ -40,9 +40,6 @@ from setsquare.rows.blocks import Block, cut, take_rows
 from setsquare.rows.parallel import BLOCK_BYTES, Sums, add_up
 from setsquare.tables.mixed_matrix import MixedMatrix
 
-#: Least share of the mean of a group that the other rows keep.
-LEAST_REST = 0.25
-
 
 class Inverse(NamedTuple):
     """Blocks of the inverse of the KKT matrix in whitened coordinates, for k predictors of m coordinates each.
@@ -269,8 +266,6 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
         if block.group is not None:
             first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
             units, own = (np.add.reduceat(part, first, axis=1) for part in (units, own))
-        # As in HC3 standard errors: a row of a rare group draws the mean of the group towards itself.
-        units[:-1] /= np.maximum(1.0 - own.sum(axis=0), LEAST_REST)
         return (
             Q.T @ weighted,
             weighted.sum(axis=0),

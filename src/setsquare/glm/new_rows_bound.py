@@ -26,8 +26,8 @@ CLOSE = 3.0
 LEAST_FREE = 0.25
 #: Smallest number of degrees of freedom of a standard error.
 FEWEST = 2.0
-#: Concentration of a direction of the protected columns above which it rests on few units: ten, or fewer.
-FEW = 0.1
+#: Concentration of a direction of the protected columns above which it rests on a single unit.
+FEW = 0.6
 #: Noncentrality from which a chi-square distribution is taken as normal.
 NORMAL = 1e3
 
@@ -180,7 +180,7 @@ def bound_new_rows(
     to_gap = np.hstack([np.eye(k * r), -np.kron(sums.total[:, None], np.eye(r)), -b[:, None]])
     wider = _small_sample(sums, n_units, confidence) / max(1.0 - leverage / n_units, LEAST_FREE)
     V = to_gap @ sums.moments @ to_gap.T
-    # Few units of a group say little about their own spread: not less than that of all predictions.
+    # A single unit of a group does not show its own spread: take that of all predictions.
     least = np.tile(np.diag(sums.moments)[k * r : -1], k) * spread**2 * np.tile(sums.concentration > FEW, k)
     V = (V + np.diag(np.maximum(least - np.diag(V), 0.0))) * (1.0 + label_share) * np.outer(wider, wider)
     upper = math.sqrt(length_quantile(b, V, confidence)) / spread
@@ -213,14 +213,13 @@ def _small_sample(sums: Sums, n_units: int, confidence: float) -> Array:
     """Factors of the standard errors for few units: degrees of freedom, and quantiles of t instead of the normal.
 
     Where a few units have most of the variance, as those of a rare group have, it is known with fewer degrees of
-    freedom: ``2 n / (kurtosis - 1)``, which is n for normal contributions, and one fewer than the units of a rare group.
+    freedom: ``2 n / (kurtosis - 1)``, which is n for normal contributions.
     """
     r, k = sums.c.shape
     second = np.diag(sums.moments)[: k * r]
     kurtosis = n_units * sums.fourth / np.maximum(second * second, np.finfo(float).tiny)
     free = max(n_units - r - 1, 1)
-    in_group = np.tile(np.where(sums.concentration > FEW, 1.0 / sums.concentration - 1.0, free), k)
-    few = np.minimum(2.0 * n_units / np.maximum(kurtosis - 1.0, 1e-9), in_group)
+    few = np.where(np.tile(sums.concentration > FEW, k), FEWEST, 2.0 * n_units / np.maximum(kurtosis - 1.0, 1e-9))
     tail = 0.5 * (1.0 + confidence)
     quantile = special.stdtrit(np.clip(few, FEWEST, max(free, FEWEST)), tail)
     return np.asarray(math.sqrt(n_units / free) * quantile / special.ndtri(tail))
