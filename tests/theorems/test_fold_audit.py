@@ -66,7 +66,7 @@ def simulate(model: type[Corrected | Plain], leak: float, folds: int) -> dict[st
         Z, y, X = draw(rng, leak)
         model.fitted.clear()
         whole = sq.audit_model(model(), Z, y, X, cv=KFold(folds))
-        models = list(model.fitted)
+        models = list(model.fitted)[:folds]  # the last one is fitted to all rows, for the leave-one-out bounds
         pooled = np.empty(N)
         for (coef, intercept), (_, test) in zip(models, KFold(folds).split(Z), strict=True):
             pooled[test] = Z[test] @ coef + intercept
