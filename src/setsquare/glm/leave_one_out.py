@@ -35,7 +35,7 @@ from setsquare.glm.left_out_systems import (
 )
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
-from setsquare.glm.sqp import SINGULAR, frame_of
+from setsquare.glm.sqp import SINGULAR, frame_of, null_space
 from setsquare.rows.blocks import BLOCK_BYTES, Block, Sums, add_up, cut, take_rows
 from setsquare.tables.split import Split
 
@@ -64,7 +64,7 @@ def invert(objective: Objective, model: Model) -> Inverse:
         model = model._replace(H=model.H.dense())
     k, r = objective.n_predictors, objective.n_basis
     frame = frame_of(model)
-    N, pinv = frame.basis, frame.pinv
+    N, pinv = null_space(frame), frame.pinv
     L = N @ _inverse_root(N.T @ model.H @ N)
     bent = model.H @ pinv
     inner = L.T @ bent

@@ -70,7 +70,7 @@ class Iterate(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Right inverse ``pinv`` (m, r) of the Jacobian, and a ``basis`` whose meaning depends on the algebra."""
+    """Right inverse ``pinv`` (m, r) of the Jacobian, and an orthonormal ``basis`` of its rows (in a metric)."""
 
     pinv: Array
     basis: Array

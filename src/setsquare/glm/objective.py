@@ -21,6 +21,7 @@ import numpy as np
 from setsquare._typing import Array, Matrix
 from setsquare.families import Family, RowTerms
 from setsquare.families.barrier import add_barrier, barrier_loss
+from setsquare.glm.hessian import Whitening
 from setsquare.rows.blocks import Block, Summable, Sums
 from setsquare.rows.products import gram_and_product, thin_product, weighted_gram
 
@@ -49,7 +50,7 @@ class Model(NamedTuple):
         Gradient of the loss.
     J : ndarray of shape (r, m)
         Jacobian of the constraint.
-    H : ndarray of shape (m, m), or an operator of that shape (see ``glm.wide``)
+    H : Hessian of shape (m, m), or an operator of that shape (see ``glm.wide``)
         Hessian of the Lagrangian ``loss + lam'c``; it can be indefinite. Not computed (NaN) without multipliers.
     """
 
@@ -112,6 +113,8 @@ class Objective:
         Strength of a logarithmic barrier at the edge of the link's domain (``glm.domain_edge``); none by default.
     target : ndarray of shape (r,) or None
         ``kappa``: the constraint is ``c = kappa``, by default zero; ``glm.new_rows`` chooses it.
+    whitening : Whitening or None
+        The triangular part of ``to_raw``; None if that is an operator.
     """
 
     rows: Summable
@@ -123,6 +126,7 @@ class Objective:
     start: Start
     barrier: float = field(default=0.0, kw_only=True)
     target: Array | None = field(default=None, kw_only=True)
+    whitening: Whitening | None = field(default=None, kw_only=True)
 
     @property
     def n_parameters(self) -> int:
@@ -198,11 +202,9 @@ class Objective:
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
         with np.errstate(over="ignore", invalid="ignore"):  # outside the domain the loss is infinite
             gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
-            hessian = T.T @ second[0] @ T if second else np.broadcast_to(np.nan, (k, k, m, m))
         if self.penalty.any():
             gradient = gradient + theta.reshape(k, -1) @ self.penalty
-            if second:
-                hessian[range(k), range(k)] += self.penalty
+        assert self.whitening is not None
         return Model(
             float(loss) + self._ridge(theta),
             self._residual(c),
@@ -210,7 +212,7 @@ class Objective:
             float(steepness),
             gradient.ravel(),
             jacobian,
-            hessian.transpose(0, 2, 1, 3).reshape(k * m, k * m),
+            self.whitening.hessian(second[0]) if second else np.broadcast_to(np.nan, (k * m, k * m)),
         )
 
     def terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:
