@@ -101,6 +101,11 @@ class Hessian:
             self._matrix = blocks.transpose(0, 2, 1, 3).reshape(k * m, k * m)
         return self._matrix
 
+    @property
+    def T(self) -> Array:
+        """Transpose of the matrix."""
+        return self.dense().T
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         matrix = self.dense()
         return np.array(matrix, dtype=dtype) if copy or dtype not in (None, matrix.dtype) else matrix

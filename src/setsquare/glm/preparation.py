@@ -41,7 +41,7 @@ from setsquare.glm.problem import Problem
 from setsquare.projection import Basis
 from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import Block, Rows, Sums, add_sums, is_sparse
+from setsquare.rows.blocks import ArrayRows, Block, Rows, Sums, add_sums, is_sparse
 from setsquare.rows.products import gram_and_product
 from setsquare.rows.wide import Slab
 from setsquare.tables.split import Split
@@ -286,7 +286,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten (or only standardise) the features, compute a basis of the protected columns, and build the objective."""
     surveyed = survey(problem)
     basis, mean = surveyed.basis, surveyed.mean.copy()
-    rows: Rows = problem.rows.map(Centre(surveyed.mean, basis, stays_stored(problem))).keep()
+    rows: Rows = _merged(problem.rows).map(Centre(surveyed.mean, basis, stays_stored(problem))).keep()
     moments = rows.reduce(feature_moments)
     check_squares(problem, np.diag(moments[0])[1:])
 
@@ -317,6 +317,12 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start, whitening=white)
     aliased = tuple(np.delete(np.asarray(problem.feature_names, dtype=object), kept))
     return Prepared(problem, objective, basis, mean, scale, gram, aliased, surveyed.label_share, unmix)
+
+
+def _merged(rows: Rows) -> Rows:
+    """Merge small categories of rows in memory."""
+    together = isinstance(rows, ArrayRows) and isinstance(rows.Z, Split)
+    return replace(rows, Z=rows.Z.merged()) if together else rows  # type: ignore[attr-defined, type-var]
 
 
 def _triangular(

@@ -242,11 +242,11 @@ __all__ = ["Certificate", "Problem", "Settings", "Solution", "Status", "Step", "
 
 #: Cost in units of one multiply-add inside a dense Gram matrix, as measured on two cores (binomial, p = 4, n from 5000
 #: to 100 000; dense with singular values k^-0.8, q from 100 to 1000; 5 to 25 one-hot columns, q from 50 to 1000). A fit
-#: by ``sqp`` took about ten Gram matrices, and decompositions equivalent to 25 m^3, in total
-#: 3.4e-10 s (n q^2 + 25 m^3); for sparse rows with s stored values each, 200 n s^2 replaces n q^2. A fit by ``large``
+#: by ``sqp`` took about ten Gram matrices, and decompositions equivalent to 8 m^3, in total
+#: 3.4e-10 s (n q^2 + 8 m^3); for sparse rows with s stored values each, 200 n s^2 replaces n q^2. A fit by ``large``
 #: took 200 products, 2.7e-7 s n q, or fewer and slower ones for sparse rows. ``python -m benchmarks.bench_wide`` shows
 #: both.
-DECOMPOSITIONS, SPARSE_GRAM, PRODUCTS, SPARSE_PRODUCTS = 25.0, 200.0, 800.0, 2000.0
+DECOMPOSITIONS, SPARSE_GRAM, PRODUCTS, SPARSE_PRODUCTS = 8.0, 200.0, 800.0, 2000.0
 #: The same for s numbers and codes per row: sums by level and by pair of levels.
 SPLIT_GRAM = 25.0
 #: Factor by which ``large`` must be cheaper to be chosen, because only ``sqp`` reports the rank and aliased features.

@@ -17,7 +17,7 @@ from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
 from setsquare.tables.split import Split, join
 
 #: Categories of up to this many levels are written out as dummies, whose products are then faster than by counting.
-FEW_LEVELS = 8
+FEW_LEVELS = 2
 #: Up to this many dummies of such categories, a matrix product of all dummies is faster than counting.
 FEW_DUMMIES = 100
 #: The same in values of these dummies, for tables in memory.
