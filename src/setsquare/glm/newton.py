@@ -23,6 +23,8 @@ OPEN = 1e-3
 ROUNDING = 1e-15
 #: Predicted relative reduction of the loss at which mostly open directions remain.
 CLOSE = 1e-4
+#: Share of its gradient that an iteration leaves from which on it is slow: along an open direction it leaves 1/e.
+SLOW = 0.33
 #: Length of a step, in standard deviations of the linear predictor, up to which the Hessian is reused.
 SAME = 1e-4
 #: Length of a step, in standard deviations of the linear predictor and relative to its natural scale (slope over
@@ -157,12 +159,13 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         if direction.reduction <= ROUNDING * abs(model.loss) and gap >= 0.5 * before[0] and kkt >= 0.5 * before[1]:
             status = Status.STALLED  # at the limit of float64
             break
+        slow = kkt >= SLOW * before[1]
         before = gap, kkt
         if iteration == settings.max_iter:
             break
         nu = _penalty(nu, model, direction)
         flat = direction.curvature <= 50.0 * OPEN * objective.start.curvature
-        near = flat and direction.reduction <= CLOSE * abs(model.loss)
+        near = flat and slow and direction.reduction <= CLOSE * abs(model.loss)
         leaps = settings.leaps if near else ()
         taken = _leap(objective, algebra, theta, model, frame, direction, nu, leaps)
         taken = taken or _line_search(objective, theta, lam, model, frame, direction, nu, confident)

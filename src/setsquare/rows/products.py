@@ -106,13 +106,13 @@ def _count_pairs(A: Split, weight: Array, totals: Array, gram: Array) -> None:
     """Fill in the products of dummies: sums of weights by pair of levels, given those by level."""
     parts = A.parts
     for one in parts:
-        gram[np.ix_(one.columns, one.columns)] = one.fold((one.map * totals[one.levels]).T)
+        one.put(gram, one, one.fold_diagonal(totals[one.levels]))
     for (i, j), flat in A.pairs.items():
         one, other = parts[i], parts[j]
         counts = np.bincount(flat, weights=weight, minlength=one.size * other.size).reshape(one.size, other.size)
         block = one.fold(other.fold(counts.T).T)
-        gram[np.ix_(one.columns, other.columns)] = block
-        gram[np.ix_(other.columns, one.columns)] = block.T
+        one.put(gram, other, block)
+        other.put(gram, one, block.T)
 
 
 def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:

@@ -246,8 +246,7 @@ class Part:
         return int(self.levels.stop - self.levels.start)
 
     @cached_property
-    def map(self) -> Array:
-        """The map as a dense matrix."""
+    def _map(self) -> Array:
         return np.asarray(self.onto.toarray())
 
     @cached_property
@@ -255,9 +254,28 @@ class Part:
         """Level of each column, if no column has several."""
         return self.onto.indices.astype(np.intp) if (np.diff(self.onto.indptr) == 1).all() else None
 
+    @cached_property
+    def _range(self) -> slice | None:
+        """The columns as a slice, if they are consecutive."""
+        first, last = (self.columns[0], self.columns[-1]) if len(self.columns) else (0, -1)
+        return slice(first, last + 1) if last - first + 1 == len(self.columns) else None
+
     def fold(self, values: Array) -> Array:
         """Add up rows (levels, c) of levels by column."""
-        return np.asarray(self.map @ values if self._only is None else values[self._only])
+        return np.asarray(self._map @ values if self._only is None else values[self._only])
+
+    def fold_diagonal(self, values: Array) -> Array:
+        """The matrix (columns, columns) of products of dummies, given sums by level."""
+        if self._only is not None:
+            return np.diag(values[self._only])
+        return np.asarray((self._map * values) @ self._map.T)
+
+    def put(self, gram: Array, other: Part, block: Array) -> None:
+        """Write a block of products with another category's dummies; slices are faster than lists of positions."""
+        if self._range is None or other._range is None:
+            gram[np.ix_(self.columns, other.columns)] = block
+        else:
+            gram[self._range, other._range] = block
 
 
 @dataclass(frozen=True, slots=True)
