@@ -51,6 +51,11 @@ class Whitening:
             inner[range(k), range(k)] += self.ridge
         return Hessian(inner.transpose(0, 2, 1, 3).reshape(k * m, k * m), self)
 
+    def raised(self, H: Hessian, extra: Array) -> Hessian:
+        """Hessian of one predictor with a sum (1 + q, 1 + q) over some rows added."""
+        inner = extra if len(extra) == len(self.rows) else extra[np.ix_(self.rows, self.rows)]
+        return Hessian(H.inner + inner, self)
+
     def to_features(self, V: Array) -> Array:
         """``R V`` for each predictor, for coordinates (k m, c)."""
         return np.asarray((self.R @ V.reshape(-1, len(self.R), V.shape[-1])).reshape(V.shape))

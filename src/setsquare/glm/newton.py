@@ -33,6 +33,8 @@ SAME = 1e-4
 LONGEST = 30.0
 #: Curvature along a step, relative to the intercept-only model, below which its length means nothing.
 SINGULAR = 1e-4
+#: Change of a row's linear predictor, on its natural scale, beyond which its curvature is raised.
+FAR = 2.0
 #: Correlation with the basis up to which a point counts as near the constraint.
 NEAR = 0.1
 
@@ -152,6 +154,8 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             theta, model = escape, objective.model(escape, lam)
             continue
         direction = algebra.direction(model, frame)
+        if iteration:
+            direction = _shorten(objective, algebra, theta, lam, model, frame, direction)
         still = direction.reduction <= settings.loss * abs(model.loss) and kkt <= 100.0 * settings.kkt
         if still and direction.curvature <= OPEN * objective.start.curvature:
             status = Status.FLAT
@@ -251,6 +255,28 @@ def _line_search(
         found = point if isinstance(point, Model) else objective.model(trial, new_lam)
         return _Taken(trial, new_lam, found, length)
     return None
+
+
+def _shorten(
+    objective: Objective,
+    algebra: Algebra,
+    theta: Array,
+    lam: Array,
+    model: Model,
+    frame: Frame,
+    direction: Direction,
+) -> Direction:
+    """Find another step, with the curvature of few rows raised, if this one would change their predictor too much.
+
+    A row of weight ``1/n`` can change by at most ``sqrt(n)`` times the length of the step.
+    """
+    longest = FAR * objective.start.slope / objective.start.curvature
+    if objective.whitening is None or objective.n_predictors > 1 or _norm(direction.step) <= longest / math.sqrt(objective.rows.n_rows):
+        return direction
+    damped = objective.damped(theta, lam, model, direction.step, longest)
+    if damped is None:
+        return direction
+    return algebra.direction(damped, frame)._replace(curvature=direction.curvature)
 
 
 def _first_halving(objective: Objective, direction: Direction) -> int:

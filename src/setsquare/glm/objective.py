@@ -24,6 +24,7 @@ from setsquare.families.barrier import add_barrier, barrier_loss
 from setsquare.glm.hessian import Whitening
 from setsquare.rows.blocks import Block, Summable, Sums
 from setsquare.rows.products import gram_and_product, thin_product, weighted_gram
+from setsquare.rows.wide import pick_rows
 
 
 class Values(NamedTuple):
@@ -189,6 +190,29 @@ class Objective:
 
         return self._assemble(theta, self.rows.reduce(kernel))
 
+    def damped(self, theta: Array, lam: Array, model: Model, step: Array, longest: float) -> Model | None:
+        """Model with the curvature of rows raised whose linear predictor a step would change by more than ``longest``.
+
+        Their quadratic model does not hold that far: a rare level would be thrown from one end of the predictions to
+        the other. They get at least the curvature of the intercept-only model. None if no row needs it.
+        """
+        raw, change, low = self.raw(theta), self.raw(step), self.start.curvature
+        multipliers = lam.reshape(1, -1).T
+
+        def kernel(block: Block) -> tuple[Array | None]:
+            far = np.flatnonzero(np.abs(block.Z @ change)[:, 0] > longest)
+            if not len(far):
+                return (None,)
+            few = pick_rows(block, far)
+            extra = few.weight * np.maximum(low - self.terms(few, raw, multipliers).curvature[:, 0, 0], 0.0)
+            return (weighted_gram(few.Z, extra) if extra.any() else None,)
+
+        (extra,) = self.rows.reduce(kernel, _add_some)  # type: ignore[call-arg]
+        if extra is None:
+            return None
+        assert self.whitening is not None
+        return model._replace(H=self.whitening.raised(model.H, extra))
+
     def start_model(self) -> Model:
         """Model at the start, without multipliers."""
         start = self.start
@@ -274,6 +298,11 @@ class Objective:
         for i, (a, b) in enumerate(_pairs(k)):
             J[a, b] = J[b, a] = product[:, k + r * i : k + r * (i + 1)].T
         return product[:, :k], J
+
+
+def _add_some(a: tuple[Array | None], b: tuple[Array | None]) -> tuple[Array | None]:
+    """Add two sums that may be missing."""
+    return (b[0] if a[0] is None else a[0] if b[0] is None else a[0] + b[0],)
 
 
 def _pairs(k: int) -> list[tuple[int, int]]:

@@ -14,12 +14,16 @@ from scipy.linalg import lapack
 
 from setsquare._typing import Array
 from setsquare.glm.hessian import SINGULAR, TangentInverse
+from setsquare.glm.krylov import lowest_curvature
 from setsquare.glm.newton import OPEN, Direction, Frame, Iterate, Settings, kkt_residual, solve_newton
 from setsquare.glm.objective import Model, Objective
 
 #: Singular values of the Jacobian below this multiple of the activation's mean slope are rounding error: in that
 #: direction the features are uncorrelated with the protected columns, and cannot change the constraint.
 UNREACHABLE = 1e-10
+#: Products with the inverse for the smallest curvature, and the relative residual at which that has converged: the
+#: error of the value is of the order of its square.
+PRODUCTS, RITZ = 40, 1e-5
 
 
 def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
@@ -85,6 +89,21 @@ def reduced_hessian(model: Model) -> tuple[Array, Array]:
     return null.T @ np.asarray(model.H) @ null, null
 
 
+def lowest_curvature_of(model: Model) -> float:
+    """Smallest eigenvalue of the Hessian on the tangent space, by Lanczos with its inverse; NaN where that is no way.
+
+    The largest eigenvalues of the inverse converge within a few products; the residual shows whether they did.
+    """
+    frame = frame_of(model)
+    inverse = TangentInverse.of(model.H, frame.basis)
+    if inverse is None or frame.basis.shape[1] == len(model.g):
+        return np.nan
+    draw = np.random.default_rng(0).normal(size=len(model.g))  # fixed seed: reproducible digits
+    value, vector = lowest_curvature(lambda v: -inverse(v), draw, frame.basis, PRODUCTS)
+    left = float(np.linalg.norm(inverse(vector) + value * vector))
+    return -1.0 / value if left <= RITZ * -value else np.nan
+
+
 def frame_of(model: Model) -> Frame:
     """Right inverse of the Jacobian, and an orthonormal basis of its rows."""
     r, m = model.J.shape
@@ -141,6 +160,7 @@ __all__ = [
     "Settings",
     "frame_of",
     "kkt_residual",
+    "lowest_curvature_of",
     "null_space",
     "reduced_hessian",
     "solve_reduced",

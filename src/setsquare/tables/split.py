@@ -126,6 +126,15 @@ class Split:
         sizes = np.diff(self.bounds).tolist()
         return {(i, j): levels[i] * sizes[j] + levels[j] for i, j in combinations(range(len(levels)), 2)}
 
+    @cached_property
+    def _from_columns(self) -> Any:
+        """``onto`` transposed; a transpose costs more than a small product."""
+        return self.onto.T.tocsr()
+
+    @cached_property
+    def _by_level(self) -> Any:
+        return self.dummies.T
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Split, (self.dense, self.places, self.codes, self.bounds, self.columns, self.width)
 
@@ -133,7 +142,7 @@ class Split:
         return replace(self, dense=self.dense[rows], codes=np.ascontiguousarray(self.codes[rows]))
 
     def __matmul__(self, B: Array) -> Array:
-        full = self.onto.T @ B
+        full = self._from_columns @ B
         product = self.dense @ B[self.places]
         if full.ndim > 1 and full.shape[1] > 1:
             product += self.dummies @ full
@@ -152,7 +161,7 @@ class Split:
 
     def sums_by_level(self, thin: Array) -> Array:
         """Sums (levels, t) of ``thin`` (n, t) over the rows of each level."""
-        return np.asarray(self.dummies.T @ np.ascontiguousarray(thin))
+        return np.asarray(self._by_level @ np.ascontiguousarray(thin))
 
     def counts(self) -> Index:
         """Number of rows in which each column (q,) is stored: all for numbers, those of its level for a dummy."""
