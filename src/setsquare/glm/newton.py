@@ -136,7 +136,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
     model = objective.start_model() if theta is None else objective.model(theta, lam)
     theta = objective.start.theta if theta is None else theta
     trace: list[Step] = []
-    nu, length, corrected, confident, before = 0.0, 0.0, False, True, (np.inf, np.inf)
+    nu, length, corrected, confident, before, last = 0.0, 0.0, False, True, (np.inf, np.inf), theta
     status = Status.MAX_ITER
     for iteration in range(settings.max_iter + 1):
         frame = algebra.frame(model)
@@ -154,8 +154,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             theta, model = escape, objective.model(escape, lam)
             continue
         direction = algebra.direction(model, frame)
-        if iteration:
-            direction = _shorten(objective, algebra, theta, lam, model, frame, direction)
+        direction = _shorten(objective, algebra, theta, theta - last, lam, model, frame, direction)
         still = direction.reduction <= settings.loss * abs(model.loss) and kkt <= 100.0 * settings.kkt
         if still and direction.curvature <= OPEN * objective.start.curvature:
             status = Status.FLAT
@@ -177,7 +176,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             status = Status.STALLED
             break
         length, corrected, confident = taken.length, direction.corrected, taken.length >= 0.5
-        theta, lam, model = taken.theta, taken.lam, taken.model
+        last, theta, lam, model = theta, taken.theta, taken.lam, taken.model
     theta, model = _restore(objective, algebra, theta, lam, model, settings)
     if not _is_feasible(model, settings, slack=100.0):
         theta, model = _retreat(objective, algebra, theta, lam, model, settings)
@@ -261,19 +260,22 @@ def _shorten(
     objective: Objective,
     algebra: Algebra,
     theta: Array,
+    before: Array,
     lam: Array,
     model: Model,
     frame: Frame,
     direction: Direction,
 ) -> Direction:
-    """Find another step, with the curvature of few rows raised, if this one would change their predictor too much.
+    """Find another step, with the curvature of some rows raised, if this one throws them back from the step before.
 
     A row of weight ``1/n`` can change by at most ``sqrt(n)`` times the length of the step.
     """
     longest = FAR * objective.start.slope / objective.start.curvature
-    if objective.whitening is None or objective.n_predictors > 1 or _norm(direction.step) <= longest / math.sqrt(objective.rows.n_rows):
+    shortest = longest / math.sqrt(objective.rows.n_rows)
+    whole = objective.whitening is not None and objective.n_predictors == 1
+    if not whole or _norm(direction.step) <= shortest or not before.any():
         return direction
-    damped = objective.damped(theta, lam, model, direction.step, longest)
+    damped = objective.damped(theta, lam, model, np.column_stack([before, direction.step]), longest)
     if damped is None:
         return direction
     return algebra.direction(damped, frame)._replace(curvature=direction.curvature)

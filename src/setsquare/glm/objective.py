@@ -190,17 +190,19 @@ class Objective:
 
         return self._assemble(theta, self.rows.reduce(kernel))
 
-    def damped(self, theta: Array, lam: Array, model: Model, step: Array, longest: float) -> Model | None:
-        """Model with the curvature of rows raised whose linear predictor a step would change by more than ``longest``.
+    def damped(self, theta: Array, lam: Array, model: Model, steps: Array, longest: float) -> Model | None:
+        """Model with raised curvature of rows that a step throws back further than the step before moved them.
 
-        Their quadratic model does not hold that far: a rare level would be thrown from one end of the predictions to
-        the other. They get at least the curvature of the intercept-only model. None if no row needs it.
+        The quadratic model does not hold that far: a rare level could go on from one end of the predictions to the
+        other. Rows whose linear predictor changes by more than ``longest`` get at least the curvature of the
+        intercept-only model. ``steps`` (m, 2) are the step before and this one. None if no row needs it.
         """
-        raw, change, low = self.raw(theta), self.raw(step), self.start.curvature
+        raw, changes, low = self.raw(theta), self.to_raw @ steps, self.start.curvature
         multipliers = lam.reshape(1, -1).T
 
         def kernel(block: Block) -> tuple[Array | None]:
-            far = np.flatnonzero(np.abs(block.Z @ change)[:, 0] > longest)
+            before, now = (block.Z @ changes).T
+            far = np.flatnonzero((np.abs(now) > longest) & (np.abs(now) > np.abs(before)) & (now * before < 0.0))
             if not len(far):
                 return (None,)
             few = pick_rows(block, far)
