@@ -67,6 +67,8 @@ class Whitening:
     def undo(self, V: Array, *, gradients: bool = False) -> Array:
         """``R^-1 V`` for each predictor, or ``R'^-1 V`` for gradients."""
         m, c = len(self.R), V.shape[1]
+        if len(V) == m:
+            return np.asarray(lapack.dtrtrs(self.R, V, trans=int(gradients))[0])
         side = V.reshape(-1, m, c).transpose(1, 0, 2).reshape(m, -1)
         out = lapack.dtrtrs(self.R, side, trans=int(gradients))[0]
         return np.asarray(out.reshape(m, -1, c).transpose(1, 0, 2).reshape(V.shape))
@@ -178,7 +180,11 @@ class TangentInverse:
         """Invert a Hessian, shifted by a multiple of the identity; None if not clearly positive on the tangent space."""
         factor = H.factor(shift)
         if factor is None and Y.shape[1]:
-            size = float(np.abs(H.inner.diagonal() * np.tile(H.whitening.R.diagonal(), len(H.inner) // len(H.whitening.R)) ** 2).max())
+            size = float(
+                np.abs(
+                    H.inner.diagonal() * np.tile(H.whitening.R.diagonal(), len(H.inner) // len(H.whitening.R)) ** 2
+                ).max()
+            )
             factor = H.factor(shift, np.sqrt(LIFT * size) * Y) if np.isfinite(size) else None
         if factor is None:
             return None

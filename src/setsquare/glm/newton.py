@@ -34,7 +34,7 @@ LONGEST = 30.0
 #: Curvature along a step, relative to the intercept-only model, below which its length means nothing.
 SINGULAR = 1e-4
 #: Change of a row's linear predictor, on its natural scale, beyond which its curvature is raised.
-FAR = 2.0
+FAR = 5.0
 #: Correlation with the basis up to which a point counts as near the constraint.
 NEAR = 0.1
 

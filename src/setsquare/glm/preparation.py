@@ -333,7 +333,9 @@ def _triangular(
     gram, ridge = second[np.ix_(moving, moving)], None
     if problem.l2 > 0.0:
         ridge = np.zeros_like(gram)
-        ridge[1:, 1:] = problem.l2 * (np.eye(len(columns)) if unmix is None else unmix[:, columns].T @ unmix[:, columns])
+        ridge[1:, 1:] = problem.l2 * (
+            np.eye(len(columns)) if unmix is None else unmix[:, columns].T @ unmix[:, columns]
+        )
         gram = gram + ridge
     return Whitening(moving, np.asfortranarray(to_raw[moving]), gram, ridge)
 

@@ -16,12 +16,12 @@ from setsquare.tables.column import Missing, TableRows, open_rows, plain_columns
 from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
 from setsquare.tables.split import Split, join
 
-#: Categories of up to this many levels are written out as dummies, whose products are then faster than by counting.
+#: Categories of up to this many levels are written out: a single dummy is a number.
 FEW_LEVELS = 2
-#: Up to this many dummies of such categories, a matrix product of all dummies is faster than counting.
+#: Up to this many dummies of larger categories, a matrix product of all dummies is faster than counting.
 FEW_DUMMIES = 100
-#: The same in values of these dummies, for tables in memory.
-FEW_VALUES = 8_000_000
+#: The same in values of these dummies, for tables in memory, whose categories are merged before they are counted.
+FEW_VALUES = 1_000_000
 _KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
     "numeric": Numeric,
     "categorical": Categorical,
