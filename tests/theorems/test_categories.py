@@ -321,8 +321,8 @@ def test_dask_partitions_of_categories_equal_memory() -> None:
 def test_levels_that_the_outcome_separates_do_not_slow_down_the_others() -> None:
     """Most levels have equal outcomes: both solvers stop by the loss, here 2e-5 apart, and meet the constraint.
 
-    A few levels have finite coefficients at the optimum of ``sqp``. In a direction of negative curvature ``large`` moved
-    them to the end of the predictions, where their gradient vanishes: ``sqp`` started there ends there, too.
+    A few levels have finite coefficients at the optimum of ``sqp``. In a direction of negative curvature ``large``
+    moved them to the end of the predictions, where their gradient vanishes: ``sqp`` started there ends there, too.
     """
     rng, n, levels = np.random.default_rng(0), 900, 300
     codes, x = rng.permutation(np.arange(n) % levels), rng.integers(0, 2, n).astype(float)

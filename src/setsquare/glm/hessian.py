@@ -19,6 +19,8 @@ from setsquare._typing import Array
 
 #: Eigenvalues of the Hessian, or squared pivots, below this share of the largest cannot be distinguished from zero.
 SINGULAR = 1e-9
+#: Curvature that is added across the tangent space, where a Hessian need not be positive, relative to its largest.
+LIFT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,12 @@ class Hessian:
         """Number of coordinates, twice."""
         return len(self.inner), len(self.inner)
 
+    @property
+    def scale(self) -> Array:
+        """Diagonal of ``R`` for each predictor."""
+        R = self.whitening.R
+        return np.tile(R.diagonal(), len(self.inner) // len(R))
+
     def __matmul__(self, V: Array) -> Array:
         white, columns = self.whitening, V.reshape(len(V), -1)
         return white.from_gradients(self.inner @ white.to_features(columns)).reshape(V.shape)
@@ -120,7 +128,7 @@ class Hessian:
     def factor(self, shift: float = 0.0, beside: Array | None = None) -> Factor | None:
         """Cholesky factor of the Hessian plus ``shift`` times the identity; None if not clearly positive definite.
 
-        ``beside`` (k m, r) adds ``beside beside'``: the Hessian need be positive only outside the span of these columns.
+        ``beside`` (k m, r) adds ``beside beside'``: the Hessian need be positive outside their span only.
         """
         white, A = self.whitening, self.inner
         m = len(white.R)
@@ -137,7 +145,7 @@ class Hessian:
         upper, failed = lapack.dpotrf(A.T, clean=0)
         if failed or not np.isfinite(upper[-1, -1]):
             return None
-        pivots = np.square(upper.diagonal() * np.tile(white.R.diagonal(), k))
+        pivots = np.square(upper.diagonal() * self.scale)
         return Factor(upper, white) if pivots.min() > SINGULAR * pivots.max() else None
 
 
@@ -177,14 +185,10 @@ class TangentInverse:
 
     @classmethod
     def of(cls, H: Hessian, Y: Array, shift: float = 0.0) -> TangentInverse | None:
-        """Invert a Hessian, shifted by a multiple of the identity; None if not clearly positive on the tangent space."""
+        """Invert a Hessian plus ``shift`` times the identity; None if not clearly positive on the tangent space."""
         factor = H.factor(shift)
         if factor is None and Y.shape[1]:
-            size = float(
-                np.abs(
-                    H.inner.diagonal() * np.tile(H.whitening.R.diagonal(), len(H.inner) // len(H.whitening.R)) ** 2
-                ).max()
-            )
+            size = float(np.abs(H.inner.diagonal() * H.scale**2).max())
             factor = H.factor(shift, np.sqrt(LIFT * size) * Y) if np.isfinite(size) else None
         if factor is None:
             return None
@@ -200,7 +204,3 @@ class TangentInverse:
             x = x - self.W @ lapack.dpotrs(self.S, self.Y.T @ x - goal)[0]
             x = x + self.Y @ (goal - self.Y.T @ x)  # what rounding left
         return np.asarray(x)
-
-
-#: Curvature that is added across the tangent space, where a Hessian need not be positive, relative to its largest.
-LIFT = 10.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-from scipy import sparse
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import is_sparse
@@ -109,8 +108,8 @@ def _count_pairs(A: Split, weight: Array, totals: Array, gram: Array) -> None:
         one.put(gram, one, one.fold_diagonal(totals[one.levels]))
     for (i, j), flat in A.pairs.items():
         one, other = parts[i], parts[j]
-        counts = np.bincount(flat, weights=weight, minlength=one.size * other.size).reshape(one.size, other.size)
-        block = one.fold(other.fold(counts.T).T)
+        counts: Array = np.bincount(flat, weights=weight, minlength=one.size * other.size).astype(float, copy=False)
+        block = one.fold(other.fold(counts.reshape(one.size, other.size).T).T)
         one.put(gram, other, block)
         other.put(gram, one, block.T)
 

@@ -260,8 +260,10 @@ class Part:
 
     @cached_property
     def _only(self) -> Index | None:
-        """Level of each column, if no column has several."""
-        return self.onto.indices.astype(np.intp) if (np.diff(self.onto.indptr) == 1).all() else None
+        """Level of each column, if no column has several, and no level several columns."""
+        levels = self.onto.indices
+        alone = (np.diff(self.onto.indptr) == 1).all() and len(np.unique(levels)) == len(levels)
+        return levels.astype(np.intp) if alone else None
 
     @cached_property
     def _range(self) -> slice | None:
