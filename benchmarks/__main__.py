@@ -26,6 +26,7 @@ from benchmarks.page import write_pages
 CATALOGUE = {
     "glm": 7.0,
     "categories": 2.0,
+    "levels": 1.0,
     "linear": 8.0,
     "projection": 2.0,
     "prediction": 0.3,

@@ -5,7 +5,8 @@
     python -m benchmarks.audit_power --compare old.json new.json
 
 A version that accuses innocent predictions more often also finds more leaks. The earlier version is therefore judged at
-the threshold at which it accuses as many innocent predictions as the new one does at 5 %. Both see the same samples.
+the threshold at which it accuses as many innocent predictions as the new one does at 5 %. With two groups this is done
+on each side: a test that accuses nearly only groups with lower means is one-sided in effect. Both see the same samples.
 Only ``sq.audit`` is used, so that the script runs with earlier versions.
 """
 
@@ -62,9 +63,21 @@ def _mixed(design: str, X: pd.DataFrame) -> np.ndarray:
 
 
 def p_value(y: np.ndarray, X: pd.DataFrame) -> float:
-    """P-value of the verdict: the smallest adjusted one, or that of the joint test in early versions."""
+    """P-value of the verdict: the smallest adjusted one, or that of the joint test in early versions.
+
+    With two groups it has the sign of the difference of their means.
+    """
     found = sq.audit(y, X)
-    return float(min(m.adjusted for m in found.members) if hasattr(found, "members") else found.p_value)
+    p = float(min(m.adjusted for m in found.members) if hasattr(found, "members") else found.p_value)
+    member = X.iloc[:, 0] == "v"
+    return float(np.copysign(p, y[member].mean() - y[~member].mean())) if member.any() else p
+
+
+def on_side(design: str, signed: list[float]) -> np.ndarray:
+    """P-values, of which those on the other side than the leak of a design count as 1."""
+    p = np.asarray(signed)
+    other = np.signbit(p) != design.endswith("-") if design.startswith(("two", "10")) else np.zeros(len(p), bool)
+    return np.where(other, 1.0, np.abs(p))
 
 
 def simulate(path: Path, samples: int, only: str) -> None:
@@ -90,10 +103,10 @@ def compare(
     for key in (key for key in after if key.endswith("/1") and key in before):
         design, score, _ = key.split("/")
         null = f"{null_of(design)}/{score}/0"
-        size = float(np.mean(np.asarray(after[null]) <= 0.05))
+        size = float(np.mean(on_side(design, after[null]) <= 0.05))
         count = min(len(before[key]), len(after[key]))
-        old = np.asarray(before[key][:count]) <= np.quantile(before[null], size)
-        new = np.asarray(after[key][:count]) <= 0.05
+        old = on_side(design, before[key][:count]) <= np.quantile(on_side(design, before[null]), size)
+        new = on_side(design, after[key][:count]) <= 0.05
         error = float(np.std(new.astype(float) - old) / np.sqrt(count))
         rows.append((f"{design}, {score}", size, float(old.mean()), float(new.mean()), error))
     return rows

@@ -23,9 +23,9 @@ import numpy as np
 from fairlearn.metrics import MetricFrame, selection_rate
 from scipy.special import expit
 
-from setsquare.auditing.groups.measures import Measured
-from setsquare.auditing.groups.numbers import Rows
 from setsquare.auditing.groups.partitions import partition_rows
+from setsquare.auditing.groups.rates import Rows
+from setsquare.auditing.groups.rates_with_intervals import Measured
 from setsquare.auditing.groups.result import number_groups
 
 RESULTS = Path(__file__).parent / "results" / "group_intervals.json"

@@ -14,6 +14,7 @@ _EXTRAS = {
     "pandas": "data",
     "jinja2": "report",
     "pooch": "data",
+    "sklego": "demo",
     "torch": "torch",
 }
 

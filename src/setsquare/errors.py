@@ -7,6 +7,18 @@ do. A guarantee that could not be met is a :class:`NotOrthogonalError`: no model
 from __future__ import annotations
 
 
+def excerpt(text: object, length: int = 200) -> str:
+    """Return a text for a message, cut to this length.
+
+    Examples
+    --------
+    >>> excerpt("a" * 1000, 5)
+    'aaaa…'
+    """
+    written = str(text)
+    return written if len(written) <= length else f"{written[: length - 1]}…"
+
+
 class SetsquareError(Exception):
     """Base class of everything that Setsquare raises."""
 

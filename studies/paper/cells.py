@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from setsquare.errors import InputError
+
 
 class Cells:
     """Cells that were computed before, a line of JSON each in a file; without a path, in memory only.
@@ -37,13 +39,16 @@ class Cells:
         path.parent.mkdir(parents=True, exist_ok=True)
         if fresh:
             path.unlink(missing_ok=True)
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        lines = path.read_text("utf-8", "replace").splitlines(keepends=True) if path.exists() else []
         whole = [line for line in lines if line.endswith("\n")]
         if len(whole) < len(lines):
             path.write_text("".join(whole), encoding="utf-8")
-        for line in whole:
-            cell = json.loads(line)
-            self._known[_name(cell["key"])] = cell["result"]
+        for number, line in enumerate(whole, start=1):
+            try:
+                cell = json.loads(line)
+                self._known[_name(cell["key"])] = cell["result"]
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise InputError(f"{path} is damaged in line {number}: delete this line, or pass --fresh.") from error
 
     def __contains__(self, key: Mapping[str, Any]) -> bool:
         return _name(key) in self._known

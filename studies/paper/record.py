@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from setsquare.document import number, p_value
+from setsquare.errors import InputError
 
 #: A number, a sentence, or nothing.
 Cell: TypeAlias = str | float | int | None
@@ -67,13 +68,16 @@ class Record:
     @staticmethod
     def read(path: Path) -> Record:
         """Read ``NAME.json`` as :meth:`write` left it."""
-        whole = json.loads(path.read_text(encoding="utf-8"))
-        tables = tuple(
-            Table(t["title"], tuple(t["columns"]), [tuple(row) for row in t["rows"]]) for t in whole["tables"]
-        )
-        return Record(
-            whole["name"], whole["title"], tables, tuple(whole["reasons"]), whole["data"], tuple(whole["missed"])
-        )
+        try:
+            whole = json.loads(path.read_text(encoding="utf-8"))
+            tables = tuple(
+                Table(t["title"], tuple(t["columns"]), [tuple(row) for row in t["rows"]]) for t in whole["tables"]
+            )
+            return Record(
+                whole["name"], whole["title"], tables, tuple(whole["reasons"]), whole["data"], tuple(whole["missed"])
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise InputError(f"{path} is damaged: run python -m studies {path.stem} --fresh again.") from error
 
     def show(self, console: Console | None = None) -> None:
         """Print the tables and the reasons."""

@@ -71,7 +71,7 @@ CASES = {
     "poisson with offset": (OrthogonalGLMRegressor, {"family": "poisson"}, "visits", "weight", "exposure"),
     "gamma, log link": (OrthogonalGLMRegressor, {"family": "gamma"}, "cost", None, None),
     "ridge": (OrthogonalGLMClassifier, {"l2": 0.1}, "income", None, None),
-    "cells": (OrthogonalGLMClassifier, {"coding": "cells"}, "income", None, None),
+    "cells": (OrthogonalGLMClassifier, {"basis": "cells"}, "income", None, None),
     "protected used": (OrthogonalGLMClassifier, {"use_protected": True}, "income", None, None),
 }
 

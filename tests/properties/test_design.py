@@ -16,7 +16,7 @@ from setsquare import tables
 
 MAKERS = st.sampled_from([pd.DataFrame, pl.DataFrame, pa.table])
 MISSING = st.sampled_from(["drop", "level"])
-CODING = st.sampled_from(["dummy", "cells"])
+CODING = st.sampled_from(["linear", "cells", "spline"])
 LEVELS = st.sampled_from(["a", "b", "c d", "é", ""])
 
 
@@ -38,9 +38,9 @@ def rows(table: dict[str, list[Any]], order: Any) -> dict[str, list[Any]]:
 def test_permuted_rows_give_permuted_rows(table: Any, make: Any, missing: Any, coding: Any, random: Any) -> None:
     order = list(range(len(table["p"])))
     random.shuffle(order)
-    learned = tables.learn(make(table), missing=missing, coding=coding)
+    learned = tables.learn(make(table), missing=missing, basis=coding)
     permuted = make(rows(table, order))
-    again = tables.learn(permuted, missing=missing, coding=coding)
+    again = tables.learn(permuted, missing=missing, basis=coding)
     assert again.names == learned.names
     one, two = learned.apply(make(table)), learned.apply(permuted)
     keep = np.ones(len(order), bool) if one.keep is None else one.keep
@@ -54,7 +54,7 @@ def test_permuted_rows_give_permuted_rows(table: Any, make: Any, missing: Any, c
 def test_all_libraries_agree(table: Any, missing: Any, coding: Any) -> None:
     matrices = []
     for make in (pd.DataFrame, pl.DataFrame, pa.table):
-        learned = tables.learn(make(table), missing=missing, coding=coding)
+        learned = tables.learn(make(table), missing=missing, basis=coding)
         encoded = learned.apply(make(table))
         matrices.append((encoded.names, encoded.values.tolist()))
     assert matrices[0] == matrices[1] == matrices[2]
@@ -64,7 +64,7 @@ def test_all_libraries_agree(table: Any, missing: Any, coding: Any) -> None:
 @settings(deadline=None)
 def test_cells_saturate(table: Any, make: Any) -> None:
     columns = ["p", "q", "flag"]
-    encoded = tables.learn(make(table), columns, coding="cells", missing="level").apply(make(table))
+    encoded = tables.learn(make(table), columns, basis="cells", missing="level").apply(make(table))
     combinations = list(zip(*(table[name] for name in columns), strict=True))
     assert len(encoded.names) == len(set(combinations)) - 1
     # With the reference as one column more, every row is in exactly one cell, and equal rows share it.
@@ -88,7 +88,7 @@ def test_dummies_undo_to_the_levels(table: Any, make: Any) -> None:
 @given(drawn_tables(), MAKERS, MISSING, CODING)
 @settings(deadline=None)
 def test_plain_data_carry_the_whole_design(table: Any, make: Any, missing: Any, coding: Any) -> None:
-    learned = tables.learn(make(table), missing=missing, coding=coding)
+    learned = tables.learn(make(table), missing=missing, basis=coding)
     again = tables.Design.from_dict(json.loads(json.dumps(learned.to_dict())))
     assert again == learned
     np.testing.assert_array_equal(again.apply(make(table)).values, learned.apply(make(table)).values)
@@ -97,9 +97,9 @@ def test_plain_data_carry_the_whole_design(table: Any, make: Any, missing: Any, 
 @given(drawn_tables(), MAKERS, CODING)
 @settings(deadline=None)
 def test_drop_is_learning_on_the_complete_rows(table: Any, make: Any, coding: Any) -> None:
-    dropped = tables.learn(make(table), missing="drop", coding=coding)
+    dropped = tables.learn(make(table), missing="drop", basis=coding)
     complete = [i for i in range(len(table["p"])) if all(values[i] is not None for values in table.values())]
-    expected = tables.learn(make(rows(table, complete)), coding=coding)
+    expected = tables.learn(make(rows(table, complete)), basis=coding)
     assert dropped.coders == expected.coders
     encoded = dropped.apply(make(table))
     np.testing.assert_array_equal(encoded.values, expected.apply(make(rows(table, complete))).values)
@@ -110,7 +110,7 @@ def test_drop_is_learning_on_the_complete_rows(table: Any, make: Any, coding: An
 @settings(deadline=None)
 def test_pooled_rows_are_counted_exactly(train: Any, later: Any, make: Any, coding: Any) -> None:
     columns = ["p", "q"]
-    learned = tables.learn(make(train), columns, coding=coding, unseen="pool")
+    learned = tables.learn(make(train), columns, basis=coding, unseen="pool")
     encoded = learned.apply(make(later))
     if coding == "cells":
         seen = set(zip(train["p"], train["q"], strict=True))

@@ -127,3 +127,16 @@ def test_the_raw_text_of_uci_gives_the_same_table(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("SETSQUARE_DATA", str(tmp_path))
     pd.testing.assert_frame_equal(datasets.load_adult("uci").table, expected)
     assert datasets.available("adult_uci")
+
+
+def test_acs_income() -> None:
+    data = load("acs_income")
+    assert data.table.shape == (332900, 11) and data.n_rows == REGISTRY["acs_income"].n_rows
+    assert (data.outcome, data.protected, data.family) == ("PINCP", ("SEX", "RAC1P"), "binomial")
+    assert data.y.sum() == 122651 and not data.table.isna().any(axis=None)
+    levels = {name: len(column.cat.categories) for name, column in data.table.items() if column.dtype == "category"}
+    assert levels == {"RAC1P": 9, "SCHL": 24, "POBP": 223, "SEX": 2, "OCCP": 529, "RELP": 18, "COW": 8, "MAR": 5}
+    assert set(data.features) == {"SCHL", "POBP", "OCCP", "RELP", "COW", "MAR", "WKHP", "AGEP"}
+    first = data.table.iloc[0]
+    assert (first["RAC1P"], first["OCCP"], first["AGEP"]) == ("0", "8740", 20)  # as in the file
+    assert list(data.table["MAR"].cat.categories) == ["1", "2", "3", "4", "5"]

@@ -142,3 +142,19 @@ def test_a_run_writes_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [path.name for path in paths] == ["table2.json", "table2.csv", "table2.png"]
     assert paths[0].parent == tmp_path / "quick"
     assert json.loads(paths[0].read_text())["missed"] == ["The third digit: not enough printed."]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": 3}', "\xff", '{"key": [1], "result": 1}', "[" * 100_000])
+def test_damaged_results_get_one_sentence(text: str, tmp_path: Path, monkeypatch, capsys):
+    path = tmp_path / "table2.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=r"table2.json is damaged: run python -m studies table2 --fresh again"):
+        Record.read(path)
+    cells = tmp_path / "cells.jsonl"
+    cells.write_bytes(b'{"key": {"n": 1}, "result": 1}\n' + text.encode("latin-1") + b"\n")
+    with pytest.raises(InputError, match=r"cells.jsonl is damaged in line 2: delete this line, or pass --fresh"):
+        Cells(cells)
+    monkeypatch.setattr("sys.argv", ["studies", "--page", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2 and capsys.readouterr().err.count("\n") == 1

@@ -195,7 +195,7 @@ def test_cells_are_the_interaction(rng: np.random.Generator, score: np.ndarray) 
     crossed = np.where((a == "x") == (b == "u"), 1.0, -1.0)
     y = rng.normal(size=N) + crossed
     table = pd.DataFrame({"a": a, "b": b})
-    dummies, cells = (sq.audit(y, table, coding=coding) for coding in ("dummy", "cells"))
+    dummies, cells = (sq.audit(y, table, basis=basis) for basis in ("linear", "cells"))
     assert dummies.p_value > 1e-3 and cells.p_value < 1e-20 and cells.n_protected == 3
 
 

@@ -20,19 +20,19 @@ from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Solution, Status, choose, solve
 from setsquare.rows.products import gram_and_product, weighted_gram
 from setsquare.tables import design
-from setsquare.tables.split import Split, join
+from setsquare.tables.mixed_matrix import MixedMatrix, join
 
 SIZES = st.lists(st.integers(2, 12), min_size=1, max_size=4)
 
 
-def random_split(rng: np.random.Generator, n: int, sizes: list[int], d: int) -> Split:
+def random_split(rng: np.random.Generator, n: int, sizes: list[int], d: int) -> MixedMatrix:
     """Numbers and categories in random order; every level occurs if there are enough rows."""
     codes = [rng.permutation(np.arange(n) % size) for size in sizes]
     parts = rng.permutation([True] * len(sizes) + [False] * d).tolist()
     return join(rng.normal(1.0, 2.0, size=(n, d)), codes, sizes, parts)
 
 
-def written_out(sizes: list[int], Z: Split) -> np.ndarray:
+def written_out(sizes: list[int], Z: MixedMatrix) -> np.ndarray:
     """The same matrix by comparing codes, independently of products."""
     out = np.zeros(Z.shape)
     out[:, Z.places] = Z.dense
@@ -245,7 +245,8 @@ def test_estimators_code_tables_alike(
 
     coded, shares = fit()
     read = coded.reader_.stored_matrix(coded.reader_.feature_table(table.dropna()), learned=True, as_codes=True)[0]
-    assert isinstance(read, Split) and read.codes.shape[1] == (3 if use_protected else 2)  # job, place, and race
+    codes = 3 if use_protected else 2  # job, place, and race
+    assert isinstance(read, MixedMatrix) and read.codes.shape[1] == codes
     monkeypatch.setattr(design, "FEW_LEVELS", 1000)
     dense, dense_shares = fit()
     assert_same(coded.solution_, dense.solution_)

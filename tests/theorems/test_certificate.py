@@ -13,11 +13,11 @@ from scipy.special import log_softmax
 from setsquare import OrthogonalGLMRegressor, Stream
 from setsquare.errors import FewRowsWarning, NotOrthogonalError
 from setsquare.families import contrasts, family
-from setsquare.glm.certificate import AT_THE_EDGE, level_of
+from setsquare.glm.certificate import rests_on_few
+from setsquare.glm.certify import AT_THE_EDGE, level_of
 from setsquare.glm.influence import Floor, Tally
 from setsquare.glm.preparation import prepare
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import rests_on_few
 from setsquare.glm.solver import Status, solve
 from setsquare.projection import GeneralizedProjector
 

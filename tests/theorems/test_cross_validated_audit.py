@@ -14,8 +14,8 @@ from sklearn.model_selection import KFold, LeaveOneOut
 import setsquare as sq
 from setsquare._typing import Array
 from setsquare.auditing.audit_models import predict_held_out
-from setsquare.auditing.cross_fit import corrected_p, mutual_scores, variances
 from setsquare.auditing.fold_bounds import scale_error
+from setsquare.auditing.fold_dependence import corrected_p, mutual_scores, variances
 from setsquare.auditing.held_out import as_numbers, determines
 from setsquare.auditing.protected import Protected
 

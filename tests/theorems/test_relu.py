@@ -83,7 +83,7 @@ def draw_cells(n: int = 600, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.
     """Two factors of 3 and 2 levels coded by all their cells, and pre-activations whose spread depends on the cell."""
     rng = np.random.default_rng(seed)
     factors = np.column_stack([rng.choice(["a", "b", "c"], n), rng.choice(["u", "v"], n)])
-    X = tables.learn(factors, coding="cells").apply(factors).values
+    X = tables.learn(factors, basis="cells").apply(factors).values
     cell = X @ np.arange(1, X.shape[1] + 1)
     pre = rng.normal(size=n) * (0.5 + 0.5 * cell) + 0.3 * cell
     return pre, X, cell

@@ -123,7 +123,7 @@ def draw_groups(seed: int = 0, n: int = 900) -> tuple[np.ndarray, np.ndarray]:
     """Pre-activations whose spread depends on the group, and two factors coded by all cells."""
     rng = np.random.default_rng(seed)
     factors = np.column_stack([rng.choice(["a", "b", "c"], n), rng.choice(["u", "v"], n)])
-    X = tables.learn(factors, coding="cells").apply(factors).values
+    X = tables.learn(factors, basis="cells").apply(factors).values
     cell = X @ np.arange(1, X.shape[1] + 1)
     return rng.normal(size=n) * (0.5 + 0.7 * cell), X
 

@@ -7,8 +7,8 @@ import pytest
 from scipy.stats import norm
 
 from setsquare.auditing.groups.intervals import single
-from setsquare.auditing.groups.numbers import Rows
 from setsquare.auditing.groups.partitions import partition_rows
+from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.result import number_groups
 from setsquare.auditing.groups.simultaneous import covariance, critical_value
 

@@ -94,6 +94,7 @@ def audit_model(
     beside = None if inside else table
     n = tables.n_rows(Z)
     prefit = isinstance(cv, str) and cv == "prefit"
+    options = _with_outcome(options, y)
     if y is not None or not prefit:
         check_same_rows("The outcome has", len(y), "the features have", n)
     check_same_rows("protected has", tables.n_rows(table), "the features have", n)
@@ -119,9 +120,35 @@ def audit_model(
     rng = np.random.default_rng(random_state)
     held = predict_held_out(estimator, Z, y, beside, cv, options.get("cluster"), progress, rng)
     told = inside or _is_told(estimator, beside)
-    given = {"sample_weight": sample_weight, "random_state": random_state} | options
-    result = audit_held_out(held, y, table, told=told, features=Z, **given)
+    how = {"sample_weight": sample_weight, "random_state": random_state} | options
+    if options.get("given") is not None:
+        return replace(audit_given(held, table, **how), setting=f"held out ({len(held.folds)} folds)")
+    result = audit_held_out(held, y, table, told=told, features=Z, **how)
     return replace(result, setting=f"held out ({len(held.folds)} folds)")
+
+
+#: Note for held-out audits with controls.
+UNCORRECTED = Note(
+    "folds-uncorrected",
+    "Given controls, bounds are not widened for the dependence between folds: audit a fitted model on rows of its own "
+    "for exact coverage.",
+    severity="caution",
+)
+
+
+def audit_given(held: HeldOut, protected: Table, **options: Any) -> AuditResult:
+    """Audit held-out predictions given controls; `options` are those of :func:`audit`."""
+    values = held.audited()
+    if np.ndim(values) == 2 and held.classes is not None:
+        options = {"classes": held.classes} | options
+    result = audit(values, protected, **options)
+    return replace(result, notes=(*result.notes, UNCORRECTED))
+
+
+def _with_outcome(options: dict[str, Any], y: Any) -> dict[str, Any]:
+    """Options of :func:`audit`; what is given the outcome takes that of the model."""
+    given = options.get("given")
+    return {"outcome": y} | options if isinstance(given, str) and given == "outcome" else options
 
 
 def _is_told(estimator: Any, protected: Any) -> bool:

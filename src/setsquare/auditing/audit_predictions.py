@@ -3,73 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from setsquare import tables
-from setsquare._typing import Array, BoolArray, IntArray, Table
-from setsquare.auditing.certificate import Certificate, certify
+from setsquare._typing import BoolArray, Table
+from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.evaluations.covariance import KINDS
-from setsquare.auditing.evaluations.glm import Fit, evaluate_glm
-from setsquare.auditing.evaluations.records import Evaluation
-from setsquare.auditing.evaluations.score import sample_of
-from setsquare.auditing.evaluations.shape import evaluate_shape
-from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
+from setsquare.auditing.evaluations.run import EVALUATIONS, Settings, run_evaluations
+from setsquare.auditing.given import GIVEN, Controlled, choose_evaluations, control
 from setsquare.auditing.groups.audited import GroupRequest, number_audited
 from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.auditing.predictions import Raw, Subject, check_mean, open_predictions, read_predictions
-from setsquare.auditing.protected import Protected, note_constant, note_left_out, reference_groups
+from setsquare.auditing.protected import (
+    Protected,
+    cluster_numbers,
+    code_protected,
+    note_constant,
+    note_left_out,
+    reference_groups,
+)
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.verdict import Limits, Verdict, is_tautology, judge
+from setsquare.auditing.verdict import Limits, Verdict, judge
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family
 from setsquare.families import family as make_family
-from setsquare.glm.outcome_summary import OutcomeSummary
-from setsquare.notes import Note, Option, message
+from setsquare.notes import Note, message
 from setsquare.rows import Stream
 from setsquare.tables import Design
-from setsquare.tables.frame import backend_of, dense
+from setsquare.tables.frame import backend_of
 from setsquare.tables.validation import (
     check_alignment,
     check_choice,
     check_confidence,
     check_max_rows,
     check_same_rows,
-    read_cluster,
     read_weight,
+    refuse_coding,
 )
 
-#: Evaluation models with permutation tests, by name; :mod:`setsquare.auditing.evaluations.nonlinear` has them.
-PERMUTATION_BASED = ("relu", "relu without intercept", "forest", "independence")
-EVALUATIONS = ("glm", "linear", "shape", *PERMUTATION_BASED)
+DEFAULT = ("glm", "shape")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How an audit is done; see :func:`audit`."""
-
-    vcov: str
-    confidence: float
-    limits: Limits
-    n_permutations: int
-    max_rows: int | None
-    seed: int
-
-
+@refuse_coding
 def audit(
     predictions: Any,
     protected: Any,
     family: str | Family | None = None,
     vcov: str = "HC3",
     *,
-    evaluation: str | Sequence[str] = ("glm", "shape"),
+    evaluation: str | Sequence[str] = DEFAULT,
+    given: Any = None,
     cluster: Any = None,
     sample_weight: Any = None,
     classes: Sequence[Any] | None = None,
-    coding: str = "dummy",
+    basis: Any = "linear",
     reference: Mapping[str, Any] | None = None,
     missing: str = "error",
     confidence: float = 0.95,
@@ -104,15 +95,21 @@ def audit(
         outcomes and has almost no power on predicted probabilities.
     evaluation : str or sequence of str
         Evaluation models: "glm", "linear", "shape" (curvature, combinations of groups, and spread), "relu", "relu
-        without intercept", "forest", "independence". The effects of the first are the result's table; the verdict rests
-        on all of them, with adjusted p-values.
+        without intercept", "forest", "independence", and with ``given`` also "gcm". The effects of the first are the
+        result's table; the verdict rests on all of them, with adjusted p-values.
+    given : table of n rows, or "outcome", optional
+        Controls, through which predictions may depend on the protected columns: the effects are those in a linear
+        regression of the predictions on both. "outcome" (with ``outcome``) compares mean predictions within each class.
+        The evaluation model is then "linear"; add "gcm", the generalised covariance measure with splines of the
+        controls, where these may act along curves.
     cluster : array or series of n values, optional
         Rows with the same value are not independent (a patient, a site); standard errors are then cluster-robust.
     sample_weight : array of n values, optional
     classes : sequence of names, optional
         Names of the columns of class probabilities.
-    coding : {"dummy", "cells"}
-        "cells" gives each combination of categorical columns its own effect.
+    basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
+        Functions of the protected columns whose effects are tested: the columns themselves, every combination of their
+        levels, cubic splines of numeric columns, leading functions of a Gaussian kernel, a formula or a transformer.
     reference : mapping of column to level, optional
         Reference groups of categorical columns. By default effects are relative to the first level, and the numbers
         by group to the largest group.
@@ -164,13 +161,15 @@ def audit(
     settings = Settings(vcov, confidence, limits, n_permutations, max_rows, random_state)
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
-    backend, numbers = "pandas", None
-    reading: dict[str, Any] = {"coding": coding, "reference": reference, "missing": missing}
+    backend, numbers, held = "pandas", None, None
+    reading: dict[str, Any] = {"basis": basis, "reference": reference, "missing": missing}
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
         from setsquare.auditing.open_stream import open_stream, refuse_in_memory  # brings scikit-learn
 
         refuse_in_memory(predictions, protected, names, cluster, classes)
         about.refuse("predictions and protected columns in memory, not a stream")
+        if given is not None:
+            raise InputError("given= needs predictions and protected columns in memory, not a stream.")
         asked = None if family is None else make_family(family)
         subject, columns, learned, notes = open_stream(predictions, protected, sample_weight, asked, **reading)
     else:
@@ -178,8 +177,12 @@ def audit(
         subject = _read_subject(raw, family, about)
         backend = backend_of(protected, predictions)
         numbers = _number_groups(about, subject, protected, keep, columns, missing, settings, backend)
+        if given is not None:
+            held = control(subject, columns, given, outcome, keep, missing, protected)
+            names = choose_evaluations(names, DEFAULT)
+            subject, columns, notes = held.subject, held.protected, (*notes, held.note)
     return replace(
-        _audit(subject, columns, notes, names, settings, numbers),
+        _audit(subject, columns, notes, names, settings, numbers, held),
         setting=setting,
         backend=backend,
         positive=subject.positive,
@@ -263,16 +266,6 @@ def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
         raise InputError("Name at least one evaluation model, and each only once.")
 
 
-def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
-    """Clusters as numbers from 0; missing labels and a wrong count are refused."""
-    if cluster is None:
-        return None
-    codes = read_cluster(cluster, n)
-    if not codes.any():
-        raise InputError("Every row is in the same cluster: cluster-robust standard errors need at least two clusters.")
-    return codes
-
-
 def _complete(
     predictions: Any,
     protected: Table,
@@ -300,22 +293,6 @@ def _complete(
     return raw.take(keep), columns, learned, notes, keep
 
 
-def code_protected(
-    protected: Table, weight: Array | None, cluster: IntArray | None, keep: BoolArray, reading: Mapping[str, Any]
-) -> tuple[BoolArray, Protected, Design]:
-    """Code the protected columns of the rows to `keep`, which must be complete if missing values are dropped."""
-    if reading.get("missing") == "drop":
-        known = tables.learn(protected, **reading).apply(protected).keep
-        keep = keep if known is None else keep & known
-    if not keep.all():
-        protected = tables.filter_rows(protected, keep)
-        weight = None if weight is None else weight[keep]
-        cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
-    learned = tables.learn(protected, **reading)
-    encoded = learned.apply(protected)
-    return keep, Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster), learned
-
-
 def _audit(
     subject: Subject,
     protected: Protected,
@@ -323,10 +300,9 @@ def _audit(
     names: tuple[str, ...],
     settings: Settings,
     numbers: GroupNumbers | None,
+    held: Controlled | None = None,
 ) -> AuditResult:
     n, p = protected.n_rows, len(protected.names)
-    if n < p + 3:
-        raise InputError(f"Too few rows ({n}) for {p} protected column(s): pass at least three more rows than columns.")
     names = _check_subject(subject, names)
     blank = AuditResult(
         verdict=Verdict.NONE,
@@ -343,20 +319,15 @@ def _audit(
     )
     if subject.is_constant:
         return blank
-    evaluations, fit, effect_map = _evaluate(subject, protected, names, settings)
-    if not subject.shape and (fit is None or settings.vcov == "model"):
-        # Bounds use robust standard errors, whichever ones the table shows.
-        robust = "HC3" if protected.cluster is None else "cluster"
-        fit = evaluate_glm(subject.predictions, protected, subject.family, vcov=robust)[1]
-    bounds = certify(subject.predictions, protected, subject.family, fit, settings.confidence)
+    found = run_evaluations(subject, protected, names, settings, held)
     return decide(
         replace(
             blank,
             limits=settings.limits,
-            evaluations=evaluations,
-            certificate=bounds,
-            notes=(*blank.notes, *_cautions(evaluations, protected, bounds, settings)),
-            effect_map=effect_map,
+            evaluations=found.evaluations,
+            certificate=found.bounds,
+            notes=(*blank.notes, *found.notes),
+            effect_map=found.effect_map,
         )
     )
 
@@ -368,86 +339,9 @@ def decide(result: AuditResult) -> AuditResult:
         result.certificate,
         confidence=result.confidence,
         limits=result.limits,
-        numbers=result.numbers,
+        # Group means are not those given the controls.
+        numbers=None if any(note.code == GIVEN for note in result.notes) else result.numbers,
     )
     return replace(
         result, verdict=decision.verdict, reason=decision.reason, found=decision.found, members=decision.members
     )
-
-
-def _evaluate(
-    subject: Subject, protected: Protected, names: tuple[str, ...], settings: Settings
-) -> tuple[tuple[Evaluation, ...], Fit | None, EffectMap | None]:
-    """Run the evaluation models in order, each with the same random seed."""
-    y, confidence = subject.predictions, settings.confidence
-    fit: Fit | None = None
-    effect_map: EffectMap | None = None
-    evaluations: list[Evaluation] = []
-    for name in names:
-        rng = np.random.default_rng(settings.seed)
-        if name == "shape":
-            tested = protected.without_lone_rows()
-            sample = sample_of(y if isinstance(y, OutcomeSummary) else tested.part(y), tested)
-            found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, confidence)
-        elif name in PERMUTATION_BASED:
-            from setsquare.auditing.evaluations import nonlinear  # brings scikit-learn
-
-            found = nonlinear.PERMUTATION_BASED[name](
-                subject.values, protected, rng=rng, n_permutations=settings.n_permutations, max_rows=settings.max_rows
-            )
-        elif subject.shape:
-            found, effect_map = evaluate_tensor(
-                subject.values,
-                protected,
-                subject.shape,
-                n_permutations=settings.n_permutations,
-                max_rows=settings.max_rows,
-                rng=rng,
-            )
-        else:
-            glm = make_family("gaussian") if name == "linear" else subject.family
-            vcov = "cluster" if protected.cluster is not None and settings.vcov != "model" else settings.vcov
-            found, own = evaluate_glm(
-                y, protected, glm, vcov=vcov, confidence=confidence, classes=subject.classes, seed=settings.seed
-            )
-            found = replace(found, name=name)
-            fit = own if name == "glm" else fit
-        evaluations.append(found)
-    return tuple(evaluations), fit, effect_map
-
-
-def _cautions(
-    evaluations: tuple[Evaluation, ...], protected: Protected, bounds: Certificate, settings: Settings
-) -> tuple[Note, ...]:
-    notes = []
-    factor = max((3 if e.name == "independence" else 1 for e in evaluations if e.name in PERMUTATION_BASED), default=0)
-    if factor * len(evaluations) > (1.0 - settings.confidence) * (settings.n_permutations + 1):
-        text = (
-            "With {count} permutations no p-value can be significant after adjustment for this many tests: raise "
-            "n_permutations."
-        )
-        notes.append(Note("few-permutations", text, severity="warning", count=settings.n_permutations))
-    if settings.vcov != "HC3" and any(e.name == "tensor" for e in evaluations):
-        text = "Standard errors in the effect map are HC3, not {vcov}."
-        notes.append(Note("effect-map-errors", text, vcov=settings.vcov))
-    blind = [e.name for e in evaluations if e.name in (*PERMUTATION_BASED, "tensor")]
-    listed = ", ".join(blind)
-    if blind and protected.cluster is not None:
-        text = "The permutation test(s) of {tests} ignore the clusters."
-        notes.append(Note("clusters-ignored", text, severity="caution", tests=listed))
-    if any(name != "tensor" for name in blind) and protected.weight is not None:
-        text = "The permutation test(s) of {tests} ignore the weights."
-        notes.append(Note("weights-ignored", text, severity="caution", tests=listed))
-    if is_tautology(bounds):
-        text = (
-            "The predictions are orthogonal to these columns up to rounding: they were corrected on these same rows. "
-            "New rows can differ: audit held-out predictions."
-        )
-        notes.append(Note("corrected-rows", text, severity="warning"))
-    if settings.vcov == "model" and any(evaluation.name == "glm" for evaluation in evaluations):
-        text = (
-            "Model-based standard errors are meant for observed outcomes. For predictions they are far too large, "
-            "and the test hardly ever rejects. They are the paper's; use {robust} to find a leak."
-        )
-        notes.append(Note("model-based-errors", text, severity="warning", robust=Option("vcov", "HC3")))
-    return tuple(notes)

@@ -18,17 +18,8 @@ from scipy import special
 
 from setsquare._typing import Array, IntArray
 from setsquare.projection import Basis, protected_basis
-from setsquare.rows.blocks import (
-    ArrayRows,
-    Block,
-    Rows,
-    Sums,
-    add_up,
-    all_rows,
-    mean_weight,
-    row_slices,
-    single_threaded_blas,
-)
+from setsquare.rows.blocks import ArrayRows, Block, Rows, all_rows, mean_weight
+from setsquare.rows.parallel import Sums, add_up, row_slices, single_threaded_blas
 from setsquare.rows.products import weighted_gram
 
 

@@ -22,10 +22,11 @@ from sklearn.utils import _safe_indexing
 
 from setsquare import tables
 from setsquare._typing import Array, IntArray, Table
-from setsquare.auditing.audit_predictions import audit, cluster_numbers, code_protected, decide
-from setsquare.auditing.cross_fit import allow_for_mutual_scores, mutual_scores
+from setsquare.auditing.audit_predictions import audit, decide
 from setsquare.auditing.fold_bounds import allow_for_fit
+from setsquare.auditing.fold_dependence import allow_for_mutual_scores, mutual_scores
 from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
+from setsquare.auditing.protected import cluster_numbers, code_protected
 from setsquare.auditing.result import AuditResult
 from setsquare.notes import Note
 from setsquare.tables.validation import read_weight
@@ -149,7 +150,7 @@ def audit_held_out(
     n = tables.n_rows(protected)
     weight, cluster = read_weight(sample_weight, n), cluster_numbers(options.get("cluster"), n)
     keep = np.ones(n, dtype=bool) if weight is None else weight > 0.0
-    reading = {name: value for name, value in options.items() if name in ("coding", "reference", "missing")}
+    reading = {name: value for name, value in options.items() if name in ("basis", "reference", "missing")}
     keep, coded, _ = code_protected(protected, weight, cluster, keep, reading)
     outcome = as_numbers(y, held.classes)[keep]
     if outcome.shape[1] and np.isfinite(outcome).all() and held.numbers.shape[1]:

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from setsquare import tables
-from setsquare._typing import Table
+from setsquare._typing import Array
 from setsquare.auditing.predictions import Subject, guess_family, outside_note
-from setsquare.auditing.protected import Protected, note_constant, note_left_out
+from setsquare.auditing.protected import Protected, check_count, check_size, note_constant, note_left_out
 from setsquare.errors import InputError
-from setsquare.estimators.stream import Encoder, Roles, numbers
+from setsquare.estimators.stream import Encoder, Roles, read_once, require_numbers
 from setsquare.estimators.stream_outcome import Numbers
 from setsquare.families import Family
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.notes import Note
 from setsquare.rows import RowsInParts, Stream
-from setsquare.tables import Design, TableSeen
-from setsquare.tables.frame import open_table
+from setsquare.tables import Design
+from setsquare.tables.column import Column
 from setsquare.tables.roles import Reader
 
 
-class _Seen(NamedTuple):
-    """Protected columns and predictions after one pass over the stream."""
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Predictions of some rows: their summary, and how many are outside the range of the family."""
 
-    table: TableSeen
     outcomes: OutcomeSummary
     n_outside: int
+
+    def merge(self, other: _Seen) -> _Seen:
+        """Combine with the summary of other rows."""
+        return _Seen(self.outcomes.merge(other.outcomes), self.n_outside + other.n_outside)
 
 
 def refuse_in_memory(
@@ -51,7 +55,7 @@ def open_stream(
     protected: Stream,
     weight: Any,
     glm: Family | None,
-    coding: Any,
+    basis: Any,
     reference: Mapping[str, Any] | None,
     missing: Any,
 ) -> tuple[Subject, Protected, Design, tuple[Note, ...]]:
@@ -63,12 +67,15 @@ def open_stream(
         )
     if weight is not None and not isinstance(weight, str):
         raise InputError("sample_weight must be the name of a column where the rows are a stream.")
+    check_count(len(protected.names))
     roles = Roles(protected.names, (), predictions.names[0], weight)
     stream = replace(protected, columns=roles.columns).keep()
-    cells = roles.features if coding == "cells" else ()
-    seen = stream.parts().reduce(partial(_look, roles, missing, cells, glm), _merge)
-    learned = tables.settle(seen.table, roles.features, coding=coding, reference=reference, missing=missing)
-    outcomes, total = seen.outcomes, seen.table.n_rows
+    cells = roles.features if basis == "cells" else ()
+    table, seen = read_once(stream, roles, missing, cells, partial(_see, predictions.names[0], glm))
+    assert seen is not None
+    learned = tables.settle(table, roles.features, basis=basis, reference=reference, missing=missing)
+    outcomes, total = seen.outcomes, table.n_rows
+    check_size(learned, outcomes.n_rows)
     notes = (*note_left_out(total - outcomes.n_rows, total), *note_constant(learned))
     family, guessed = guess_family(outcomes.low, outcomes.high, glm)
     outside = outside_note(seen.n_outside, outcomes.n_rows, family.name)
@@ -79,19 +86,9 @@ def open_stream(
     return subject, columns, learned, notes
 
 
-def _look(roles: Roles, missing: Any, cells: Any, glm: Family | None, table: Table) -> _Seen:
-    seen = tables.observe(table, roles.coded, missing=missing, cells=cells)
-    complete = tables.complete(open_table(table), roles.coded) if missing == "drop" else None
-    y = numbers(table, roles.outcome, "prediction")
-    weight = numbers(table, roles.weight, "weight")
-    assert y is not None
-    if complete is not None:
-        y, weight = y[complete], None if weight is None else weight[complete]
+def _see(name: str, glm: Family | None, column: Column, weight: Array | None, _: Array | None) -> _Seen:
+    y = require_numbers(column, name, "prediction")
     if count := int(np.isnan(y).sum()):
-        raise InputError(f"The predictions {roles.outcome!r} have {count} missing (NaN) value(s): remove those rows.")
+        raise InputError(f"The predictions {name!r} have {count} missing (NaN) value(s): remove those rows.")
     low, high = (-np.inf, np.inf) if glm is None else glm.activation.range
-    return _Seen(seen, OutcomeSummary.of(y, weight), int(((y < low) | (y > high)).sum()))
-
-
-def _merge(a: _Seen, b: _Seen) -> _Seen:
-    return _Seen(a.table.merge(b.table), a.outcomes.merge(b.outcomes), a.n_outside + b.n_outside)
+    return _Seen(OutcomeSummary.of(y, weight), int(((y < low) | (y > high)).sum()))

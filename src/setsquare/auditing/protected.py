@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
-from setsquare._typing import Array, BoolArray, IntArray
+from setsquare import tables
+from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.auditing.evaluations.covariance import ALONE
 from setsquare.errors import InputError
 from setsquare.glm.outcome_summary import OutcomeSummary
@@ -18,8 +22,11 @@ from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight
 from setsquare.tables import Categorical, Cells, Design
 from setsquare.tables.column import label
-from setsquare.tables.validation import refuse_constant_protected
+from setsquare.tables.frame import dense
+from setsquare.tables.validation import read_cluster, refuse_constant_protected
 
+#: Largest number of coded protected columns: an audit tests each of them, and its time grows with their square.
+MOST_COLUMNS = 1000
 #: Predictions (n,) or (n, k), or their summary if they are read together with the protected columns.
 Predictions = Array | OutcomeSummary
 
@@ -268,6 +275,28 @@ def note_left_out(count: int, n: int) -> tuple[Note, ...]:
     return (Note("rows-left-out", text, count=count, n=n),) if count else ()
 
 
+def check_count(p: int) -> None:
+    """Refuse more input columns than an audit can test, before they are read one by one."""
+    if p > MOST_COLUMNS:
+        raise InputError(
+            f"There are {p:,} protected columns, and an audit tests at most {MOST_COLUMNS:,}: leave some out, or "
+            "reduce them to principal components first."
+        )
+
+
+def check_size(learned: Design, n: int) -> None:
+    """Refuse more protected columns than an audit of ``n`` rows can test, before they are coded."""
+    p = len(learned.names)
+    if p > MOST_COLUMNS:
+        source, count = Counter(learned.sources).most_common(1)[0]
+        raise InputError(
+            f"Column {source!r} has so many levels ({count + 1:,}) that the audit would test {p:,} protected columns, "
+            f"more than {MOST_COLUMNS:,}: merge rare levels, for example those with fewer than 30 rows."
+        )
+    if n < p + 3:
+        raise InputError(f"Too few rows ({n}) for {p} protected column(s): pass at least three more rows than columns.")
+
+
 def reference_groups(learned: Design) -> tuple[tuple[str, str], ...]:
     """Categorical source columns, each with its reference group."""
     found = []
@@ -287,3 +316,33 @@ def note_constant(learned: Design, varies: bool = True) -> tuple[Note, ...]:
     listed = ", ".join(learned.constant)
     text = "Constant in these rows, so not audited: {columns}."
     return (Note("constant-columns", text, severity="caution", columns=listed),) if listed else ()
+
+
+def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
+    """Clusters as numbers from 0; missing labels and a wrong count are refused."""
+    if cluster is None:
+        return None
+    codes = read_cluster(cluster, n)
+    if not codes.any():
+        raise InputError("Every row is in the same cluster: cluster-robust standard errors need at least two clusters.")
+    return codes
+
+
+def code_protected(
+    protected: Table, weight: Array | None, cluster: IntArray | None, keep: BoolArray, reading: Mapping[str, Any]
+) -> tuple[BoolArray, Protected, Design]:
+    """Code the protected columns of the rows to `keep`, which must be complete if missing values are dropped."""
+    check_count(len(tables.column_names(protected)))
+    if reading.get("missing") == "drop":
+        learned = tables.learn(protected, **reading)
+        check_size(learned, int(keep.sum()))
+        known = learned.apply(protected).keep
+        keep = keep if known is None else keep & known
+    if not keep.all():
+        protected = tables.filter_rows(protected, keep)
+        weight = None if weight is None else weight[keep]
+        cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
+    learned = tables.learn(protected, **reading)
+    check_size(learned, int(keep.sum()))
+    encoded = learned.apply(protected)
+    return keep, Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster), learned

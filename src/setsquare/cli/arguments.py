@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -15,13 +18,15 @@ from cyclopts import App, CycloptsError, Parameter
 from setsquare import __version__
 from setsquare.cli.options import AuditedColumns, Fitting, Options
 from setsquare.cli.terminal import clean, phrase
-from setsquare.errors import InputError, SetsquareError
+from setsquare.errors import InputError, SetsquareError, excerpt
 from setsquare.notes import message
 
 app = App(
     name="setsquare",
     help="Models that provably ignore what they must not use: correct them, and show it.",
-    help_epilogue=("Exit codes: 0 fine, 1 a leak or an alarm (with --fail-on-leak), 2 bad input, 130 interrupted."),
+    help_epilogue=(
+        "Exit codes: 0 fine, 1 a leak or an alarm (with --fail-on-leak), 2 bad input, 130 interrupted, 143 terminated."
+    ),
     version=__version__,
     default_parameter=Parameter(negative=(), show_default=lambda value: value or None),
     suppress_keyboard_interrupt=False,
@@ -162,6 +167,7 @@ def apply(
     model: Path,
     write_predictions: Path | None = None,
     keep: tuple[str, ...] = (),
+    raw_text: bool = False,
     quiet: bool = False,
 ) -> int:
     """Predict the rows of a file with a saved model; a constrained model needs no protected columns.
@@ -176,12 +182,15 @@ def apply(
         File to write the predictions to: .csv, .parquet or .feather; standard output by default.
     keep
         Columns of the file to write beside the predictions, comma-separated.
+    raw_text
+        Write texts to CSV as they are; by default an apostrophe is put before texts that start with = + - or @, which
+        spreadsheets evaluate.
     quiet
         Print nothing but the predictions.
     """
     from setsquare.cli import apply as applying
 
-    return applying.apply(file, model, write_predictions, keep, quiet)
+    return applying.apply(file, model, write_predictions, keep, quiet, raw_text=raw_text)
 
 
 @datasets.command(name="list")
@@ -241,22 +250,26 @@ def paper(*_: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> None:
 
 
 #: Exit codes beside 0, and 1 for a leak with ``--fail-on-leak``.
-BAD_INPUT, DEFECT, INTERRUPTED, BROKEN_PIPE = 2, 3, 130, 141
+MAX_SENTENCE = 1000
+BAD_INPUT, DEFECT, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 3, 130, 141, 143
 
 
 def run() -> int:
     """Run a command and return its exit code; only a leak ends with 1."""
     try:
+        check_surroundings(sys.argv[1:])
         refuse_renamed(sys.argv[1:])
         code = app(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
         return int(code or 0)
     except BrokenPipeError:
         return _close_pipe()
-    except (SetsquareError, CycloptsError, OSError) as error:
-        sentence = re.sub(r"\s+", " ", phrase(message(error))).strip()
-        print(f"setsquare: {clean(sentence)}", file=sys.stderr)
-        return BAD_INPUT
+    except (SetsquareError, CycloptsError) as error:
+        return _refuse(phrase(message(error)))
+    except OSError as error:
+        return _refuse(f"{error.filename or 'The output'} cannot be used ({error.strerror or error}).")
+    except MemoryError:
+        return _refuse("There is not enough memory for this: use fewer rows or columns, or a larger machine.")
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as end:
@@ -265,6 +278,24 @@ def run() -> int:
         traceback.print_exc()
         print("setsquare: this is a defect of setsquare; please report it with the lines above.", file=sys.stderr)
         return DEFECT
+
+
+def _refuse(sentence: str) -> int:
+    short = excerpt(re.sub(r"\s+", " ", sentence).strip(), MAX_SENTENCE)
+    if sys.stderr is not None:
+        print(f"setsquare: {clean(short)}", file=sys.stderr)
+    return BAD_INPUT
+
+
+def check_surroundings(arguments: Sequence[str]) -> None:
+    """Refuse a closed output, whose place another file would take, and arguments that are not text."""
+    if sys.stdout is None:
+        raise InputError("Standard output is closed: redirect it to a file, or to /dev/null.")
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"The argument {argument} is not valid UTF-8: rename the file or the column.") from None
 
 
 def _close_pipe() -> int:
@@ -306,4 +337,25 @@ def refuse_renamed(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the command line; bad input ends with exit code 2 and one sentence."""
-    sys.exit(run())
+    with termination_as_interrupt() as was_terminated:
+        code = run()
+    sys.exit(TERMINATED if code == INTERRUPTED and was_terminated() else code)
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[Callable[[], bool]]:
+    """Let SIGTERM end the process as Ctrl-C does, so that no unfinished file is left; yields whether it came."""
+    came = list[int]()
+
+    def interrupt(number: int, _: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from setsquare.cli.files import decoded, open_source, read_roles, series, values
-from setsquare.cli.options import AuditedColumns, Options, check_outputs, origin, render_results
+from setsquare.cli.options import AuditedColumns, Options, check_outputs, is_outcome, origin, render_results
 from setsquare.cli.terminal import Screen, working
+from setsquare.errors import InputError
 from setsquare.storage import write_files
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def audit(
                 "cluster": columns.cluster,
                 "weight": columns.weight,
                 "decisions": columns.decisions,
+                "given": () if is_outcome(columns.given) else columns.given,
             },
             options,
         )
@@ -50,6 +52,12 @@ def audit(
         asked = {"cluster": cluster, "sample_weight": weight, **options.audit}
         asked |= {"family": columns.family, "positive": columns.positive, **columns.groups}
         asked["decisions"] = series(table, roles["decisions"][0]) if roles["decisions"] else None
+        if is_outcome(columns.given):
+            if outcome is None:
+                raise InputError("--given outcome needs the outcomes: pass --outcome with their column.")
+            asked["given"] = "outcome"
+        elif roles["given"]:
+            asked["given"] = table.select(roles["given"])
         about = origin(source)
         document, results = (
             _audit(next(iter(given.values())), protected, asked, notes, options, about)
@@ -90,7 +98,7 @@ def _audit(
         return found.document(), found.to_dict()
     from setsquare.report import build
 
-    rows = {name: asked[name] for name in ("cluster", "sample_weight", "positive")}
+    rows = {name: asked[name] for name in ("cluster", "sample_weight", "positive", "min_group")}
     return build(found, predictions=predictions, protected=protected, **rows, **about), found.to_dict()
 
 

@@ -13,18 +13,19 @@ from sklearn.base import clone
 from setsquare import families
 from setsquare._typing import Array
 from setsquare.auditing import Comparison
-from setsquare.auditing.audit_models import predict_held_out
+from setsquare.auditing.audit_models import audit_given, predict_held_out
 from setsquare.auditing.comparison.compare import read_compared, side_by_side
 from setsquare.auditing.held_out import HeldOut, audit_held_out
 from setsquare.cli.apply import predict_table, render_table
 from setsquare.cli.files import Source, is_category, open_source, read_roles, resolve, values
-from setsquare.cli.options import Fitting, Options, check_outputs, origin, render_results
+from setsquare.cli.options import Fitting, Options, check_outputs, is_outcome, origin, render_results
 from setsquare.cli.terminal import Screen, collected_warnings, working
 from setsquare.document import Headline
 from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
 from setsquare.estimators import OrthogonalGLMClassifier, OrthogonalGLMRegressor, PredictionOrthogonalizer
+from setsquare.estimators.controls import residuals
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
-from setsquare.glm.solution import MAX_CORRELATION
+from setsquare.glm.certificate import MAX_CORRELATION
 from setsquare.notes import Note, message
 from setsquare.storage import write_files
 from setsquare.storage.models import dump
@@ -51,6 +52,7 @@ class Training:
     cluster: Any
     guess: Guess
     notes: tuple[Note, ...]
+    given: str | list[str] | None = None
 
 
 def correct(
@@ -61,6 +63,8 @@ def correct(
         raise InputError("--apply and --write-predictions belong together: the rows to predict, and the file to write.")
     if apply == "-" and file == "-":
         raise InputError("Standard input can be read only once: give --apply a file.")
+    if fitting.seed < 0:
+        raise InputError(f"--seed {fitting.seed} is negative: use 0 or a larger whole number.")
     check_outputs(options, file, apply, more=[saved, predictions])
     with working(f"Reading {file}", quiet=options.quiet) as say:
         source = open_source(file)
@@ -122,22 +126,38 @@ def _read(source: Source, fitting: Fitting, options: Options) -> Training:
     if guess.reason is not None:
         notes = (guess.reason, *notes)
     cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
-    return Training(table, outcome, roles["features"], roles["protected"], cluster, guess, notes)
+    given = _given(source, fitting, roles["features"])
+    return Training(table, outcome, roles["features"], roles["protected"], cluster, guess, notes, given)
+
+
+def _given(source: Source, fitting: Fitting, features: list[str]) -> str | list[str] | None:
+    """The outcome, or the controls, which are features."""
+    if not fitting.given or is_outcome(fitting.given):
+        return "outcome" if fitting.given else None
+    names = resolve(source, {"given": fitting.given})["given"]
+    for name in names:
+        if name not in features:
+            raise InputError(f"The given column {name!r} is not among the features: add it to --features.")
+    return names
 
 
 def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
     """The uncorrected and the corrected model."""
     reading = {"missing": options.audit["missing"], "unseen": fitting.unseen}
-    shared: dict[str, Any] = {"protected": rows.protected, "coding": options.audit["coding"], **reading}
+    shared: dict[str, Any] = {"protected": rows.protected, "basis": options.audit["basis"], **reading}
+    shared["given"] = rows.given
     family = rows.guess.family.name
     fitted = {"l2": fitting.l2, **reading}
     plain = PlainGLMClassifier(**fitted) if rows.guess.is_classes else PlainGLMRegressor(family, **fitted)
     if fitting.method == "constrained":
         shared |= {"l2": fitting.l2, "max_correlation": fitting.max_correlation}
+        shared["expand"] = None if fitting.expand == "none" else fitting.expand
         shared["orthogonal_on"] = fitting.orthogonal_on.replace("-", " ")
         if rows.guess.is_classes:
             return plain, OrthogonalGLMClassifier(**shared)
         return plain, OrthogonalGLMRegressor(family, **shared)
+    if fitting.expand != "none":
+        raise InputError("--expand widens the features of the constrained method: leave out --method.")
     activation = None if rows.guess.is_classes else families.family(family).activation.name
     # The report is about the training rows, and a GLM can meet a level in one fold only.
     return plain, PredictionOrthogonalizer(plain, fitting.method, activation=activation, cv="training rows", **shared)
@@ -149,8 +169,11 @@ def _predict(model: Any, table: Any) -> Array:
 
 def _largest_correlation(model: Any, rows: Training) -> float:
     """Largest correlation of a protected column with the predictions on the training rows; it must be zero."""
+    if rows.given is not None and hasattr(model, "solution_"):
+        return float(model.solution_.certificate.max_correlation)
     table = rows.table.select(rows.features + rows.protected)
     X, _ = model.reader_.protected_matrix(table, None)
+    X = residuals(model.reader_, getattr(model, "controls_", None), table, X)
     p = _predict(model, table).reshape(len(X), -1)
     X, p = X - X.mean(axis=0), p - p.mean(axis=0)
     size = np.outer(np.linalg.norm(X, axis=0), np.linalg.norm(p, axis=0))
@@ -193,10 +216,15 @@ def _audit(
     given = {"cluster": rows.cluster, "positive": positive, "sample_weight": None}
     compared = read_compared(held_out, rows.outcome, protected, family, confidence=confidence, **given)[0]
     given |= {"family": family, "setting": f"held out ({fitting.folds} folds)", **options.audit}
-    audits = {
-        name: audit_held_out(held, rows.outcome, protected, told=name == "corrected", **given)
-        for name, held in models.items()
-    }
+    if rows.given is not None:
+        given |= {"outcome": rows.outcome} if rows.given == "outcome" else {}
+        given["given"] = rows.given if isinstance(rows.given, str) else rows.table.select(rows.given)
+        audits = {name: audit_given(held, protected, **given) for name, held in models.items()}
+    else:
+        audits = {
+            name: audit_held_out(held, rows.outcome, protected, told=name == "corrected", **given)
+            for name, held in models.items()
+        }
     text = "Rows with a level that the other folds do not have count as the reference level in the audit."
     more = (Note("levels-pooled", text),) if pooled else ()
     corrected = audits["corrected"]

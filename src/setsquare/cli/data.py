@@ -45,7 +45,7 @@ def fetch_set(name: str, output: Path | None, quiet: bool) -> int:
         places = [str(locate(file)) for file in info.files] or ["inside scikit-learn"]
         if output is not None:
             table = pa.Table.from_pandas(load(info.name).table, preserve_index=False)
-            write_files({output: render_table(table, output)})
+            write_files({output: render_table(table, output, raw_text=True)})
     screen.say(f"{info.name}: {info.title}.")
     for place in places:
         screen.print(f"  {place}", soft_wrap=True)

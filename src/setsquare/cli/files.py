@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import narwhals.stable.v2 as nw
 import pyarrow as pa
@@ -19,6 +21,7 @@ from pyarrow import csv, ipc
 from setsquare.cli.options import Options
 from setsquare.errors import InputError
 from setsquare.notes import Note
+from setsquare.storage.files import read_bounded
 from setsquare.tables.frame import Frame, to_numpy
 from setsquare.tables.frame import resolve as find_columns
 from setsquare.tables.roles import check_roles
@@ -28,6 +31,10 @@ from setsquare.tables.summary import FEW_VALUES
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "feather"}
 _GZIP = b"\x1f\x8b"
 _HEAD = 1 << 16
+#: Longest content of a pipe, a device or a compressed file, in bytes.
+MAX_PIPED = 1 << 31
+#: Numbers above this have no squares in float64, nor sums of squares.
+LARGEST = 1e150
 
 
 @dataclass(frozen=True)  # without slots: the columns are looked up once
@@ -94,6 +101,8 @@ class Source:
         self.check(columns)
         with _reading(self.name):
             table = self._read(list(columns), text).select(list(columns))
+            if self.kind != "csv":  # texts and offsets of a damaged file can point anywhere
+                table.validate(full=True)
             for name in text:
                 j = table.schema.get_field_index(name)
                 if j >= 0 and not pa.types.is_string(table.schema.types[j]):
@@ -105,11 +114,19 @@ class Source:
                 raise InputError(
                     f"The column {field.name!r} of {self.name} is not encoded in UTF-8: save the file as UTF-8."
                 )
+        check_magnitude(table)
         return table
 
     def _stream(self) -> Any:
         source = str(self.content) if isinstance(self.content, Path) else pa.py_buffer(self.content)
         return pa.input_stream(source, compression="gzip" if self.packed else None)
+
+    def _unpacked(self) -> Any:
+        """The whole content as a stream; decompressed content is bounded."""
+        if not self.packed:
+            return self._stream()
+        with self._stream() as stream:
+            return pa.BufferReader(_read_all(stream, self.name, "when decompressed"))
 
     def _schema(self) -> list[str]:
         if self.kind == "parquet":
@@ -127,6 +144,7 @@ class Source:
             from pyarrow import parquet
 
             with parquet.ParquetFile(self._seekable()) as file:
+                check_memory(8 * file.metadata.num_rows * len(columns), self.name)
                 return file.read(columns=columns)
         if self.kind == "feather":
             fields = ipc.IpcReadOptions(included_fields=[self.columns.index(name) for name in columns])
@@ -140,7 +158,7 @@ class Source:
         # Quoted texts with line breaks are rare, and looking for them takes a reader of one thread.
         for quoted_lines in (False, True):
             try:
-                with self._stream() as stream:
+                with self._unpacked() as stream:
                     return csv.read_csv(stream, None, self._parsing(quoted_lines=quoted_lines), convert)
             except pa.ArrowInvalid:
                 if quoted_lines:
@@ -158,7 +176,9 @@ class Source:
 def open_source(file: str) -> Source:
     """Open a file by name; ``-`` is standard input."""
     if file == "-":
-        content = sys.stdin.buffer.read()
+        if sys.stdin is None:
+            raise InputError("Standard input is closed: give a file, or pipe a table into the command.")
+        content = _read_all(sys.stdin.buffer, "standard input")
         return Source("standard input", content, content.startswith(_GZIP))
     path = Path(file)
     if path.is_dir():
@@ -167,10 +187,47 @@ def open_source(file: str) -> Source:
         with path.open("rb") as stream:
             start = stream.read(len(_GZIP))
             # A pipe such as <(zcat ...) can be read only once.
-            source = Source(file, path if path.is_file() else start + stream.read(), start == _GZIP)
+            source = Source(file, path if path.is_file() else start + _read_all(stream, file), start == _GZIP)
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror or error}).") from error
     return source
+
+
+def _read_all(stream: Any, name: str, when: str = "when it is no file") -> bytes:
+    """Read a pipe, a device or a compressed file, which may be endless."""
+
+    def refuse() -> NoReturn:
+        raise InputError(f"{name} is longer than {MAX_PIPED >> 20} MB {when}: write the rows to a file first.")
+
+    start = stream.read(len(_GZIP))
+    if start.startswith(b"\0"):  # no table starts like this, but /dev/zero does
+        raise InputError(f"{name} is not a CSV, Parquet or Feather file: save the table in one of these formats.")
+    return bytes(start) + read_bounded(stream, MAX_PIPED, refuse)
+
+
+def check_memory(n_bytes: int, name: str) -> None:
+    """Refuse what this machine cannot hold, before it is allocated."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not every system tells
+        return
+    if n_bytes > memory:
+        raise InputError(
+            f"{name} declares {n_bytes >> 30} GB of columns, but this machine has {memory >> 30} GB of memory: use "
+            "fewer rows or columns."
+        )
+
+
+def check_magnitude(table: pa.Table) -> None:
+    """Refuse numbers whose squares exceed float64; infinite ones are refused where missing values are."""
+    for field in table.schema:
+        if pa.types.is_floating(field.type):
+            ends = pc.min_max(table.column(field.name)).as_py()
+            largest = max((abs(end) for end in ends.values() if end is not None), default=0.0)
+            if LARGEST < largest < math.inf:
+                raise InputError(
+                    f"Column {field.name!r} has values as large as {largest:.3g}: rescale or correct them."
+                )
 
 
 @contextmanager

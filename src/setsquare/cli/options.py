@@ -28,6 +28,9 @@ class AuditedColumns:
 
     protected: list[str]
     """Columns that the predictions must not depend on, comma-separated."""
+    given: tuple[str, ...] = ()
+    """Controls, comma-separated: columns that predictions may depend on the protected columns through; or "outcome"
+    (with --outcome), to compare predictions within each class of it."""
     cluster: str | None = None
     """Cluster column, for example the patient; gives cluster-robust standard errors."""
     weight: str | None = None
@@ -57,6 +60,11 @@ class AuditedColumns:
             "min_group": self.min_group,
             "standard": self.standard,
         }
+
+
+def is_outcome(given: Sequence[str]) -> bool:
+    """Whether the outcome is given, and not columns."""
+    return tuple(given) == ("outcome",)
 
 
 def read_references(pairs: Sequence[str]) -> dict[str, str] | None:
@@ -93,8 +101,14 @@ class Fitting:
     them, and may leave the range of the predictions."""
     cluster: str | None = None
     """Cluster column, for example the patient; gives cluster-robust standard errors, and no fold splits a cluster."""
+    given: tuple[str, ...] = ()
+    """Controls, comma-separated: features that predictions may depend on the protected columns through; or "outcome",
+    for equal mean predictions within each class of it (constrained method)."""
     l2: float = 0.0
     """Ridge on the coefficients."""
+    expand: Literal["none", "auto"] = "none"
+    """Constrained method: auto widens the features by hinges of numbers and the products of two columns that matter,
+    with a ridge chosen by leave-one-out predictions."""
     orthogonal_on: Literal["training-rows", "new-rows"] = "training-rows"
     """Constrained method: rows on which the predictions are uncorrelated with the protected columns, exactly on the
     training rows, or on new rows by leave-one-out predictions."""
@@ -143,7 +157,7 @@ class Options:
         from setsquare.auditing import Limits
 
         return {
-            "coding": "cells" if self.group_cells else "dummy",
+            "basis": "cells" if self.group_cells else "linear",
             "missing": "level" if self.missing == "level" else "error",
             "confidence": self.confidence,
             "tolerance": Limits(self.tolerance, self.group_tolerance, self.shape_tolerance),

@@ -141,9 +141,12 @@ def collected_warnings() -> Iterator[list[Warning]]:
             warnings.showwarning(warning.message, warning.category, warning.filename, warning.lineno, sys.stderr)
 
 
-_SAME = ("family", "missing", "unseen", "method", "l2", "cluster", "positive", "confidence", "tolerance")
+_SAME = (
+    *("family", "missing", "unseen", "method", "l2", "cluster", "positive", "confidence", "tolerance", "bounds"),
+    *("threshold", "decisions", "reference", "standard"),
+)
 #: Options of the command line by the argument of Python that they are.
-_OPTIONS = {"cv": "folds", **{name: name for name in _SAME}}
+_OPTIONS = {"cv": "folds", "min_group": "min-group", **{name: name for name in _SAME}}
 
 
 def as_option(option: Option, verb: str = "") -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 from setsquare.datasets.files import available, find, locate
 from setsquare.datasets.loaders import (
     load,
+    load_acs_income,
     load_adult,
+    load_arrests,
     load_bank,
     load_compas,
     load_diabetes,
@@ -32,7 +34,9 @@ __all__ = [
     "describe",
     "find",
     "load",
+    "load_acs_income",
     "load_adult",
+    "load_arrests",
     "load_bank",
     "load_compas",
     "load_diabetes",

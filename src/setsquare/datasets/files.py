@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from setsquare._extras import require
@@ -47,14 +48,16 @@ def find(file: DataFile) -> tuple[DataFile, Path] | None:
 
 
 def available(name: str) -> bool:
-    """Return whether all files of a data set are on this machine, so that :func:`load` needs no network.
+    """Return whether a data set is on this machine, in files or in a package, so that :func:`load` needs no network.
 
     Examples
     --------
     >>> available("diabetes")
     True
     """
-    return all(find(file) is not None for file in describe(name).files)
+    info = describe(name)
+    installed = not info.package or find_spec(info.package) is not None
+    return installed and all(find(file) is not None for file in info.files)
 
 
 def check(path: Path, sha256: str) -> None:

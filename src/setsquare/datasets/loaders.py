@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,6 +28,34 @@ ADULT_COLUMNS = (
 ADULT_NUMBERS = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
 #: The last column of the published health and retirement table: it repeats race, and the paper drops it.
 REPEATED = "race.ethnicity"
+
+#: Columns of ACSIncome that hold numbers; all others hold codes of categories.
+ACS_NUMBERS = ("AGEP", "WKHP")
+
+
+def load_acs_income(*, verify: bool = True) -> Dataset:
+    """Load ACSIncome, the benchmark that succeeds Adult; `verify` as in :func:`load_adult`.
+
+    The levels of a category are its codes as text, in the order of the codes: occupation ``OCCP`` has 529, place of
+    birth ``POBP`` 223. The Census Bureau's data dictionary of 2018 has their meaning; ``SEX`` is 1 for male, 2 for
+    female. In this file ``RAC1P`` counts from 0, one less than in the dictionary.
+
+    Returns
+    -------
+    Dataset
+        332900 rows, outcome ``PINCP`` (1 is above 50 000 dollars a year), protected ``SEX`` and ``RAC1P``. The features
+        exclude the protected columns.
+    """
+    require("Data sets need", "pandas", "pyarrow")
+    import pandas as pd
+
+    info = REGISTRY["acs_income"]
+    table = read_parquet(locate(info.files[0], verify=verify))
+    for name in table.columns.difference([*ACS_NUMBERS, info.outcome]):
+        codes, values = pd.factorize(table[name].astype("int64"), sort=True)
+        table[name] = pd.Categorical.from_codes(codes, [str(value) for value in values])
+    kept = tuple(name for name in table.columns if name not in (info.outcome, *info.protected))
+    return assemble(info, table.astype(dict.fromkeys(ACS_NUMBERS, "int64")), features=kept)
 
 
 def load_adult(
@@ -90,6 +119,34 @@ def load_bank(*, verify: bool = True) -> Dataset:
         40195 rows, outcome ``subscribed`` (1 is "yes"), protected ``age``.
     """
     return _load_parquet("bank", verify)
+
+
+def load_arrests() -> Dataset:
+    """Load arrests for possession of marijuana in Toronto, 1997 to 2002; the package scikit-lego contains them.
+
+    Returns
+    -------
+    Dataset
+        5226 rows, outcome ``released`` (1 is released with a summons), protected ``colour``. ``checks`` counts the
+        police databases that list the person.
+
+    Examples
+    --------
+    >>> data = load_arrests()
+    >>> data.table.groupby("colour", observed=True)["released"].mean().round(3).to_dict()
+    {'White': 0.858, 'Black': 0.741}
+    """
+    require("Data on arrests need", "pandas", "sklego")
+    import pandas as pd
+
+    package = find_spec("sklego")  # the package itself need not be imported
+    assert package is not None and package.origin is not None
+    table = pd.read_csv(Path(package.origin).parent / "data" / "arrests.zip")
+    yes = ["Yes", "No"]
+    levels = {"colour": ["White", "Black"], "sex": ["Male", "Female"], "employed": yes, "citizen": yes}
+    coded = {name: pd.Categorical(table[name], categories=names) for name, names in levels.items()}
+    year = pd.Categorical(table["year"].astype("str"))
+    return assemble(REGISTRY["arrests"], table.assign(released=(table["released"] == "Yes") * 1.0, year=year, **coded))
 
 
 def load_compas(*, verify: bool = True) -> Dataset:
@@ -192,8 +249,10 @@ def _load_parquet(name: str, verify: bool) -> Dataset:
 
 #: The loader of every data set in the registry.
 LOADERS: dict[str, Callable[..., Dataset]] = {
+    "acs_income": load_acs_income,
     "adult": load_adult,
     "adult_uci": partial(load_adult, "uci"),
+    "arrests": load_arrests,
     "bank": load_bank,
     "compas": load_compas,
     "diabetes": load_diabetes,

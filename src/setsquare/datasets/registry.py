@@ -64,7 +64,9 @@ class DatasetInfo:
     source, licence : str
         Origin and terms of use of the data.
     files : tuple of DataFile
-        All files of the data set; empty if a dependency contains the data.
+        All files of the data set; empty if a package contains the data.
+    package : str
+        Optional package that contains the data.
     """
 
     name: str
@@ -76,6 +78,7 @@ class DatasetInfo:
     source: str
     licence: str
     files: tuple[DataFile, ...] = ()
+    package: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the checksums as a dict of strings, numbers and lists."""
@@ -114,6 +117,23 @@ _ADULT_PARQUET = DataFile(
 
 _ENTRIES = (
     DatasetInfo(
+        name="acs_income",
+        title="income above 50 000 dollars in the American Community Survey of 2018 (ACSIncome), a fifth of all rows",
+        outcome="PINCP",
+        protected=("SEX", "RAC1P"),
+        family="binomial",
+        n_rows=332900,
+        source="US Census Bureau, ACS PUMS 2018, as defined by folktables (Ding et al. 2021) and stored by aequitas",
+        licence="public data of the US Census Bureau",
+        files=(
+            DataFile(
+                path="acs_income/acs_income.parquet",
+                sha256="cbe16ab9be0996473f132d3a7fafe456e7db6cb3b63c4d1fcc74e3e92b0bcef2",
+                origin="it is the validation part of ACSIncome in the repository dssg/aequitas",
+            ),
+        ),
+    ),
+    DatasetInfo(
         name="adult",
         title="income above 50k in the US census of 1994, education levels collapsed, complete rows",
         outcome="income",
@@ -134,6 +154,17 @@ _ENTRIES = (
         source="UCI Machine Learning Repository, Adult, https://doi.org/10.24432/C5XW20",
         licence="CC BY 4.0",
         files=(_ADULT_PARQUET,),
+    ),
+    DatasetInfo(
+        name="arrests",
+        title="release with a summons after an arrest for simple possession of marijuana, Toronto 1997 to 2002",
+        outcome="released",
+        protected=("colour",),
+        family="binomial",
+        n_rows=5226,
+        source="Michael Friendly, York University; R package carData; ships inside scikit-lego",
+        licence="scikit-lego is under MIT; the R package carData, which published the data, under GPL-2 or later",
+        package="sklego",
     ),
     DatasetInfo(
         name="bank",
@@ -190,7 +221,7 @@ def names() -> tuple[str, ...]:
     Examples
     --------
     >>> names()
-    ('adult', 'adult_uci', 'bank', 'compas', 'diabetes', 'health_retirement')
+    ('acs_income', 'adult', 'adult_uci', 'arrests', 'bank', 'compas', 'diabetes', 'health_retirement')
     """
     return tuple(sorted(REGISTRY))
 

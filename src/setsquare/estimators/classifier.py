@@ -47,10 +47,23 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         (``solution_.certificate.new_rows.upper``) is at most this.
     confidence : float
         Confidence of that bound. It holds for rows like the training rows.
+    expand : "auto" or None
+        "auto" widens the features: numeric columns become hinges, clipped to the range of the training rows, levels
+        stay, and up to 60 products of two columns are chosen by what they add to the constrained fit; a ridge of 0 is
+        then chosen as with ``l2="auto"``. For tables and arrays in memory.
+    given : "outcome", or columns inside the feature table, by name or position, optional
+        Controls. With columns, predictions may differ between groups as far as these columns explain it: the effects of
+        the protected columns are zero in a regression of the predictions on both. With "outcome", mean predictions are
+        equal within each class of the outcome, the score version of equalised odds (a numeric outcome takes a spline).
+        Given columns stay among the features; prediction needs neither the outcome nor the protected columns.
     use_protected : bool
         Whether protected columns inside the feature table stay among the features, as in the paper's benchmark.
-    coding : {"dummy", "cells"}
-        Coding of the protected columns: "cells" protects every combination of their levels.
+    basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
+        Functions of the protected columns to which the predictions are orthogonal. "linear": the columns, categories as
+        dummies. "cells": every combination of levels. "spline": cubic splines of the numeric columns. "kernel": the
+        leading functions of a Gaussian kernel of all protected columns, which bound the covariance with every smooth
+        function of them (``ball_``). A formula such as ``"~ sex * bs(age, df=4)"``, or a scikit-learn transformer of
+        the coded columns; models with these cannot be saved.
     reference : mapping of column to level, optional
         Reference levels; by default the first.
     missing : {"error", "drop", "level"}
@@ -73,7 +86,9 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     coef_ : ndarray of shape (1 or n_classes, n_coefficients)
     intercept_ : ndarray of shape (1 or n_classes,)
     coefficient_names_ : ndarray of str
-        One name per coefficient: features, and dummies such as ``education[Masters]``.
+        One name per coefficient: features, and dummies such as ``education[Masters]``; with `expand` also hinges such
+        as ``age>30``, each divided by its standard deviation, and products such as ``age:education[Masters]``, in
+        which numbers are ranks between 0 and 1.
     protected_names_ : ndarray of str
     solution_ : Solution
         With ``.certificate``, ``.status`` and ``.trace``.

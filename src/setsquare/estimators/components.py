@@ -11,10 +11,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError
-from setsquare.estimators.stream import Roles, note_columns, required_numbers
+from setsquare.estimators.stream import Roles, note_columns, require_numbers
 from setsquare.projection.moments import Moments
 from setsquare.rows import as_stream
-from setsquare.rows.blocks import row_slices
+from setsquare.rows.parallel import row_slices
+from setsquare.tables.column import read_column
 from setsquare.tables.frame import is_dataframe
 from setsquare.tables.validation import read_weight, refuse_not_finite, require_finite
 
@@ -168,7 +169,7 @@ class PrincipalComponents(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
 
 def _moments(columns: tuple[str, ...], table: Table) -> Moments:
-    return Moments.of(np.stack([required_numbers(table, name, "feature") for name in columns]).T)
+    return Moments.of(np.stack([require_numbers(read_column(table, name), name, "feature") for name in columns]).T)
 
 
 def _is_matrix(X: Any) -> bool:

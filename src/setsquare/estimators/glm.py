@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from setsquare import tables
 from setsquare._typing import Array, Matrix, Table
 from setsquare.errors import InputError
+from setsquare.estimators.expansion import check_expand, expand_problem, refuse_expansion
 from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.level_count import refuse_levels
 from setsquare.estimators.promise import check_promise, keep_promise
@@ -28,21 +29,34 @@ from setsquare.estimators.stream import (
     stream_problem,
 )
 from setsquare.estimators.stream_outcome import Outcome
+from setsquare.estimators.summary import Coefficients, summarise
 from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
+from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.given import OUTCOME
 from setsquare.glm.problem import Problem
-from setsquare.glm.ridge import choose_l2
+from setsquare.glm.ridge import choose_ridge
 from setsquare.glm.solver import Solution, solve
 from setsquare.rows import Stream, as_stream, is_dask_array
-from setsquare.rows.blocks import is_sparse, row_slices
+from setsquare.rows.blocks import is_sparse
+from setsquare.rows.parallel import row_slices
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, Reader, learn_reader
-from setsquare.tables.validation import check_alignment, check_same_rows, read_offset, read_weight
+from setsquare.tables.smooth import Ball
+from setsquare.tables.validation import (
+    check_alignment,
+    check_confidence,
+    check_same_rows,
+    read_offset,
+    read_weight,
+    refuse_coding,
+)
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
     """Base of classifier and regressor: read tables, solve, check the certificate, predict."""
 
+    @refuse_coding
     def __init__(
         self,
         protected: str | int | Sequence[str | int] | None = None,
@@ -52,8 +66,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
         orthogonal_on: Literal["training rows", "new rows"] = "training rows",
         max_correlation: float | None = None,
         confidence: float = 0.95,
+        expand: Literal["auto"] | None = None,
+        given: str | int | Sequence[str | int] | None = None,
         use_protected: bool = False,
-        coding: Literal["dummy", "cells"] = "dummy",
+        basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
         unseen: str = "error",
@@ -69,8 +85,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.orthogonal_on = orthogonal_on
         self.max_correlation = max_correlation
         self.confidence = confidence
+        self.expand = expand
+        self.given = given
         self.use_protected = use_protected
-        self.coding = coding
+        self.basis = basis
         self.reference = reference
         self.missing = missing
         self.unseen = unseen
@@ -81,7 +99,18 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.random_state = random_state
 
     def _columns(self) -> Columns:
-        return Columns(self.protected, self.use_protected, self.coding, self.reference, self.missing, self.unseen)
+        return Columns(
+            self.protected,
+            self.use_protected,
+            self.basis,
+            self.reference,
+            self.missing,
+            self.unseen,
+            None if self._given_outcome() else self.given,
+        )
+
+    def _given_outcome(self) -> bool:
+        return isinstance(self.given, str) and self.given == OUTCOME
 
     @abstractmethod
     def _code_outcome(self, y: Any, weight: Array | None) -> tuple[Family, Array, Any]:
@@ -94,6 +123,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any = None) -> Any:
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
         check_promise(self.max_correlation)
+        check_expand(self.expand)
         if cluster is not None and (is_dask_array(X) or as_stream(X) is not None):
             raise InputError("cluster= needs the rows in memory, where the rows of a cluster can be put together.")
         if is_dask_array(X):
@@ -131,7 +161,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
             feature_names=reader.feature_names,
             protected_names=reader.protected.names,
             cluster=cluster,
+            given=OUTCOME if self._given_outcome() else encoded.C,
+            given_names=() if reader.given is None else reader.given.names,
         )
+        if self.expand is not None:
+            problem, reader = expand_problem(problem, reader, reader.feature_table(tables.filter_rows(X, encoded.keep)))
         n_dropped = 0 if encoded.keep is None else int(np.count_nonzero(~encoded.keep))
         self._solve(problem, reader, n_dropped, offset is not None)
         return classes
@@ -140,12 +174,15 @@ class OrthogonalGLM(BaseEstimator, ABC):
         """Fit to rows that are read in batches, as often as the solver needs them."""
         if y is None:
             raise InputError("The estimator requires y to be passed: name the column of the stream.")
+        if self.expand is not None:
+            refuse_expansion("as rows that are read in batches")
         roles = assign(stream, y, protected, weight, offset, self._columns())
         used = stream.select(roles.columns).keep()
         learned = learn_stream(used, roles, self._columns(), self._stream_outcome())
         assert learned.outcome is not None
         family, outcomes, outcome, classes = self._stream_outcome().settle(learned.outcome)
-        problem = stream_problem(used, roles, learned, outcome, outcomes, family, self._own_l2())
+        given = OUTCOME if self._given_outcome() else None
+        problem = stream_problem(used, roles, learned, outcome, outcomes, family, self._own_l2(), given)
         self._solve(problem, learned.reader, learned.table.n_rows - learned.table.n_kept, offset is not None)
         note_columns(self, stream, roles)
         return classes
@@ -156,28 +193,59 @@ class OrthogonalGLM(BaseEstimator, ABC):
         return 0.0 if isinstance(self.l2, str) else self.l2
 
     def _solve(self, problem: Problem, reader: Reader, n_dropped: int, has_offset: bool) -> None:
-        if isinstance(self.l2, str):
-            problem = problem.with_l2(choose_l2(problem, self.solver, orthogonal_on=self.orthogonal_on, tol=self.tol))
+        automatic = isinstance(self.l2, str) or (self.expand is not None and not self.l2)
+        start = self._start(problem) if self.warm_start else None
+        if automatic:
+            wide = self.expand is not None
+            found = choose_ridge(problem, self.solver, orthogonal_on=self.orthogonal_on, tol=self.tol, wide=wide)
+            problem, start = problem.with_l2(found.l2), found.start if wide else start
         solution = solve(
             problem,
             self.solver,
             max_iter=self.max_iter,
             tol=self.tol,
-            start=self._start(problem) if self.warm_start else None,
+            start=start,
             n_restarts=self.n_restarts,
             rng=np.random.default_rng(self.random_state) if self.n_restarts else None,
             orthogonal_on=self.orthogonal_on,
             confidence=self.confidence,
         )
         judge(solution, reader.protected.constant)
-        keep_promise(solution, self.max_correlation, automatic=isinstance(self.l2, str))
+        keep_promise(solution, self.max_correlation, automatic=automatic)
         warn_left_out(solution, problem.feature_names)
         self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, problem.family, solution.n_iter
         self.l2_ = problem.l2
         self.has_offset_ = has_offset
+        self.has_weight_ = problem.weight is not None
         self.n_dropped_ = n_dropped
         self.protected_names_ = np.asarray(reader.protected.names, dtype=object)
         self.coefficient_names_ = np.asarray(problem.feature_names, dtype=object)
+
+    @property
+    def ball_(self) -> Ball | None:
+        """With ``basis="kernel"``: what holds for every smooth function of the protected columns on the training rows.
+
+        None without a kernel, with ``orthogonal_on="new rows"``, and with sample weights, where it does not hold.
+        """
+        check_is_fitted(self, "solution_")
+        exact = self.orthogonal_on == TRAINING_ROWS and not getattr(self, "has_weight_", False)
+        return self.reader_.protected.ball if exact else None
+
+    def summary(self, confidence: float = 0.95) -> Coefficients:
+        """Table of the coefficients: estimates, sandwich standard errors, intervals and p-values.
+
+        The standard errors are those of the constrained estimator, cluster-robust after ``fit(..., cluster=)``. The
+        result prints as text, and has ``table()`` (dataframe), ``to_latex()`` and ``to_html()``.
+        """
+        check_is_fitted(self, "solution_")
+        check_confidence(confidence)
+        errors = self.solution_.std_error
+        if errors is None:
+            raise InputError(
+                'Standard errors need solver="sqp" and training rows that were in memory (up to 128 MB) and unchanged: '
+                "fit again so, or save the model after summary()."
+            )
+        return summarise(self, errors, confidence, self.solution_.by_cluster)
 
     def _start(self, problem: Problem) -> tuple[Array, Array] | None:
         before: Solution | None = getattr(self, "solution_", None)

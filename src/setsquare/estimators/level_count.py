@@ -7,7 +7,8 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.glm.freedom import is_early, mixing, refuse_bound
-from setsquare.rows.blocks import ArrayRows, mean_weight, row_slices
+from setsquare.rows.blocks import ArrayRows, mean_weight
+from setsquare.rows.parallel import row_slices
 from setsquare.tables import Design
 from setsquare.tables.frame import dense
 

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError
+from setsquare.estimators.controls import check_given, learn_controls, residual_names, residuals
 from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.partial_fit import MomentFitting, refuse_drop
 from setsquare.estimators.scoring import refuse_blind_scorers
@@ -20,7 +21,14 @@ from setsquare.projection import Eraser, Projector, protected_basis
 from setsquare.rows import as_stream
 from setsquare.tables.frame import dense
 from setsquare.tables.roles import Columns, learn_reader
-from setsquare.tables.validation import check_choice, check_clusters, read_cluster, read_weight, require_finite
+from setsquare.tables.validation import (
+    check_choice,
+    check_clusters,
+    read_cluster,
+    read_weight,
+    refuse_coding,
+    require_finite,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +76,12 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         With ``using="features"``: whether to remove the association exactly on the training rows (LEACE), or as well as
         possible on new rows, by the ridge prediction of the protected columns with the smallest leave-one-out error.
         The latter works with more features than rows, and gains most by :meth:`adapt`.
-    coding : {"dummy", "cells"}
-        Coding of the protected columns: "cells" removes every combination of their levels.
+    given : columns inside the feature table, by name or position, optional
+        Controls: regressing the corrected features on both, the effects of the protected columns are zero. Given
+        columns stay among the features.
+    basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
+        Functions of the protected columns to which the predictions are orthogonal; see
+        :class:`OrthogonalGLMClassifier`.
     reference : mapping of column to level, optional
     missing : {"error", "level"}
         Rows cannot be dropped by a transformer.
@@ -107,13 +119,15 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     True
     """
 
+    @refuse_coding
     def __init__(
         self,
         protected: str | int | Sequence[str | int] | None = None,
         *,
         using: Literal["protected", "features"] = "protected",
         orthogonal_on: Literal["training rows", "new rows"] = "training rows",
-        coding: Literal["dummy", "cells"] = "dummy",
+        given: str | int | Sequence[str | int] | None = None,
+        basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
         unseen: str = "error",
@@ -122,14 +136,15 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         self.protected = protected
         self.using = using
         self.orthogonal_on = orthogonal_on
-        self.coding = coding
+        self.given = given
+        self.basis = basis
         self.reference = reference
         self.missing = missing
         self.unseen = unseen
         self.copy = copy
 
     def _columns(self) -> Columns:
-        return Columns(self.protected, False, self.coding, self.reference, self.missing, self.unseen)
+        return Columns(self.protected, False, self.basis, self.reference, self.missing, self.unseen, self.given)
 
     def fit(
         self,
@@ -162,6 +177,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
             return self._fit_stream(stream, protected, sample_weight)
         self._forget()
         refuse_drop(self.missing)
+        check_given(self.given)
         check_choice("using", self.using, ("protected", "features"))
         check_choice("orthogonal_on", self.orthogonal_on, ("training rows", "new rows"))
         if self.using == "protected" and self.orthogonal_on == "new rows":
@@ -169,10 +185,14 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         if protected is not None and self.using == "protected":
             refuse_blind_scorers("LinearOrthogonalizer(protected=['age'])")
         table = validate_features(self, X, reset=True)
-        self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns(), as_stored=True)
-        Z = Z if isinstance(Z, np.ndarray) else dense(Z)
-        weight = read_weight(sample_weight, len(P))
-        names = self.reader_.protected.names
+        as_codes = self.using == "protected" and self.given is None
+        self.reader_, encoded = learn_reader(
+            table, protected, self._columns(), as_stored=True, protected_as_codes=as_codes
+        )
+        Z = encoded.Z if isinstance(encoded.Z, np.ndarray) else dense(encoded.Z)
+        weight = read_weight(sample_weight, Z.shape[0])
+        self.controls_, P = learn_controls(self.reader_, encoded, weight)
+        names = residual_names(self.reader_, self.controls_)
         if self.using == "features":
             basis = protected_basis(P, weight, names)
             groups = None if cluster is None else read_cluster(cluster, len(P))
@@ -188,7 +208,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
             self.projector_ = Projector.fit(Z, P, weight, names)
             basis = self.projector_.basis
         warn_dropped((*self.reader_.protected.constant, *basis.constant), basis.collinear)
-        self.protected_names_ = np.asarray(names, dtype=object)
+        self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
         return self
 
     @property
@@ -254,7 +274,10 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
             return self._transform_stream(stream)
         alone = self.using == "features"
         table = X if alone and self.reader_.lacks_protected(X) else validate_features(self, X, reset=False)
-        P, pooled = (None, {}) if alone else self.reader_.protected_matrix(table, protected)
+        as_codes = getattr(self, "controls_", None) is None
+        P, pooled = (None, {}) if alone else self.reader_.protected_matrix(table, protected, as_codes=as_codes)
+        if P is not None:
+            P = residuals(self.reader_, getattr(self, "controls_", None), table, P)  # older files have none
         Z, pooled_features = self.reader_.stored_matrix(self.reader_.feature_table(table), learned=learned)
         warn_pooled({**pooled, **pooled_features})
         Z = Z if isinstance(Z, np.ndarray) else dense(Z)

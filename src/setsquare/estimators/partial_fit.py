@@ -63,7 +63,8 @@ class MomentFitting:
         table = validate_features(self, X, reset=first)
         pooled: dict[str, int] = {}
         if first:
-            self.reader_, (Z, P, _) = learn_reader(table, protected, self._columns())
+            self.reader_, encoded = learn_reader(table, protected, self._columns())
+            Z, P = encoded.Z, encoded.X
         else:
             P, pooled_protected = self.reader_.protected_matrix(table, protected)
             Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))
@@ -110,6 +111,8 @@ class MomentFitting:
     def _check_moments(self) -> None:
         if not _can_grow(self):
             raise InputError('Only using="protected" can be fitted in batches: pass all rows in memory to fit.')
+        if self._columns().given is not None:
+            raise InputError("given= needs all rows at once: pass all rows in memory to fit.")
         refuse_drop(self._columns().missing)
 
     def _settle(self, moments: Moments) -> None:

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 from setsquare import families
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.estimators.controls import check_given, learn_controls, residual_names, residuals
 from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.folds import cross_fitted_predictions, split_rows
 from setsquare.estimators.scoring import refuse_blind_scorers
@@ -31,10 +32,10 @@ from setsquare.estimators.warn import (
 from setsquare.families import Activation
 from setsquare.notes import Note, Option
 from setsquare.projection import GeneralizedProjector, Projector
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
 from setsquare.tables.outcome import read_outcome
-from setsquare.tables.roles import Columns, learn_reader
-from setsquare.tables.validation import check_alignment, check_choice, check_finite, read_weight
+from setsquare.tables.roles import Columns, TrainingMatrices, learn_reader
+from setsquare.tables.validation import check_alignment, check_choice, check_finite, read_weight, refuse_coding
 
 #: Value of ``cv`` that learns the correction on the rows that the model is fitted on.
 IN_SAMPLE = "training rows"
@@ -87,8 +88,12 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         the rows look like training rows all the same, a :class:`~setsquare.errors.TrainingRowsWarning` says so.
     use_protected : bool
         Whether the model may see protected columns that are inside the feature table.
-    coding : {"dummy", "cells"}
-        Coding of the protected columns.
+    given : columns inside the feature table, by name or position, optional
+        Controls: regressing the corrected predictions on both, the effects of the protected columns are zero. Given
+        columns stay among the features.
+    basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
+        Functions of the protected columns to which the predictions are orthogonal; see
+        :class:`OrthogonalGLMClassifier`.
     reference : mapping of column to level, optional
     missing : {"error", "level"}
         Rule for missing values of protected columns.
@@ -125,6 +130,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     [0.6, 0.0]
     """
 
+    @refuse_coding
     def __init__(
         self,
         estimator: Any,
@@ -135,7 +141,8 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         cv: Any = 5,
         prefit: bool | Literal["held out"] = False,
         use_protected: bool = False,
-        coding: Literal["dummy", "cells"] = "dummy",
+        given: str | int | Sequence[str | int] | None = None,
+        basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
         unseen: str = "error",
@@ -148,7 +155,8 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self.cv = cv
         self.prefit = prefit
         self.use_protected = use_protected
-        self.coding = coding
+        self.given = given
+        self.basis = basis
         self.reference = reference
         self.missing = missing
         self.unseen = unseen
@@ -175,6 +183,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self
         """
         check_choice("method", self.method, ("generalized", "linear"))
+        check_given(self.given)
         if not isinstance(self.prefit, bool | np.bool_):
             check_choice("prefit", self.prefit, ("held out",))
         if isinstance(self.cv, str):
@@ -184,8 +193,11 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         if protected is not None:
             refuse_blind_scorers("PredictionOrthogonalizer(..., protected=['age'])")
         table = validate_features(self, X, reset=True)
-        columns = Columns(self.protected, self.use_protected, self.coding, self.reference, self.missing, self.unseen)
-        self.reader_, (_, P, _) = learn_reader(table, protected, columns, code_features=False)
+        columns = Columns(
+            self.protected, self.use_protected, self.basis, self.reference, self.missing, self.unseen, self.given
+        )
+        self.reader_, encoded = learn_reader(table, protected, columns, code_features=False)
+        P = encoded.X
         check_finite(P, self.reader_.protected.names, "protected column")
         self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
         features = self.reader_.feature_table(table)
@@ -197,6 +209,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
             predictions = self._fit_model(features, y, weight, cluster)
         if is_classifier(self.estimator_):
             self.classes_ = self.estimator_.classes_
+        self.controls_, P = learn_controls(self.reader_, encoded, weight)
         self._learn_correction(predictions, P, weight)
         return self
 
@@ -218,8 +231,11 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         -------
         self
         """
-        P, predictions = self._read(X, protected)
-        self._learn_correction(predictions, P, read_weight(sample_weight, len(P)))
+        table, P, predictions = self._read(X, protected)
+        weight = read_weight(sample_weight, len(P))
+        rows = TrainingMatrices(None, P, None, self.reader_.given_matrix(table))
+        self.controls_, P = learn_controls(self.reader_, rows, weight)
+        self._learn_correction(predictions, P, weight)
         self.learned_on_ = "rows given"
         return self
 
@@ -254,7 +270,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
     def _learn_correction(self, predictions: Array, P: Array, weight: Array | None) -> None:
         check_finite(predictions, [f"prediction {k}" for k in range(predictions.shape[1])], "")
         self.activation_ = self._activation(predictions)
-        names = self.reader_.protected.names
+        names = residual_names(self.reader_, self.controls_)
         self.n_boundary_, self.n_outside_ = 0, 0
         if self._is_linear():
             self.projector_: Any = Projector.fit(predictions, P, weight, names)
@@ -301,16 +317,17 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
             )
         return h
 
-    def _read(self, X: Table, protected: Table | None) -> tuple[Array, Array]:
-        """Protected columns of new rows, and what the model predicts for them."""
+    def _read(self, X: Table, protected: Table | None) -> tuple[Table, Array, Array]:
+        """Table and protected columns of new rows, and what the model predicts for them."""
         check_is_fitted(self, "projector_")
         table = validate_features(self, X, reset=False)
         P, pooled = self.reader_.protected_matrix(table, protected)
         warn_pooled(pooled)
-        return P, _raw_predictions(self.estimator_, self.reader_.feature_table(table))
+        return table, P, _raw_predictions(self.estimator_, self.reader_.feature_table(table))
 
     def _corrected(self, X: Table, protected: Table | None) -> Array:
-        P, predictions = self._read(X, protected)
+        table, P, predictions = self._read(X, protected)
+        P = residuals(self.reader_, getattr(self, "controls_", None), table, P)  # models of older files have none
         if self._is_linear():
             return np.asarray(self.projector_.apply(predictions, P))
         eta, _ = _scores(predictions, self.activation_, self.boundary_)

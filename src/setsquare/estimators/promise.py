@@ -23,7 +23,8 @@ def keep_promise(solution: Solution, limit: float | None, *, automatic: bool = F
     if found is None:
         raise BrokenPromiseError(
             f"max_correlation={limit:g} cannot be promised, because the correlation on new rows is not known "
-            f'({solution.solver}: {solution.status}): use solver="sqp" and fewer features than rows.'
+            f'({solution.solver}: {solution.status}): use solver="sqp" and fewer features than rows, and given= only '
+            "with two classes or a numeric outcome and without cluster=."
         )
     if found.upper > limit:
         raise BrokenPromiseError(

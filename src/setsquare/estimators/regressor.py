@@ -15,6 +15,7 @@ from setsquare.errors import InputError
 from setsquare.estimators.glm import OrthogonalGLM
 from setsquare.estimators.stream_outcome import Numbers, Outcome
 from setsquare.families import Family
+from setsquare.tables.validation import refuse_coding
 
 
 class OrthogonalGLMRegressor(RegressorMixin, OrthogonalGLM):
@@ -29,8 +30,8 @@ class OrthogonalGLMRegressor(RegressorMixin, OrthogonalGLM):
     family : str or Family
         "gaussian", "poisson", "gamma", "tweedie", "negative_binomial", "binomial", or a value from
         ``setsquare.families`` such as ``families.tweedie(1.7)``.
-    protected, solver, l2, orthogonal_on, max_correlation, confidence, use_protected, coding, reference, missing, \
-unseen, max_iter, tol, warm_start, n_restarts, random_state
+    protected, solver, l2, orthogonal_on, max_correlation, confidence, expand, given, use_protected, basis, reference, \
+missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
         As in :class:`OrthogonalGLMClassifier`.
     link : {"canonical", "log"}, optional
         By default canonical for gaussian, binomial and Poisson, log for the others.
@@ -58,6 +59,7 @@ unseen, max_iter, tol, warm_start, n_restarts, random_state
     True
     """
 
+    @refuse_coding
     def __init__(
         self,
         family: str | Family = "gaussian",
@@ -69,8 +71,10 @@ unseen, max_iter, tol, warm_start, n_restarts, random_state
         orthogonal_on: Literal["training rows", "new rows"] = "training rows",
         max_correlation: float | None = None,
         confidence: float = 0.95,
+        expand: Literal["auto"] | None = None,
+        given: str | int | Sequence[str | int] | None = None,
         use_protected: bool = False,
-        coding: Literal["dummy", "cells"] = "dummy",
+        basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
         missing: str = "error",
         unseen: str = "error",
@@ -87,8 +91,10 @@ unseen, max_iter, tol, warm_start, n_restarts, random_state
             orthogonal_on=orthogonal_on,
             max_correlation=max_correlation,
             confidence=confidence,
+            expand=expand,
+            given=given,
             use_protected=use_protected,
-            coding=coding,
+            basis=basis,
             reference=reference,
             missing=missing,
             unseen=unseen,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,11 +20,12 @@ from setsquare.rows import RowsInParts, Stream, is_dask_array
 from setsquare.rows.blocks import Block
 from setsquare.rows.dask import join_arrays
 from setsquare.tables import Design, TableSeen
+from setsquare.tables.column import Column, complete_rows, read_column
 from setsquare.tables.column import Numbers as NumericColumn
-from setsquare.tables.column import complete_rows, read_column
+from setsquare.tables.formula_check import is_formula
 from setsquare.tables.frame import open_table
-from setsquare.tables.roles import Columns, Reader, check_roles
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
+from setsquare.tables.roles import Columns, Reader, check_controls, check_roles
 from setsquare.tables.validation import refuse_constant_protected
 
 
@@ -37,11 +38,12 @@ class Roles:
     outcome: str | None = None
     weight: str | None = None
     offset: str | None = None
+    given: tuple[str, ...] = ()
 
     @property
     def coded(self) -> tuple[str, ...]:
-        """Features and protected columns."""
-        return tuple(dict.fromkeys((*self.features, *self.protected)))
+        """Features, protected columns and controls."""
+        return tuple(dict.fromkeys((*self.features, *self.protected, *self.given)))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -65,8 +67,20 @@ def assign(stream: Stream, y: Any, protected: Any, weight: Any, offset: Any, col
     features = tuple(name for name in stream.columns if name not in taken)
     if not features:
         raise InputError("No column of the stream is left as a feature: all are protected or have another role.")
-    check_roles({"protected": inside, "y": (y,), "sample_weight": (weight,), "offset": (offset,)})
-    return Roles(features, inside, y, weight, offset)
+    given = _given_names(stream, columns)
+    roles = {"protected": inside, "given": given, "y": (y,), "sample_weight": (weight,), "offset": (offset,)}
+    check_roles(roles)
+    return Roles(features, inside, y, weight, offset, given)
+
+
+def _given_names(stream: Stream, columns: Columns) -> tuple[str, ...]:
+    if columns.given is None:
+        return ()
+    named = (columns.given,) if isinstance(columns.given, str | int) else columns.given
+    names = tuple(stream.columns[name] if isinstance(name, int) else str(name) for name in named)
+    for name in names:
+        tables.check_column(name, stream.columns)
+    return names
 
 
 def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[str, ...]:
@@ -76,7 +90,7 @@ def _protected_names(stream: Stream, protected: Any, columns: Columns) -> tuple[
             "(protected=[...])."
         )
     asked = columns.protected if protected is None else protected
-    if isinstance(asked, str) and asked.lstrip().startswith("~"):
+    if is_formula(asked, stream.columns):
         raise InputError("A formula needs the rows in memory: name the protected columns of a stream instead.")
     named = (asked,) if isinstance(asked, str | int) else asked
     if not isinstance(named, Sequence) or not len(named):
@@ -128,9 +142,8 @@ class Learned(NamedTuple):
 
 def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcome | None = None) -> Learned:
     """Learn levels, fill values and the outcome in one pass over a stream of the columns that have a role."""
-    cells = roles.protected if columns.coding == "cells" else ()
-    look = partial(_look, roles, columns.missing, cells, outcome)
-    table, seen = stream.parts().reduce(look, _merge)
+    cells = roles.protected if columns.basis == "cells" else ()
+    table, seen = read_once(stream, roles, columns.missing, cells, None if outcome is None else outcome.see)
     reference = columns.reference or {}
     for name in reference:
         tables.check_column(name, roles.coded)
@@ -140,24 +153,50 @@ def learn_stream(stream: Stream, roles: Roles, columns: Columns, outcome: Outcom
         return tables.settle(table, names, reference=own, **coding)
 
     options: dict[str, Any] = {"missing": columns.missing, "unseen": columns.unseen}
-    protected, features = design(roles.protected, coding=columns.coding, **options), design(roles.features, **options)
+    protected, features = design(roles.protected, basis=columns.basis, **options), design(roles.features, **options)
     if not protected.names:
         refuse_constant_protected(protected.columns)
-    return Learned(Reader(features, protected, roles.protected, columns.use_protected), table, seen)
+    given = design(roles.given, **options) if roles.given else None
+    if given is not None:
+        check_controls(given)
+    return Learned(Reader(features, protected, roles.protected, columns.use_protected, given), table, seen)
+
+
+class Mergeable(Protocol):
+    """Summary of an outcome column over some rows."""
+
+    def merge(self, other: Self) -> Self:
+        """Combine with the summary of other rows."""
+        ...
+
+
+S = TypeVar("S", bound=Mergeable)
+
+
+#: Summary of the outcome column of a batch, given its weights and offsets.
+See: TypeAlias = Callable[[Column, Array | None, Array | None], S]
+
+
+def read_once(
+    stream: Stream, roles: Roles, missing: str, cells: Sequence[str], see: See[S] | None
+) -> tuple[TableSeen, S | None]:
+    """Summarise the coded columns and the outcome of a stream in one pass."""
+    found: tuple[TableSeen, S | None] = stream.parts().reduce(partial(_look, roles, missing, cells, see), _merge)
+    return found
 
 
 def _look(
-    roles: Roles, missing: Any, cells: Sequence[str], outcome: Outcome | None, table: Table
-) -> tuple[TableSeen, Seen | None]:
+    roles: Roles, missing: Any, cells: Sequence[str], see: See[Any] | None, table: Table
+) -> tuple[TableSeen, Any]:
     seen = tables.observe(table, roles.coded, missing=missing, cells=cells)
-    if outcome is None or roles.outcome is None:
+    if see is None or roles.outcome is None:
         return seen, None
     table = _complete(table, roles.coded, missing)
     y = read_column(table, roles.outcome)
-    return seen, outcome.see(y, numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset"))
+    return seen, see(y, numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset"))
 
 
-def _merge(a: tuple[TableSeen, Seen | None], b: tuple[TableSeen, Seen | None]) -> tuple[TableSeen, Seen | None]:
+def _merge(a: tuple[TableSeen, Any], b: tuple[TableSeen, Any]) -> tuple[TableSeen, Any]:
     return a[0].merge(b[0]), None if a[1] is None or b[1] is None else a[1].merge(b[1])
 
 
@@ -167,12 +206,11 @@ def _complete(table: Table, columns: Sequence[str], missing: str) -> Table:
 
 def numbers(table: Table, name: str | None, what: str) -> Array | None:
     """Numeric column of a batch, or None without a name; its missing values are checked where it is used."""
-    return None if name is None else required_numbers(table, name, what)
+    return None if name is None else require_numbers(read_column(table, name), name, what)
 
 
-def required_numbers(table: Table, name: str, what: str) -> Array:
-    """Numeric column of a batch."""
-    column = read_column(table, name)
+def require_numbers(column: Column, name: str, what: str) -> Array:
+    """Values of a numeric column."""
     if not isinstance(column, NumericColumn):
         raise InputError(f"The {what} column {name!r} must be numbers, but holds text or categories: convert it.")
     return column.values
@@ -199,7 +237,7 @@ class Encoder:
     total_weight: float
 
     def __call__(self, table: Table) -> Block:
-        """Return a block of new arrays, whose features follow a column of ones, or are a Split without one."""
+        """Return a block of new arrays, whose features follow a column of ones, or are a MixedMatrix without one."""
         features, roles = self.reader.features, self.roles
         assert features is not None
         table = _complete(table, roles.coded, features.missing)
@@ -210,16 +248,19 @@ class Encoder:
         Z, X = self._matrices(table, features, n)
         if weight is not None and not weight.all():  # values in such rows must not enter any sum
             rows = np.flatnonzero(weight)
-            Z, X = Z[rows] if isinstance(Z, Split) else np.asfortranarray(Z[rows]), np.asfortranarray(X[rows])
+            Z, X = Z[rows] if isinstance(Z, MixedMatrix) else np.asfortranarray(Z[rows]), np.asfortranarray(X[rows])
             y, w, n, offset = y[rows], w[rows], len(rows), None if offset is None else offset[rows]
         return Block(Z, y, np.zeros((n, 0)), w, None if offset is None else offset[:, None], X)
 
     def _matrices(self, table: Table, features: Design, n: int) -> tuple[Matrix, Array]:
         """Features and protected columns; dense features follow a column of ones."""
         p, q = len(self.reader.protected.names), 0 if features.has_codes else 1 + len(features.names)
+        given = self.reader.given
         # Column-major, as tables are stored and as kernels read it.
-        A = np.empty((n, q + p), order="F")
-        self.reader.protected.write(table, A[:, q:])
+        A = np.empty((n, q + p + (0 if given is None else len(given.names))), order="F")
+        self.reader.protected.write(table, A[:, q : q + p])
+        if given is not None:
+            given.write(table, A[:, q + p :])
         if features.has_codes:
             return features.split_batch(table), A
         A[:, 0] = 1.0
@@ -235,6 +276,7 @@ def stream_problem(
     outcomes: OutcomeSummary,
     family: Family,
     l2: float,
+    given: str | None = None,
 ) -> Problem:
     """Build the problem for a stream of the columns that have a role, after its first pass."""
     reader = learned.reader
@@ -245,4 +287,6 @@ def stream_problem(
     # The sums over a block have a matrix (q, q), which should cost less than its rows.
     least = q * q // 8 if reader.features.has_codes else 0
     blocks = stream.hold(stream.parts(width, least).map(encoder))
-    return Problem.of_rows(RowsInParts(blocks, outcomes.n_rows), outcomes, family, names, protected, l2=l2)
+    controls = () if reader.given is None else reader.given.names
+    rows = RowsInParts(blocks, outcomes.n_rows)
+    return Problem.of_rows(rows, outcomes, family, names, protected, l2=l2, given=given, given_names=controls)

@@ -22,8 +22,8 @@ from setsquare.errors import (
     TrainingRowsWarning,
     WeightWarning,
 )
+from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.new_rows_bound import NewRows
-from setsquare.glm.solution import TRAINING_ROWS
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.notes import Note, Option
 from setsquare.projection import Eraser

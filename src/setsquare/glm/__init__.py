@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from setsquare.glm.certificate import Certificate
 from setsquare.glm.mdmm import solve_mdmm
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.newton import Iterate, Settings
@@ -9,7 +10,7 @@ from setsquare.glm.objective import Model, Objective, linear_predictor
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.ridge import choose_l2
-from setsquare.glm.solution import Certificate, Solution, Status, Step
+from setsquare.glm.solution import Solution, Status, Step
 from setsquare.glm.solver import solve
 from setsquare.glm.sqp import kkt_residual, solve_sqp
 

@@ -19,9 +19,10 @@ from scipy import sparse
 from scipy.linalg import LinAlgError
 
 from setsquare._typing import Array, Matrix
-from setsquare.rows.blocks import Block, Rows, Sums, is_sparse
+from setsquare.rows.blocks import Block, Rows, is_sparse
+from setsquare.rows.parallel import Sums
 from setsquare.rows.wide import Slab
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 #: Share of a feature's variance outside the span of earlier ones below which its residuals are computed.
 SUSPECT = 1e-6
@@ -198,7 +199,7 @@ def centre_filled(Z: Matrix, mean: Array) -> Matrix:
     Squares of values far from zero lose the variance to rounding. A column with more zeros has a standard deviation of
     at least a fifth of its mean, and does not need centring.
     """
-    if isinstance(Z, Split):
+    if isinstance(Z, MixedMatrix):
         return Z.centred(mean)
     columns = np.flatnonzero(mean)
     return _put_columns(Z, columns, as_double(Z[:, columns]).toarray() - mean[columns]) if len(columns) else Z
@@ -217,7 +218,7 @@ def _put_columns(Z: Matrix, columns: NDArray[np.intp], values: Array) -> Matrix:
 def put_residuals(copies: Copies, block: Block) -> Block:
     """Replace the suspects by their centred residuals; dense features are changed in place, unless they are a view."""
     R = residuals(block.Z, copies) - copies.mean
-    if isinstance(block.Z, Split):
+    if isinstance(block.Z, MixedMatrix):
         return replace(block, Z=block.Z.put(1 + copies.suspect, R))
     if is_sparse(block.Z):
         return replace(block, Z=_put_columns(block.Z, 1 + copies.suspect, R))

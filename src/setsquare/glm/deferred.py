@@ -56,6 +56,3 @@ class Deferred(Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Deferred, (self.value,)
-
-
-__all__ = ["Deferred"]

@@ -11,7 +11,8 @@ from setsquare.errors import InputError
 from setsquare.glm.problem import Problem
 from setsquare.projection import Basis
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import Block, Rows, row_slices, view_rows
+from setsquare.rows.blocks import Block, Rows, view_rows
+from setsquare.rows.parallel import row_slices
 
 #: Largest canonical correlation with the protected columns that counts as rounding error, and the features as free.
 UNREACHABLE = 1e-10

@@ -12,7 +12,7 @@ from setsquare.glm.deferred import Deferred
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Objective
 from setsquare.glm.problem import Problem
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
 
 T = TypeVar("T")
 #: Largest size of the rows, in bytes, that a solution may hold until all its measurements are read.
@@ -21,13 +21,18 @@ MOST_KEPT = 2**27
 CHANGED = 1e-9
 
 
+def is_held(problem: Problem) -> bool:
+    """Whether the rows are in memory and small enough to be held."""
+    blocks = problem.rows.in_memory()
+    return blocks is not None and sum(map(sys.getsizeof, blocks)) <= MOST_KEPT
+
+
 def defer(problem: Problem, objective: Objective, end: Iterate, compute: Callable[[], T], lost: T) -> Deferred[T]:
     """Value of ``compute``, which reads the rows: later for rows in memory that are not large, else now.
 
     Arrays of the user that were overwritten after the fit give ``lost``: the loss at the solution shows it.
     """
-    blocks = problem.rows.in_memory()
-    if blocks is None or sum(map(sys.getsizeof, blocks)) > MOST_KEPT:
+    if not is_held(problem):
         return Deferred(compute())
     plain = objective.fenced(0.0) if objective.barrier else objective
 

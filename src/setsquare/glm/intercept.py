@@ -14,7 +14,8 @@ import numpy as np
 from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.families import Family, contrasts
-from setsquare.rows.blocks import Block, Sums
+from setsquare.rows.blocks import Block
+from setsquare.rows.parallel import Sums
 
 #: Maximum number of Newton steps, and predicted relative reduction of the loss at which they stop.
 MOST_STEPS, SETTLED = 50, 1e-13

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.glm.certificate import FLAT, Measured
+from setsquare.glm.certify import FLAT, Measured
 from setsquare.glm.domain_edge import follow
 from setsquare.glm.krylov import Metric, conjugate_gradients, lowest_curvature
 from setsquare.glm.newton import Direction, Frame, Iterate, Settings, solve_newton

@@ -36,8 +36,9 @@ from setsquare.glm.left_out_systems import (
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
 from setsquare.glm.sqp import SINGULAR, frame_of, null_space
-from setsquare.rows.blocks import BLOCK_BYTES, Block, Sums, add_up, cut, take_rows
-from setsquare.tables.split import Split
+from setsquare.rows.blocks import Block, cut, take_rows
+from setsquare.rows.parallel import BLOCK_BYTES, Sums, add_up
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 
 class Inverse(NamedTuple):
@@ -90,12 +91,14 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
     m, raw, multipliers = T.shape[1], objective.raw(end.theta), end.lam.reshape(k, -1).T
 
     def kernel(block: Block) -> Sums:
-        terms, w = objective.terms(block, raw, multipliers), block.weight
-        slopes = (w[:, None, None] * terms.mean_slope).reshape(len(w), -1)
-        return w @ (terms.mean - objective.start.mean), block.Z.T @ slopes, Ends.of(linear_predictor(block, raw), w)
+        terms, w, D = objective.terms(block, raw, multipliers), block.weight, objective.controls(block)
+        slopes = ((w[:, None] * D)[:, None, :, None] * terms.mean_slope[:, :, None, :]).reshape(len(w), -1)
+        mean = D.T @ (w[:, None] * (terms.mean - objective.start.mean))
+        return mean, block.Z.T @ slopes, Ends.of(linear_predictor(block, raw), w)
 
     mean, slopes, ends = objective.rows.reduce(kernel)
-    U = (T.T @ slopes).reshape(m, k, k).transpose(1, 0, 2).reshape(k * m, k)
+    mean[0] += objective.start.mean
+    U = (T.T @ slopes).reshape(m, k, -1).transpose(1, 0, 2).reshape(k * m, -1)
     L, F = inverse.root.reshape(k * m, -1), inverse.cross.reshape(k * m, k * r)
     kappa = (np.zeros(k * r) if objective.target is None else objective.target)[:, None]
     parts = np.hstack([L, F, L @ (L.T @ U)]).reshape(k, m, -1)
@@ -104,11 +107,11 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
         multipliers,
         np.concatenate([T @ part for part in parts], axis=1),
         inverse.corner,
-        (F.T @ U).reshape(k, r, k).transpose(1, 0, 2),
+        (F.T @ U).reshape(k, r, -1).transpose(1, 0, 2),
         (L.T @ U).T @ (L.T @ U),
         U.T @ F,
         np.hstack([kappa, np.eye(k * r)]) if steer else kappa,
-        mean + objective.start.mean,
+        mean,
         *_caps(objective, ends[0]),
     )
 
@@ -172,7 +175,7 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     eta, Q = linear_predictor(block, shared.raw), objective.basis(block)
     k, steer = eta.shape[1], shared.targets.shape[1] > 1
     single = block.group is None and k == 1
-    seen = Seen.of(shared, block, Q, terms, steer=steer)
+    seen = Seen.of(shared, block, Q, objective.controls(block), terms, steer=steer)
     change, leverage, lost = solve_rows(shared, seen) if single else _solve(shared, seen, block)
     out = eta + change[:, :, 0]
     if lost.any():
@@ -188,7 +191,7 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
 
 
 def _solve(shared: Shared, seen: Seen, block: Block) -> Solved:
-    k, n = len(shared.mean), len(block.weight)
+    k, n = shared.mean.shape[1], len(block.weight)
     found = Solved(np.empty((n, k, shared.targets.shape[1])), np.empty(n), np.zeros(n, dtype=bool))
     for members in groups_of(block):
         part, rows = solve_clusters(shared, seen.at(members)), members.ravel()
@@ -250,7 +253,8 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
         loss, mean = objective.family.value_terms(block.y, left.eta)
         Q, w, gap = objective.basis(block), block.weight[:, None], mean - objective.start.mean
         weighted = w * gap
-        units = np.hstack([(weighted[:, :, None] * Q[:, None, :]).reshape(len(w), -1), w * Q, w])
+        beyond = w * (gap - objective.controls(block)[:, 1:] @ shared.mean[1:])  # what the controls explain is no error
+        units = np.hstack([(beyond[:, :, None] * Q[:, None, :]).reshape(len(w), -1), w * Q, w])
         if block.group is not None:
             units = np.add.reduceat(units, np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1)))
         return (
@@ -267,7 +271,7 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
 
     def pieces(block: Block) -> Sums:
         """Blocks of categories have many rows, but here a row takes as many numbers as there are coefficients."""
-        if not isinstance(block.Z, Split):
+        if not isinstance(block.Z, MixedMatrix):
             return kernel(block)
         step = max(100, BLOCK_BYTES // (8 * shared.project.shape[1]))
         return add_up(kernel(take_rows(block, rows)) for rows in cut(len(block.weight), step, block.group))

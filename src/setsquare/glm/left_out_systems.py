@@ -1,7 +1,8 @@
 """Small systems of equations behind leave-one-out predictions: one per row or cluster, all solved at once.
 
 The unknowns of a cluster of m rows are the changes of ``z_j'theta`` and ``q_j'lam`` for each row and predictor, and of
-``u'theta``. With ``B`` the vectors of these products, ``S = B'K^-1 B`` and ``K_g - U_g = B C B'`` (see
+``u'theta``. With controls, ``u`` of a row is the combination ``U d`` of several vectors by its controls ``d``.
+With ``B`` the vectors of these products, ``S = B'K^-1 B`` and ``K_g - U_g = B C B'`` (see
 ``glm.leave_one_out``), they solve ``(1 - S C) x = S b``.
 """
 
@@ -31,11 +32,11 @@ class Shared(NamedTuple):
     from_q : ndarray of shape (r, k, k)
         Maps protected values to ``u'F q``.
     uu, uf : ndarray of shape (k, k) and (k, k r)
-        ``u'G u`` and ``u'F``.
+        ``u'G u`` and ``u'F``. With s controls (then k = 1), U takes the place of u, and its axes have length 1 + s.
     targets : ndarray of shape (k r, d)
         ``kappa``, and the directions in which it may move (none, or all).
-    mean : ndarray of shape (k,)
-        Mean of the predictions.
+    mean : ndarray of shape (1 + s, k)
+        Mean of the predictions, and their covariances with the basis of the controls.
     low, high : ndarray of shape (k,)
         Caps of the leave-one-out linear predictors.
     """
@@ -66,8 +67,9 @@ class Seen(NamedTuple):
     """What the systems need of each of n rows: products with the blocks of the inverse, and terms of the Lagrangian.
 
     Shapes: ``root`` (n, k, s): ``L'z``; ``zu`` (n, k, k); ``cross`` and ``corner`` (n, k, k r): ``F'z`` and ``E q``;
-    ``q`` (n, r); ``qu`` (n, k, k); ``w`` (n,); ``curvature`` and ``steep`` (n, k, k), the latter ``h'``. The last have
-    d columns, for the solution and its derivatives by the target: ``slope`` (n, k, d), that of the Lagrangian;
+    ``q`` (n, r); ``qu`` (n, k, k); ``w`` (n,); ``curvature`` and ``steep`` (n, k, k), the latter ``h'``;
+    ``uu`` (n, k, k) and ``uf`` (n, k, k r); ``near`` (n,): ``d'd``, 1 without controls. The last have d columns, for
+    the solution and its derivatives by the target: ``slope`` (n, k, d), that of the Lagrangian;
     ``gap`` (n, k, d), predictions minus their mean; ``price`` (n, k, d): ``q'lam``.
     """
 
@@ -80,36 +82,47 @@ class Seen(NamedTuple):
     w: Array
     curvature: Array
     steep: Array
+    uu: Array
+    uf: Array
+    near: Array
     slope: Array
     gap: Array
     price: Array
 
     @classmethod
-    def of(cls, shared: Shared, block: Block, Q: Array, terms: RowTerms, *, steer: bool) -> Seen:
-        """Look at the rows of a block; ``steer`` adds the derivatives by the target."""
-        n, k, r = len(Q), shared.mean.shape[0], Q.shape[1]
+    def of(cls, shared: Shared, block: Block, Q: Array, D: Array, terms: RowTerms, *, steer: bool) -> Seen:
+        """Look at the rows of a block, with controls ``D``; ``steer`` adds the derivatives by the target."""
+        n, k, r = len(Q), shared.mean.shape[1], Q.shape[1]
         projected = np.asarray(block.Z @ shared.project).reshape(n, k, -1)
-        s = projected.shape[2] - k * r - k
+        s = projected.shape[2] - k * r - len(shared.uu)
         cross = projected[:, :, s : s + k * r]
         corner = (Q @ shared.corner.transpose(1, 0, 2, 3).reshape(r, -1)).reshape(n, k, k * r)
         price = Q @ shared.multipliers
         slope = terms.slope + np.einsum("nab,nb->na", terms.mean_slope, price)
-        parts = slope[:, :, None], (terms.mean - shared.mean)[:, :, None], price[:, :, None]
+        zu, qu = projected[:, :, s + k * r :], (Q @ shared.from_q.reshape(r, -1)).reshape(n, k, -1)
+        uu, uf = np.broadcast_to(shared.uu, (n, *shared.uu.shape)), np.broadcast_to(shared.uf, (n, *shared.uf.shape))
+        if D.shape[1] > 1:
+            zu, qu = ((part[:, 0] * D).sum(axis=1)[:, None, None] for part in (zu, qu))
+            uu, uf = ((D @ shared.uu) * D).sum(axis=1)[:, None, None], (D @ shared.uf)[:, None]
+        parts = slope[:, :, None], (terms.mean - D @ shared.mean)[:, :, None], price[:, :, None]
         if steer:  # the solution moves by F and E
             bent, steep = terms.curvature, terms.mean_slope
             shift = apply_rows(bent, cross) + apply_rows(steep, corner)
-            moved = shift, apply_rows(steep, cross) - shared.uf, corner
+            moved = shift, apply_rows(steep, cross) - uf, corner
             parts = tuple(np.concatenate(pair, axis=2) for pair in zip(parts, moved, strict=True))  # type: ignore[assignment]
         return cls(
             projected[:, :, :s],
             cross,
-            projected[:, :, s + k * r :],
+            zu,
             Q,
             corner,
-            (Q @ shared.from_q.reshape(r, -1)).reshape(n, k, k),
+            qu,
             block.weight,
             terms.curvature,
             terms.mean_slope,
+            uu,
+            uf,
+            np.einsum("ns,ns->n", D, D),
             *parts,
         )
 
@@ -135,11 +148,15 @@ def solve_rows(shared: Shared, seen: Seen) -> Solved:
     """Leave out each of n rows with one linear predictor: systems of three equations, by Cramer's rule."""
     zz = np.einsum("nas,nas->n", seen.root, seen.root)
     zq, qq = (np.einsum("nr,nr->n", part[:, 0], seen.q) for part in (seen.cross, seen.corner))
-    zt, qt, ut = seen.cross[:, 0] @ shared.targets, seen.corner[:, 0] @ shared.targets, shared.uf @ shared.targets
-    zu, qu, uu, w, price = seen.zu[:, 0, 0], seen.qu[:, 0, 0], shared.uu[0, 0], seen.w, seen.price[:, 0]
-    rest, bent = w / (1.0 - w), w * seen.curvature[:, 0, 0]
+    zt, qt, ut = (part[:, 0] @ shared.targets for part in (seen.cross, seen.corner, seen.uf))
+    zu, qu, uu, w, price = seen.zu[:, 0, 0], seen.qu[:, 0, 0], seen.uu[:, 0, 0], seen.w, seen.price[:, 0]
+    rest, bent = w / (1.0 - w * seen.near), w * seen.curvature[:, 0, 0]
     tied = rest * seen.steep[:, 0, 0]
-    b = _tall(w) * seen.slope[:, 0] + _tall(w * tied) * price, _tall(rest) * seen.gap[:, 0], -_tall(rest) * price
+    b = (
+        _tall(w) * seen.slope[:, 0] + _tall(w * seen.near * tied) * price,
+        _tall(rest) * seen.gap[:, 0],
+        -_tall(rest) * price,
+    )
     (r0, a00, a01, a02), (r1, a10, a11, a12), (r2, a20, a21, a22) = (
         (
             _tall(left) * b[0] + _tall(middle) * b[1] + _tall(right) * b[2] - t * _tall(w),
@@ -150,7 +167,7 @@ def solve_rows(shared: Shared, seen: Seen) -> Solved:
         for left, middle, right, t, diagonal in (
             (zz, zq, zu, zt, (1.0, 0.0, 0.0)),
             (zq, qq, qu, qt, (0.0, 1.0, 0.0)),
-            (zu, qu, np.full_like(w, uu), ut, (0.0, 0.0, 1.0)),
+            (zu, qu, uu, ut, (0.0, 0.0, 1.0)),
         )
     )
     first, second, third = a11 * a22 - a12 * a21, a02 * a21 - a01 * a22, a01 * a12 - a02 * a11

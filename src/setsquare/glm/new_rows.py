@@ -13,12 +13,13 @@ Each new target starts at the linear prediction of the old KKT matrix, followed 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
+from setsquare.glm.certificate import NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.leave_one_out import Inverse, Tallied, invert, tally
 from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit, sampling_error
@@ -26,7 +27,7 @@ from setsquare.glm.newton import Iterate, Settings, kkt_residual
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import NEW_ROWS, TRAINING_ROWS, Status
+from setsquare.glm.solution import Status
 
 #: Maximum number of targets, of which 2 or 3 are typical, and the smallest share of a step.
 MOST_TARGETS, SHORTEST = 10, 0.2
@@ -197,6 +198,20 @@ def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
     )
 
 
+def can_leave_out(problem: Problem, solver: str) -> bool:
+    """Whether leave-one-out quantities are known: given controls, for one predictor per row and without clusters."""
+    controlled = problem.given is not None or len(problem.given_names) > 0
+    return not controlled or (problem.n_predictors == 1 and problem.cluster is None and solver != "large")
+
+
+def refuse_leaving_out(what: str) -> NoReturn:
+    """Raise the error for leave-one-out quantities that are not known."""
+    raise InputError(
+        f"{what} with given= needs leave-one-out fits, which are available given controls for two classes or a numeric "
+        'outcome, without cluster=, with solver="sqp".'
+    )
+
+
 def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence: float) -> None:
     """Raise if orthogonality on new rows is asked for and cannot be had."""
     if orthogonal_on not in (NEW_ROWS, TRAINING_ROWS):
@@ -207,6 +222,8 @@ def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence
         raise InputError('Clusters cannot be left out with solver="large": use solver="sqp".')
     if orthogonal_on == TRAINING_ROWS or not len(problem.protected_names):
         return
+    if not can_leave_out(problem, solver):
+        refuse_leaving_out(f'orthogonal_on="{NEW_ROWS}"')
     if solver == "mdmm":
         raise InputError(
             'solver="mdmm" is the method of the paper, which knows training rows only: pass '

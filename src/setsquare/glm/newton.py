@@ -14,8 +14,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from setsquare._typing import Array
+from setsquare.glm.certificate import MIN_CURVATURE
 from setsquare.glm.objective import Model, Objective, Values
-from setsquare.glm.solution import MIN_CURVATURE, Status, Step
+from setsquare.glm.solution import Status, Step
 
 #: Curvature, relative to the intercept-only model, below which the data hardly determine a direction ("open").
 OPEN = 1e-3

@@ -22,7 +22,8 @@ from setsquare._typing import Array, Matrix
 from setsquare.families import Family, RowTerms
 from setsquare.families.barrier import add_barrier, barrier_loss
 from setsquare.glm.hessian import Whitening
-from setsquare.rows.blocks import Block, Summable, Sums
+from setsquare.rows.blocks import Block, Summable
+from setsquare.rows.parallel import Sums
 from setsquare.rows.products import gram_and_product, thin_product, weighted_gram
 from setsquare.rows.wide import pick_rows
 
@@ -250,6 +251,10 @@ class Objective:
     def basis(self, block: Block) -> Array:
         """Basis of the protected columns of a block, as far as they are constrained."""
         return block.Q[:, : self.n_basis]
+
+    def controls(self, block: Block) -> Array:
+        """Orthonormal basis (b, 1 + s) of the intercept and the controls of a block."""
+        return np.hstack([np.ones((len(block.weight), 1)), block.Q[:, self.n_basis :]])
 
     def _constraint_sums(self, block: Block, mean: Array) -> Sums:
         gap = mean - self.start.mean  # the basis has mean zero, so this only reduces rounding error

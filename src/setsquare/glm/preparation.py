@@ -41,10 +41,11 @@ from setsquare.glm.problem import Problem
 from setsquare.projection import Basis
 from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import ArrayRows, Block, Rows, Sums, add_sums, is_sparse
+from setsquare.rows.blocks import ArrayRows, Block, Rows, is_sparse
+from setsquare.rows.parallel import Sums, add_sums
 from setsquare.rows.products import gram_and_product
 from setsquare.rows.wide import Slab
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 #: Mean square below which float64 loses digits.
 SMALLEST = 1e-290
@@ -225,7 +226,7 @@ def stays_stored(problem: Problem) -> bool:
 
 def _survey(q: int, family: Family, intercept: Array | None, squared: bool, block: Block) -> Survey:
     thin, w = is_sparse(block.Z), block.weight
-    split = isinstance(block.Z, Split)
+    split = isinstance(block.Z, MixedMatrix)
     Z = block.Z if thin or split else block.Z[:, -q:]
     parts = [block.y] if block.X is None else [block.X, block.y]
     A = np.empty((len(w), sum(part.shape[1] for part in parts)), order="F")  # contiguous columns for the moments
@@ -261,14 +262,14 @@ class Centre:
 
     def __call__(self, block: Block) -> Block:
         """Return the transformed block; features that already have a column of ones are temporary: changed in place."""
-        Q = block.Q if self.basis is None else self.basis.apply(np.asarray(block.X))
+        Q = constraint_columns(self.basis, np.asarray(block.X), block.Q) if self.basis else block.Q
         return replace(block, Z=self._features(block.Z), Q=Q)
 
     def _features(self, Z: Matrix) -> Matrix:
         if is_sparse(Z):
             ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
             return sparse.hstack([ones, centre_filled(sparse.csr_array(as_double(Z)), self.mean)], format="csr")
-        if isinstance(Z, Split):
+        if isinstance(Z, MixedMatrix):
             return Z.centred(self.mean, ones=True)
         if self.as_stored:
             return Slab.shifted(Z, self.mean)
@@ -282,19 +283,27 @@ class Centre:
         return centred
 
 
+def constraint_columns(basis: Basis, X: Array, controls: Array) -> Array:
+    """Basis (n, r) of the protected columns, followed by that of the controls, which leave-one-out quantities need."""
+    Q = basis.apply(X)
+    return np.hstack([Q, controls]) if controls.shape[1] else Q
+
+
 def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten (or only standardise) the features, compute a basis of the protected columns, and build the objective."""
     surveyed = survey(problem)
     basis, mean = surveyed.basis, surveyed.mean.copy()
     rows: Rows = _merged(problem.rows).map(Centre(surveyed.mean, basis, stays_stored(problem))).keep()
-    moments = rows.reduce(feature_moments)
+    rank = 0 if basis is None else basis.rank
+    of_features = partial(feature_moments, rank)
+    moments = rows.reduce(of_features)
     check_squares(problem, np.diag(moments[0])[1:])
 
     def exchange(copies: Copies) -> tuple[Rows, Array]:
         nonlocal rows, moments
         mean[copies.suspect] += copies.mean
         rows = rows.map(partial(put_residuals, copies)).keep()
-        moments = rows.reduce(feature_moments)
+        moments = rows.reduce(of_features)
         return rows, moments[0]
 
     noise = rounding(surveyed.found.eps, mean, moments[0])
@@ -312,7 +321,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     penalty = np.zeros((to_raw.shape[1],) * 2)
     coefficients = T if unmix is None else unmix @ T
     penalty[1:, 1:] = problem.l2 * coefficients.T @ coefficients
-    rank, start = 0 if basis is None else basis.rank, surveyed.start(problem, to_raw.shape[1], moments)
+    start = surveyed.start(problem, to_raw.shape[1], moments)
     white = _triangular(problem, to_raw, columns, second, unmix)
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start, whitening=white)
     aliased = tuple(np.delete(np.asarray(problem.feature_names, dtype=object), kept))
@@ -321,7 +330,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
 
 def _merged(rows: Rows) -> Rows:
     """Merge small categories of rows in memory."""
-    together = isinstance(rows, ArrayRows) and isinstance(rows.Z, Split)
+    together = isinstance(rows, ArrayRows) and isinstance(rows.Z, MixedMatrix)
     return replace(rows, Z=rows.Z.merged()) if together else rows  # type: ignore[attr-defined, type-var]
 
 
@@ -363,7 +372,7 @@ def check_squares(problem: Problem, squares: Array) -> None:
 def _ends(columns: NDArray[np.intp], block: Block) -> tuple[Array, Array]:
     """Smallest and largest value of features given by negative column indices."""
     columns = block.Z.shape[1] + columns
-    Z: Matrix = block.Z.take(columns) if isinstance(block.Z, Split) else block.Z[:, columns]
+    Z: Matrix = block.Z.take(columns) if isinstance(block.Z, MixedMatrix) else block.Z[:, columns]
     Z = Z.toarray() if is_sparse(Z) else Z
     return Z.min(axis=0), Z.max(axis=0)
 
@@ -372,10 +381,10 @@ def _wider(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array
     return np.minimum(a[0], b[0]), np.maximum(a[1], b[1])
 
 
-def feature_moments(block: Block) -> Sums:
+def feature_moments(rank: int, block: Block) -> Sums:
     """Moments of the features with each other, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
     k = block.y.shape[1]
-    thin = block.weight[:, None] * np.hstack([block.y, block.Q])
+    thin = block.weight[:, None] * np.hstack([block.y, block.Q[:, :rank]])
     gram, product = gram_and_product(block.Z, block.weight, thin)
     return gram, product[:, :k], product[:, k:]
 

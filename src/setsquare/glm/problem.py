@@ -11,10 +11,11 @@ import numpy as np
 from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
 from setsquare.families import Family, contrasts, family
+from setsquare.glm.given import OUTCOME, condition
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.projection import check_rows
 from setsquare.rows.blocks import ArrayRows, Rows, is_sparse, mean_weight
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.validation import (
     check_finite,
     check_l2,
@@ -35,7 +36,7 @@ class Problem:
 
     Parameters
     ----------
-    features : ndarray, scipy.sparse matrix or Split of shape (n, q)
+    features : ndarray, scipy.sparse matrix or MixedMatrix of shape (n, q)
         ``Z``, without an intercept column; the intercept is implied.
     outcome : ndarray of shape (n,) or (n, K)
         ``y``; for the multinomial family, class numbers 0, 1, ..., K - 1, or shares of K classes.
@@ -49,20 +50,26 @@ class Problem:
     l2 : float
         Ridge penalty: ``l2/2 |gamma|^2`` is added to the mean loss; the intercept is not penalised.
     feature_names, protected_names : sequence of str, optional
-        Names used in messages and certificates.
+        Names used in messages and certificates. With controls, the protected names become those of the residuals.
     quasi : bool
         Accept outcomes outside the range of the family (for example a probability of 1.02): the estimating equations
         only require that the means are in range.
     cluster : array of shape (n,), optional
         What rows have in common, for example the patient. Leave-one-out quantities then leave out whole clusters.
+    given : ndarray of shape (n, c) or "outcome", optional
+        Controls: predictions become orthogonal to what the protected columns vary beyond them, see ``glm.given``.
+    given_names : sequence of str, optional
 
     Attributes
     ----------
     rows : Rows
         Rows of positive weight: features, coded outcome and offset, protected columns, weights that sum to one; no
-        basis. With clusters they are sorted by cluster.
+        basis. With clusters they are sorted by cluster. With controls the protected columns are residuals on them, and
+        ``Q`` is an orthonormal basis of the controls.
     outcomes : OutcomeSummary
         Summary of the outcome in these rows.
+    determined : tuple of str
+        Protected columns that the controls determine.
 
     Examples
     --------
@@ -86,12 +93,15 @@ class Problem:
     protected_names: Sequence[str] = ()
     quasi: bool = False
     cluster: Any = None
+    given: Any = None
+    given_names: Sequence[str] = ()
     rows: Rows = field(init=False, repr=False)
     outcomes: OutcomeSummary = field(init=False, repr=False)
+    determined: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         Z = self.features
-        if not isinstance(Z, Split):
+        if not isinstance(Z, MixedMatrix):
             Z = Z.tocsr() if is_sparse(Z) else _array(Z, "feature", np.float16)
         if len(Z.shape) != 2 or 0 in Z.shape:
             raise InputError(f"The features must have at least one row and one column, got shape {Z.shape}.")
@@ -106,10 +116,13 @@ class Problem:
             values[key] = None if given is None else _array(given, key)
         if self.cluster is not None:
             values["cluster"] = _codes(self.cluster, Z.shape[0])
+        if self.given is not None:
+            values |= _read_given(self.given, self.given_names, X)
         _set(self, values)
         _check(self)
         rows = _counted_rows(self)
         _set(self, {"rows": rows, "outcomes": _summarise(self, rows)})
+        _condition(self)
 
     @classmethod
     def of_rows(
@@ -122,14 +135,17 @@ class Problem:
         *,
         l2: float = 0.0,
         quasi: bool = False,
+        given: str | None = None,
+        given_names: Sequence[str] = (),
     ) -> Problem:
         """Problem whose rows are not arrays in memory; ``features``, ``outcome`` and the other arrays are then None.
 
         Parameters
         ----------
         rows : Rows
-            Features after a column of ones, coded outcome (b, k), protected columns, weights that sum to one over all
-            blocks, offset; without a basis. Each pass must create new blocks, because they are changed in place.
+            Features after a column of ones, coded outcome (b, k), protected columns (then those of ``given_names``),
+            weights that sum to one over all blocks, offset; without a basis. Each pass must create new blocks, because
+            they are changed in place.
         outcomes : OutcomeSummary
             Summary over all rows.
         """
@@ -137,7 +153,9 @@ class Problem:
         _set(problem, dict.fromkeys(each.name for each in fields(cls)))
         names = {"feature_names": tuple(feature_names), "protected_names": tuple(protected_names)}
         _set(problem, names | {"rows": rows, "outcomes": outcomes, "family": family, "l2": l2, "quasi": quasi})
+        _set(problem, {"given": given, "given_names": tuple(given_names), "determined": ()})
         _check_summary(problem)
+        _condition(problem)
         return problem
 
     def with_l2(self, l2: float) -> Problem:
@@ -206,12 +224,40 @@ def _counted_rows(problem: Problem) -> ArrayRows:
         C = contrasts(_n_classes(problem.outcome)) if problem.family.is_vector else None
         offset = offset.reshape(n, 1) if C is None else offset @ C
     w, X, group = problem.mean_weight(), problem.protected, problem.cluster
+    X = X if X is None or not isinstance(problem.given, np.ndarray) else np.hstack([X, problem.given])
     parts: tuple[Any, ...] = (problem.features, y, np.zeros((n, 0)), w, offset, X, group)
     counted = problem.order()
     if counted is None:
         return ArrayRows(*parts)
     parts = tuple(None if part is None else part[counted] for part in parts)
     return ArrayRows(*parts)
+
+
+def _read_given(given: Any, names: Sequence[str], X: Array | None) -> dict[str, object]:
+    """Controls as numbers, with their names."""
+    if X is None:
+        raise InputError("given needs protected columns: it says given what predictions are orthogonal to them.")
+    if isinstance(given, str):
+        if given != OUTCOME:
+            raise InputError(f'given must be "outcome" or an array of columns, not {given!r}.')
+        return {}
+    C = _array(given, "given column")
+    C = C[:, None] if C.ndim == 1 else C
+    if C.ndim != 2 or not C.shape[1]:
+        raise InputError(f"given must be a two-dimensional array with at least one column, got shape {C.shape}.")
+    check_same_rows("given has", len(C), "the protected columns have", len(X))
+    names = tuple(names) or tuple(f"c{j}" for j in range(C.shape[1]))
+    check_finite(C, names, "given column")
+    return {"given": C, "given_names": names}
+
+
+def _condition(problem: Problem) -> None:
+    """Put residuals on the controls in place of the protected columns."""
+    if problem.given is None and not problem.given_names:
+        return
+    given = None if isinstance(problem.given, str) else problem.given_names
+    rows, names, determined = condition(problem.rows, problem.outcomes, problem.family, problem.protected_names, given)
+    _set(problem, {"rows": rows, "protected_names": names, "determined": determined})
 
 
 def _codes(cluster: Any, n: int) -> IntArray:
@@ -268,7 +314,7 @@ def _check(problem: Problem) -> None:
         if values is not None:
             check_same_rows(f"The {what} has", len(values), "the features have", n)
     Z, names = problem.features, problem.feature_names
-    if isinstance(Z, Split):
+    if isinstance(Z, MixedMatrix):
         names, Z = [names[place] for place in Z.places], Z.dense
     check_finite(Z, names, "feature")
     check_finite(problem.outcome.reshape(n, -1), ("the outcome",) * (problem.outcome.size // n), "")

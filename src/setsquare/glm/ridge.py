@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from setsquare._typing import Array
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.families import contrasts
-from setsquare.glm.new_rows import check_new_rows, measure_new_rows
+from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.new_rows import can_leave_out, check_new_rows, measure_new_rows, refuse_leaving_out
 from setsquare.glm.newton import Settings
+from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import TRAINING_ROWS, Status
+from setsquare.glm.solution import Status
 from setsquare.glm.solver import Fitted, choose, fit_rows
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.glm.wide import prepare_wide
+from setsquare.rows.parallel import single_threaded_blas
 
 #: Penalties that are tried, in units of the outcome's curvature times the median variance of the features: a penalty of
 #: one unit halves the coefficient of a feature that is independent of the others. Zero is tried as well.
 PATH = tuple(10.0**e for e in (-5, -4, -3, -2, -1, 0, 1, 2))
+#: The same for a wider feature space, where fits with little ridge are slow and rarely the best: down from the first,
+#: and where that is the best, up.
+DOWN, UP = tuple(10.0**e for e in (-2, -3, -4, -5, -6)), tuple(10.0**e for e in (-1, 0, 1, 2))
 #: Factors around the best of them that are tried next.
 NEAR = (10.0**-0.5, 10.0**0.5)
 #: Number of penalties in a row with a larger loss after which the path ends.
@@ -24,7 +33,11 @@ PATIENCE = 3
 
 
 def choose_l2(
-    problem: Problem, solver: str = "auto", *, orthogonal_on: str = TRAINING_ROWS, tol: float = 1e-8
+    problem: Problem,
+    solver: str = "auto",
+    *,
+    orthogonal_on: str = TRAINING_ROWS,
+    tol: float = 1e-8,
 ) -> float:
     """Ridge penalty with the smallest leave-one-out loss among fits that are orthogonal on the rows asked for.
 
@@ -50,30 +63,43 @@ def choose_l2(
     >>> choose_l2(Problem(Z, y, X)) > 0.0
     True
     """
+    return choose_ridge(problem, solver, orthogonal_on=orthogonal_on, tol=tol).l2
+
+
+class Ridge(NamedTuple):
+    """A penalty, and the intercept and coefficients of its fit, from which to start."""
+
+    l2: float
+    start: tuple[Array, Array] | None
+
+
+def choose_ridge(
+    problem: Problem,
+    solver: str = "auto",
+    *,
+    orthogonal_on: str = TRAINING_ROWS,
+    tol: float = 1e-8,
+    wide: bool = False,
+) -> Ridge:
+    """As :func:`choose_l2`, with the fit that was found; ``wide`` takes fewer steps, for many features."""
     name = choose(problem) if solver == "auto" else solver
     if name not in ("sqp", "large") or not len(problem.protected_names):
         raise InputError('l2="auto" needs leave-one-out losses: use solver="auto" or "sqp", and protected columns.')
     check_new_rows(problem, name, orthogonal_on, 0.95)
-    path = _Path(problem, name, Settings(kkt=max(tol, 1e-7)), orthogonal_on)
+    if not can_leave_out(problem, name):
+        refuse_leaving_out('l2="auto"')
+    tried = _Path(problem, name, Settings(kkt=max(tol, 1e-4 if wide else 1e-7)), orthogonal_on)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
-        unit = path.try_one(0.0)
-        worse = 0
-        for step in PATH:
-            best = path.best
-            path.try_one(step * unit)
-            worse = 0 if path.best != best or not np.isfinite(path.loss) else worse + 1
-            if worse >= PATIENCE:
-                break
-        if path.best > 0.0:
-            centre = path.best
-            for factor in NEAR:
-                path.try_one(centre * factor)
-    if not np.isfinite(path.loss):
+        if wide:
+            tried.descend()
+        else:
+            tried.climb()
+    if not np.isfinite(tried.loss):
         raise NotOrthogonalError(
             f'l2="auto" found no ridge penalty for which {problem.n_units} row(s) or cluster(s) determine the '
             f"predictions of {len(problem.feature_names)} features: use fewer features or more rows."
         )
-    return path.best
+    return Ridge(tried.best, tried.found)
 
 
 class _Path:
@@ -83,18 +109,48 @@ class _Path:
         self.problem, self.solver, self.settings, self.orthogonal_on = problem, solver, settings, orthogonal_on
         self.best, self.loss = 0.0, np.inf
         self.start: tuple[Array, Array] | None = None
+        self.found: tuple[Array, Array] | None = None
+
+    def climb(self) -> None:
+        """Try no penalty, then larger and larger ones, and two near the best."""
+        self.walk(PATH, self.try_one(0.0), PATIENCE)
+        if self.best > 0.0:
+            centre = self.best
+            for factor in NEAR:
+                self.try_one(centre * factor)
+
+    def descend(self) -> None:
+        """Try smaller and smaller penalties and, if the first is the best, larger ones."""
+        prepared = prepare_wide(self.problem) if self.solver == "large" else prepare(self.problem)
+        unit = self.unit(prepared)
+        self.walk(DOWN, unit, 1)
+        if self.best in (0.0, DOWN[0] * unit):
+            self.walk(UP, unit, 1)
+
+    def walk(self, path: Sequence[float], unit: float, patience: int) -> None:
+        """Try penalties until this many in a row have a larger loss than the best."""
+        worse = 0
+        for step in path:
+            best = self.best
+            self.try_one(step * unit)
+            worse = 0 if self.best != best or not np.isfinite(self.loss) else worse + 1
+            if worse >= patience:
+                break
+
+    def unit(self, prepared: Prepared) -> float:
+        """Unit of penalties."""
+        return float(prepared.objective.start.curvature * np.median(prepared.scale**2))
 
     def try_one(self, l2: float) -> float:
         """Fit with a penalty and note its loss; returns the unit of penalties."""
         problem = self.problem.with_l2(l2)
         found = fit_rows(problem, self.solver, self.settings, self.start, orthogonal_on=self.orthogonal_on)
         loss = _loss(found)
-        if loss < self.loss:
-            self.best, self.loss = l2, loss
         if np.isfinite(loss):
             self.start = _coefficients(found)
-        prepared = found.prepared
-        return float(prepared.objective.start.curvature * np.median(prepared.scale**2))
+        if loss < self.loss:
+            self.best, self.loss, self.found = l2, loss, self.start
+        return self.unit(found.prepared)
 
 
 def _loss(found: Fitted) -> float:

@@ -1,37 +1,13 @@
-"""Solution of a fit: status, trace and certificate."""
+"""Solution of a fit: coefficients, status and trace, with its certificate."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from setsquare._typing import Array
-from setsquare.document import table
-from setsquare.document.formats import number
-from setsquare.document.text import grid
+from setsquare.glm.certificate import Certificate
 from setsquare.glm.deferred import Deferred
-from setsquare.glm.new_rows_bound import NewRows
-
-#: Limits for a valid certificate: remaining correlation, relative gradient of the Lagrangian, curvature.
-MAX_CORRELATION, MAX_KKT, MIN_CURVATURE = 1e-8, 1e-6, -1e-8
-
-#: Rows on which predictions can be orthogonal.
-TRAINING_ROWS, NEW_ROWS = "training rows", "new rows"
-
-
-#: Limit on the correlation that appears when a few rows are left out: FEW_CORRELATION or FEW_ROWS / n, whichever is
-#: larger. Of 2064 ordinary fits (six families, 40 to 5000 rows), 2 exceeded it.
-FEW_CORRELATION, FEW_ROWS = 0.1, 20.0
-#: Largest acceptable distance of a prediction from the mean, relative to that of the farthest outcome.
-FAR = 5.0
-
-
-def rests_on_few(correlation_without: float | None, n_rows: int) -> bool:
-    """Whether the constraint depends on the few rows without which this correlation appears."""
-    return correlation_without is not None and correlation_without > max(FEW_CORRELATION, FEW_ROWS / max(n_rows, 1))
 
 
 class Status(StrEnum):
@@ -73,214 +49,6 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
-    """Properties of a solution, measured on the training rows after the fit.
-
-    Attributes
-    ----------
-    constraint_residual : float
-        Largest covariance between the predictions and the orthonormal basis of the protected columns.
-    max_correlation : float
-        Largest ``|corr|`` between a protected column (including dropped ones) and the predictions.
-    kkt_residual : float
-        Gradient of the Lagrangian relative to the slopes of the intercept-only model.
-    min_curvature : float
-        Smallest eigenvalue of the Lagrangian's Hessian on the tangent space of the constraint, relative to the mean
-        curvature of the intercept-only model: above -1e-8 no direction decreases the loss to second order. With
-        ``large`` it is the smallest value found by a few Lanczos steps, for standardised features.
-    loss, loss_null : float
-        Mean loss of this model, and of the intercept-only model.
-    unconstrained : Deferred
-        Mean loss of the model without the constraint; read it as ``loss_unconstrained``.
-    rank_protected : int
-    rank_features : int or None
-        None if not computed (``large``).
-    n_protected, n_features : int
-    constant_protected, collinear_protected, aliased_features : tuple of str
-        Redundant columns; the predictions are orthogonal to the dropped protected columns as well.
-    flat_features : tuple of str
-        Features whose coefficient the data do not determine (quasi-separation).
-    label_share : float
-        Share of the outcome's variance that the protected columns explain, and that the correction removes.
-    correlation_without : float or None
-        Largest ``|corr|`` that appears when the rows with the most extreme predictions are left out (up to ten, and up
-        to 1 % of the rows). None if not measured: models saved by an earlier version.
-    n_left_out : int
-        Number of rows left out.
-    reach : float
-        Largest distance of a prediction from the mean of the intercept-only model, divided by that of an outcome.
-    n_rows : int
-        Rows of positive weight.
-    orthogonal_on : str
-        "training rows": the correlation is zero on the training rows; "new rows": the leave-one-out correlation is
-        zero.
-    left_out : Deferred
-        Leave-one-out correlation; read it as ``new_rows``.
-    """
-
-    constraint_residual: float
-    max_correlation: float
-    kkt_residual: float
-    min_curvature: float
-    loss: float
-    unconstrained: Deferred[float]
-    loss_null: float
-    rank_protected: int
-    rank_features: int | None
-    n_protected: int
-    n_features: int
-    constant_protected: tuple[str, ...] = ()
-    collinear_protected: tuple[str, ...] = ()
-    aliased_features: tuple[str, ...] = ()
-    flat_features: tuple[str, ...] = ()
-    label_share: float = 0.0
-    correlation_without: float | None = None
-    n_left_out: int = 0
-    reach: float = 0.0
-    n_rows: int = 0
-    orthogonal_on: str = TRAINING_ROWS
-    left_out: Deferred[NewRows | None] = field(default_factory=lambda: Deferred[NewRows | None](None))
-
-    @property
-    def new_rows(self) -> NewRows | None:
-        """Leave-one-out correlation, with an upper bound for new rows; None if not measured.
-
-        Computed when it is first read, as :attr:`loss_unconstrained` is, unless the fit needs it.
-        """
-        return self.left_out.value
-
-    @property
-    def is_orthogonal(self) -> bool:
-        """Whether the guarantee holds on the rows that were asked for.
-
-        On training rows, no correlation with a protected column. On new rows, a leave-one-out correlation of zero in
-        the directions of the protected columns that the features can predict (``new_rows.n_steered``), and within its
-        sampling error in the others.
-        """
-        if self.orthogonal_on == TRAINING_ROWS or not self.n_protected:
-            return self.max_correlation <= MAX_CORRELATION
-        return self.new_rows is not None and self.new_rows.is_zero
-
-    @property
-    def is_optimal(self) -> bool:
-        """Whether the solution is a local optimum to second order; this requires that the constraint is met."""
-        return self.is_orthogonal and self.kkt_residual <= MAX_KKT and self.min_curvature >= MIN_CURVATURE
-
-    @property
-    def rests_on_few_rows(self) -> bool:
-        """Whether the zero correlation depends on a few rows, or a prediction is extreme.
-
-        Without those rows the correlation exceeds 0.1 (20 / n if n is small), or a prediction is more than five times
-        as far from the mean as any outcome.
-        """
-        return rests_on_few(self.correlation_without, self.n_rows) or self.reach > FAR
-
-    @property
-    def loss_unconstrained(self) -> float:
-        """Mean loss of the model without the constraint, computed when it is first read.
-
-        For training data of up to 128 MB, the solution holds the rows until then; larger or streamed data are not held,
-        and the loss is computed during the fit. Reading it, or saving, pickling or copying the model, releases the
-        rows. NaN if the arrays of the training data were overwritten in between.
-        """
-        return self.unconstrained.value
-
-    @property
-    def cost(self) -> float:
-        """Share of the attainable reduction of the loss that the constraint costs; see :attr:`loss_unconstrained`."""
-        attainable = self.loss_null - self.loss_unconstrained
-        return (self.loss - self.loss_unconstrained) / attainable if not attainable <= 0.0 else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values, including derived ones, as plain types."""
-        derived = {key: getattr(self, key) for key in ("is_orthogonal", "is_optimal", "rests_on_few_rows", "cost")}
-        return {
-            key: list(value) if isinstance(value, tuple) else value for key, value in self.state().items()
-        } | derived
-
-    def state(self) -> dict[str, Any]:
-        """Return the measured values by name, as :meth:`of_state` takes them."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values["loss_unconstrained"] = values.pop("unconstrained").value
-        found = values.pop("left_out").value
-        return values | {"new_rows": None if found is None else asdict(found)}
-
-    @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> Certificate:
-        """Undo :meth:`state`."""
-        values = dict(state)
-        found, loss = values.pop("new_rows", None), values.pop("loss_unconstrained")
-        left_out = Deferred(None if found is None else NewRows(**found))
-        return cls(unconstrained=Deferred(loss), left_out=left_out, **values)
-
-    def table(self) -> dict[str, Any]:
-        """Measured values and their required limits, as a document table."""
-        limit = max(FEW_CORRELATION, FEW_ROWS / max(self.n_rows, 1))
-        asked = {TRAINING_ROWS: f"at most {MAX_CORRELATION:g}", NEW_ROWS: ""}
-        if self.orthogonal_on == NEW_ROWS and self.new_rows is not None:
-            asked = {
-                TRAINING_ROWS: "",
-                NEW_ROWS: f"at most {self.new_rows.limit:.1e}",
-            }
-        where = "" if self.orthogonal_on == TRAINING_ROWS else f" on {self.orthogonal_on}"
-        without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
-        rows = [
-            [f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""],
-            ["Largest |corr| with a protected column", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
-            *self._new_rows(asked[NEW_ROWS]),
-            [f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"],
-            ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
-            ["Local optimum", _YES[self.is_optimal], ""],
-            ["KKT residual", f"{self.kkt_residual:.1e}", f"at most {MAX_KKT:g}"],
-            ["Smallest curvature", f"{self.min_curvature:.1e}", f"at least {MIN_CURVATURE:g}"],
-            ["Loss", f"{self.loss:.6g}", ""],
-            ["Loss without the constraint", _known(self.loss_unconstrained, ".6g"), ""],
-            ["Loss with an intercept only", f"{self.loss_null:.6g}", ""],
-            ["Cost: share of the attainable reduction", _known(self.cost, ".1%"), ""],
-            ["Outcome explained by the protected columns", f"{self.label_share:.1%}", ""],
-            ["Rank of the protected columns", f"{self.rank_protected} of {self.n_protected}", ""],
-            ["Rank of the features", f"{self.rank_features or 'not known'} of {self.n_features}", ""],
-        ]
-        if self.rests_on_few_rows:
-            rows.insert(1, ["Orthogonality rests on few rows", "YES", ""])
-            rows.insert(4, ["Farthest prediction / farthest outcome", number(self.reach), f"at most {FAR:g}"])
-        for label, names in (
-            ("Constant protected columns", self.constant_protected),
-            ("Collinear protected columns", self.collinear_protected),
-            ("Aliased features", self.aliased_features),
-            ("Undetermined coefficients", self.flat_features),
-        ):
-            rows += [[label, ", ".join(names), ""]] if names else []
-        return table("Certificate", [("text", "measured", "value", "required")], rows)
-
-    def _new_rows(self, asked: str) -> list[list[str]]:
-        found = self.new_rows
-        if found is None:
-            return [["Correlation on new rows", "not measured", ""]] if self.n_protected else []
-        left = "cluster" if found.by_cluster else "one"
-        return [
-            [f"Correlation on new rows, leave-{left}-out", f"{found.correlation:.1e}", asked],
-            [f"Upper bound on new rows, {found.confidence:.0%} confidence", f"{found.upper:.3f}", ""],
-            ["Leave-one-out loss", f"{found.loss:.6g}", ""],
-            *(
-                [["Directions steered", f"{found.n_steered} of {found.n_directions}", ""]]
-                if found.steered is not None
-                else []
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return grid([["measured", "value", "required"], *self.table()["rows"]])
-
-
-_YES = {True: "yes", False: "NO"}
-
-
-def _known(value: float, form: str) -> str:
-    return "not known: the training arrays were overwritten after the fit" if math.isnan(value) else f"{value:{form}}"
-
-
-@dataclass(frozen=True, slots=True)
 class Solution:
     """Coefficients, status and certificate of a fit.
 
@@ -297,6 +65,10 @@ class Solution:
     trace : tuple of Step
     certificate : Certificate
     solver : str
+    errors : Deferred
+        Standard errors (k, 1 + q) of intercepts and coefficients, or None; read them as ``std_error``.
+    by_cluster : bool
+        Whether they are cluster-robust.
     """
 
     intercept: Array
@@ -307,6 +79,19 @@ class Solution:
     trace: tuple[Step, ...]
     certificate: Certificate
     solver: str
+    errors: Deferred[Array | None] = field(
+        default_factory=lambda: Deferred[Array | None](None), repr=False, compare=False
+    )
+    by_cluster: bool = False
+
+    @property
+    def std_error(self) -> Array | None:
+        """Sandwich standard errors (k, 1 + q) of intercepts and coefficients, computed when first read.
+
+        None if they were not measured: other solvers than sqp, rows that were not in memory, or arrays that were
+        overwritten after the fit.
+        """
+        return self.errors.value
 
     def __str__(self) -> str:
         return f"{self.solver}, {self.n_iter} iteration(s): {self.status}\n{self.certificate}"

@@ -11,7 +11,8 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
-from setsquare.glm.certificate import (
+from setsquare.glm.certificate import NEW_ROWS, TRAINING_ROWS, Certificate, rests_on_few
+from setsquare.glm.certify import (
     AT_THE_EDGE,
     Measured,
     associate,
@@ -25,20 +26,22 @@ from setsquare.glm.deferred import Deferred
 from setsquare.glm.domain_edge import Reached, Run, reach, run_once
 from setsquare.glm.feasibility import feasible_points
 from setsquare.glm.freedom import check_varies
-from setsquare.glm.held_rows import defer
+from setsquare.glm.held_rows import defer, is_held
 from setsquare.glm.large import Krylov, measure_large, solve_large
 from setsquare.glm.mdmm import solve_mdmm
-from setsquare.glm.new_rows import check_new_rows, measure_new_rows, reach_new_rows
+from setsquare.glm.new_rows import can_leave_out, check_new_rows, measure_new_rows, reach_new_rows
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.newton import Iterate, Settings
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import NEW_ROWS, TRAINING_ROWS, Certificate, Solution, Status, Step, rests_on_few
+from setsquare.glm.sandwich import standard_errors
+from setsquare.glm.solution import Solution, Status, Step
 from setsquare.glm.sqp import solve_sqp
 from setsquare.glm.wide import WideObjective, prepare_wide
-from setsquare.rows.blocks import is_sparse, single_threaded_blas
-from setsquare.tables.split import Split
+from setsquare.rows.blocks import is_sparse
+from setsquare.rows.parallel import single_threaded_blas
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
 _ITERATIONS = {"sqp": 100, "large": 100, "mdmm": 10_000}
@@ -115,10 +118,17 @@ def solve(
         )
         prepared, end = found.prepared, found.end
         left_out: Deferred[NewRows | None] = Deferred(found.new_rows)
-        if name == "sqp" and prepared.basis is not None and found.orthogonal_on == TRAINING_ROWS:
+        measurable = name == "sqp" and prepared.basis is not None and can_leave_out(problem, name)
+        if measurable and found.orthogonal_on == TRAINING_ROWS:
             compute = partial(measure_new_rows, prepared, end, confidence)
             left_out = defer(problem, prepared.objective, end, compute, None)
-        return certify(prepared, end, name, found.measured(prepared, end), left_out, found.orthogonal_on)
+        solution = certify(prepared, end, name, found.measured(prepared, end), left_out, found.orthogonal_on)
+        if name != "sqp" or not is_held(problem):
+            return solution
+        errors: Deferred[Array | None] = defer(
+            problem, prepared.objective, end, partial(standard_errors, prepared, end), None
+        )
+        return replace(solution, errors=errors, by_cluster=problem.cluster is not None)
 
 
 class Fitted(NamedTuple):
@@ -272,7 +282,7 @@ def choose(problem: Problem) -> str:
         return "sqp"
     (n, q), k = problem.features.shape, problem.n_predictors
     pairs, cubes = k * (k + 1) / 2, DECOMPOSITIONS
-    if isinstance(problem.features, Split):
+    if isinstance(problem.features, MixedMatrix):
         s, cubes = problem.features.stored, SPLIT_DECOMPOSITIONS
         gram, products, memory = SPLIT_GRAM * n * s * s, SPARSE_PRODUCTS * n * s, 8.0 * n * s
     elif is_sparse(problem.features):

@@ -12,9 +12,10 @@ from setsquare.glm.freedom import check_freedom
 from setsquare.glm.objective import Model, Objective, spread_of
 from setsquare.glm.preparation import Prepared, check_squares, survey
 from setsquare.glm.problem import Problem
-from setsquare.rows.blocks import ArrayRows, Block, Sums, is_sparse
+from setsquare.rows.blocks import ArrayRows, Block, is_sparse
+from setsquare.rows.parallel import Sums
 from setsquare.rows.wide import Standardised, WideRows
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class WideObjective(Objective):
     @property
     def has_categories(self) -> bool:
         """Whether some features are stored as codes of a category."""
-        return isinstance(self.wide_rows.Z, Split)
+        return isinstance(self.wide_rows.Z, MixedMatrix)
 
     @property
     def stands_rounding(self) -> bool:
@@ -182,7 +183,7 @@ def prepare_wide(problem: Problem) -> WidePrepared:
     assert isinstance(given, ArrayRows)
     # Dense features are never copied: their mean is subtracted from the coefficients.
     basis, shift = surveyed.basis, np.zeros(q) if isinstance(given.Z, np.ndarray) else surveyed.mean
-    Q = given.Q if basis is None else basis.apply(np.asarray(given.X))
+    Q = np.zeros((given.n_rows, 0)) if basis is None else basis.apply(np.asarray(given.X))
     Z = given.Z if isinstance(given.Z, np.ndarray) else centre_filled(given.Z, shift)
     rows = WideRows(Z, given.y, Q, given.weight, given.offset, given.X)
     mean, scale = _spread(rows, surveyed.found.mean - shift, shift)

@@ -91,7 +91,7 @@ def audit_layer(
     max_values : int
         Largest number of values (rows times units) to keep in memory. The audit needs about 40 bytes per value.
     confidence, n_permutations, random_state, **options
-        As in :func:`setsquare.audit`; further options are ``cluster``, ``tolerance``, ``coding``, ``missing`` and
+        As in :func:`setsquare.audit`; further options are ``cluster``, ``tolerance``, ``basis``, ``missing`` and
         ``max_rows``.
 
     Returns

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from setsquare.errors import InputError
 from setsquare.nn.distributed import sum_over_processes
-from setsquare.nn.functional import check_n_protected, refuse_missing
+from setsquare.nn.functional import check_n_given, check_n_protected, refuse_missing
 from setsquare.nn.moments import MIN_EIGENVALUE, DoubleModule
 from setsquare.nn.row_axes import Rows, check_rows, select_rows
 from setsquare.tables.validation import check_choice
@@ -65,6 +65,10 @@ class OrthogonalityConstraint(DoubleModule):
     rows : {"samples", "tokens", "pixels"}
         As in :class:`~setsquare.nn.Orthogonalize`: with "tokens" or "pixels" the positions share one constraint
         per unit.
+    n_given : int
+        Number of further columns of ``protected``, the last ones, that are controls: the covariance is that with the
+        residuals of the protected columns on them. For orthogonality within each class of an outcome, pass the columns
+        of :func:`~setsquare.nn.within_classes`.
 
     Attributes
     ----------
@@ -107,12 +111,15 @@ class OrthogonalityConstraint(DoubleModule):
         momentum: float = 0.25,
         scale: Scale = 0.5,
         rows: Rows = "samples",
+        n_given: int = 0,
     ) -> None:
         super().__init__()
         check_rows(rows)
         self.rows: Rows = rows
         check_choice("method", method, tuple(RATES))
         check_n_protected(n_protected)
+        check_n_given(n_given, n_protected, False)
+        self.n_given, self._n_columns = n_given, n_protected + n_given
         if not (0.0 < scale < torch.inf if isinstance(scale, int | float) else scale in ("unit", "shared")):
             raise InputError(f"scale must be a positive number, 'unit' or 'shared', not {scale!r}.")
         if not 0.0 < momentum <= 1.0:
@@ -128,7 +135,7 @@ class OrthogonalityConstraint(DoubleModule):
 
     def reset(self) -> None:
         """Reset the multipliers and all moments; the next batch sets the number of units."""
-        p, zeros = self.n_protected, self.n_rows.new_zeros
+        p, zeros = self._n_columns, self.n_rows.new_zeros
         # Not of shape (): torch.compile treats such a float64 as a constant and loses what is written to it.
         self.n_calls, self.n_rows = zeros(1), zeros(1)
         self.protected_mean, self.protected_scatter = zeros(p), zeros(p, p)
@@ -140,7 +147,7 @@ class OrthogonalityConstraint(DoubleModule):
         Each position of ``activations`` (n, ...) beyond the first axis is a unit with its own constraint, unless
         ``rows`` says otherwise; then ``mask`` (n, positions) is true for the positions that count.
         """
-        A, X = select_rows(activations, protected, mask, self.rows, self.n_protected)
+        A, X = select_rows(activations, protected, mask, self.rows, self._n_columns)
         if self.n_rows.device != A.device:
             self.to(A.device)
         with torch.autocast(A.device.type, enabled=False):
@@ -185,7 +192,7 @@ class OrthogonalityConstraint(DoubleModule):
 
     def _learn(self, A: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
         """Update the running covariance (p, d) and variance (d,); return them with the gradients of this batch."""
-        p, d = self.n_protected, A.shape[1]
+        p, d = self._n_columns, A.shape[1]
         first = len(self.mean) == 0
         self._check_units(d)
         sums = _sum_all(X.new_tensor([1.0, len(X)]), X.sum(0), A.detach().sum(0))
@@ -234,9 +241,9 @@ class OrthogonalityConstraint(DoubleModule):
             )
 
     def _set_units(self, d: int) -> None:
-        p, zeros = self.n_protected, self.n_rows.new_zeros
-        self.mean, self.variance, self.covariance = zeros(d), zeros(d), zeros(p, d)
-        self.multipliers = zeros(1, 1) if self.method == "mdmm" else zeros(p, d)
+        zeros = self.n_rows.new_zeros
+        self.mean, self.variance, self.covariance = zeros(d), zeros(d), zeros(self._n_columns, d)
+        self.multipliers = zeros(1, 1) if self.method == "mdmm" else zeros(self.n_protected, d)
 
     def _relative(self, covariance: Tensor, variance: Tensor, scale: Scale) -> Tensor:
         white = self._whitening() @ covariance
@@ -248,6 +255,17 @@ class OrthogonalityConstraint(DoubleModule):
     def _whitening(self) -> Tensor:
         """Symmetric inverse square root of the protected covariance; unlike a triangular one, it changes smoothly."""
         S = self.protected_scatter / self.n_rows.clamp(min=1.0)
+        if not self.n_given:
+            return self._inverse_root(S)
+        p = self.n_protected
+        root = self._inverse_root(S[p:, p:])
+        # Residuals of the protected columns on the controls.
+        residual = torch.cat([torch.eye(p, dtype=S.dtype, device=S.device), -S[:p, p:] @ root.T @ root], dim=1)
+        whitening: Tensor = self._inverse_root(residual @ S @ residual.T) @ residual
+        return whitening
+
+    @staticmethod
+    def _inverse_root(S: Tensor) -> Tensor:
         variance = S.diagonal()
         scale = torch.where(variance > 0.0, variance, 1.0).rsqrt()
         values, vectors = torch.linalg.eigh(S * torch.outer(scale, scale))

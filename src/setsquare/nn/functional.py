@@ -108,6 +108,16 @@ def generalized_project_out(
     return result
 
 
+def check_n_given(n_given: int, n_protected: int | None, generalized: bool) -> None:
+    """Raise for a number of controls that cannot be."""
+    if not isinstance(n_given, int) or n_given < 0:
+        raise InputError(f"n_given must be 0 or a positive whole number, not {n_given!r}.")
+    if n_given and n_protected is None:
+        raise InputError("n_given needs n_protected, so that protected columns and controls can be told apart.")
+    if n_given and generalized:
+        raise InputError("n_given is for linear corrections: pass where='post' or where='pre'.")
+
+
 def read_protected(protected: Any, y: Tensor, n_protected: int | None = None) -> Tensor:
     """Return protected columns (n, p) in double precision and without gradients, on the device of ``y`` (n, ...)."""
     if protected is None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from setsquare.errors import InputError, NotFiniteWarning, StaleCorrectionWarning
 from setsquare.nn.distributed import sum_over_processes
-from setsquare.nn.functional import check_activation, check_n_protected
+from setsquare.nn.functional import check_activation, check_n_given, check_n_protected
 from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.moments import Momentum, RunningMoments
 from setsquare.nn.row_axes import Rows, check_rows, from_units, read_mask, read_rows, select_rows, to_units
@@ -63,6 +63,10 @@ class Orthogonalize(nn.Module):
         inputs have the same shape. "tokens": the units are the last axis of (n, ..., units), and all positions share
         one correction per unit; sequences may differ in length. "pixels": the same for convolution maps
         (n, units, height, width). Each position has the protected columns of its sample.
+    n_given : int
+        Number of further columns of ``protected``, the last ones, that are controls: the effects of the protected
+        columns are estimated given them, and only the former are subtracted. In ``eval`` mode the controls may be left
+        out, so that they can be the outcome. Not with "generalized".
 
     Attributes
     ----------
@@ -106,6 +110,7 @@ class Orthogonalize(nn.Module):
         momentum: Momentum = "auto",
         inference: Inference = "protected",
         rows: Rows = "samples",
+        n_given: int = 0,
     ) -> None:
         super().__init__()
         check_rows(rows)
@@ -118,13 +123,15 @@ class Orthogonalize(nn.Module):
             raise InputError(f'momentum must be above 0 and at most 1, "auto" or None, not {momentum!r}.')
         self.n_protected, self.where, self.activation, self.inference = n_protected, where, activation, inference
         self.rows: Rows = rows
+        check_n_given(n_given, n_protected, where == "generalized")
+        self.n_given = n_given
         self.moments: RunningMoments
         if where == "generalized":
             check_activation(activation)
             assert activation is not None
             self.moments = GeneralizedMoments(momentum, activation)
         else:
-            self.moments = RunningMoments(momentum)
+            self.moments = RunningMoments(momentum, n_given)
         self.frozen, self._n_warned = False, 0
         self._watch: WeightWatch | None = None
         self._told: set[bool] = set()
@@ -151,7 +158,7 @@ class Orthogonalize(nn.Module):
             if learning:
                 corrected = self._learn(y, units, protected, mask)
             elif self.inference == "protected":
-                corrected = self.moments.correct(units, read_rows(protected, y, self.rows, self.n_protected))
+                corrected = self.moments.correct(units, self._read(protected, y))
             else:
                 corrected = units - self.moments.average().to(units.dtype)
         if learning:
@@ -160,18 +167,29 @@ class Orthogonalize(nn.Module):
 
     def select(self, y: Tensor, protected: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return units (n_rows, d) and protected columns (n_rows, p) of the rows of a batch that count."""
-        units, X = select_rows(y, protected, mask, self.rows, self.n_protected)
+        units, X = select_rows(y, protected, mask, self.rows, self._n_columns)
         if self.rows != "samples":
             n_rows, n_samples = sum_over_processes(X.new_tensor([len(units), len(y)])).tolist()
             self.moments.n_repeats = n_rows / n_samples  # positions of one sample are not independent rows
         return units, X
+
+    @property
+    def _n_columns(self) -> int | None:
+        """Number of protected columns and controls."""
+        return None if self.n_protected is None else self.n_protected + self.n_given
+
+    def _read(self, protected: Tensor | None, y: Tensor) -> Tensor:
+        """Protected columns of rows to be corrected; the controls may be absent."""
+        width = protected.shape[1] if protected is not None and protected.ndim == 2 else 1
+        absent = self.n_given > 0 and width == self.n_protected
+        return read_rows(protected, y, self.rows, self.n_protected if absent else self._n_columns)
 
     def _learn(self, y: Tensor, units: Tensor, protected: Tensor | None, mask: Tensor | None) -> Tensor:
         learned = self.moments.learn(*self.select(y, protected, mask))
         counts = read_mask(mask, y, self.rows)
         if counts is None:
             return learned
-        others = self.moments.correct(units, read_rows(protected, y, self.rows, self.n_protected))
+        others = self.moments.correct(units, read_rows(protected, y, self.rows, self._n_columns))
         return others.index_put((counts,), learned)
 
     def freeze(self, watch: WeightWatch | None) -> None:

@@ -48,9 +48,11 @@ class RunningMoments(DoubleModule):
     gram: Tensor  # (1 + p, 1 + p)
     response: Tensor  # (1 + p, d)
 
-    def __init__(self, momentum: Momentum) -> None:
+    def __init__(self, momentum: Momentum, n_given: int = 0) -> None:
         super().__init__()
         self.momentum = momentum
+        #: Number of columns, the last ones, whose effects are estimated and not subtracted: controls.
+        self.n_given = n_given
         #: Rows per sample: positions of one sample share its protected columns, and count as one row where it matters
         #: whether a batch determines the coefficients.
         self.n_repeats = 1.0
@@ -75,7 +77,12 @@ class RunningMoments(DoubleModule):
         return self.anchor.numel() == 0
 
     def design(self, X: Tensor, d: int) -> Tensor:
-        """Return the design (n, 1 + p) of the rows ``X``; the first batch sets anchor, scale and shapes."""
+        """Return the design (n, 1 + p) of the rows ``X``; the first batch sets anchor, scale and shapes.
+
+        Controls, which have no effect on a correction, may be left out of ``X`` once they are known.
+        """
+        if not self.is_empty and self.n_given and X.shape[1] == len(self.anchor) - self.n_given:
+            X = torch.cat([X, self.anchor[-self.n_given :].expand(len(X), -1)], dim=1)
         if self.is_empty:
             n, total = self._count(X), sum_over_processes(X.sum(0))
             self.anchor = total / n
@@ -93,7 +100,15 @@ class RunningMoments(DoubleModule):
 
     def coefficients(self) -> Tensor:
         """Shift and effects (1 + p, d) to subtract from the units, estimated from all rows in memory."""
-        return effects_of(self.gram) @ self.response
+        return self._effects(self.gram) @ self.response
+
+    def _effects(self, gram: Tensor) -> Tensor:
+        """Matrix from mean products to what is subtracted: effects of the protected columns, not of the controls."""
+        M = effects_of(gram)
+        if not self.n_given:
+            return M
+        subtracted = torch.cat([M[1 : -self.n_given], torch.zeros_like(M[-self.n_given :])])
+        return torch.cat([-(gram[0, 1:] @ subtracted)[None], subtracted])
 
     def correct(self, units: Tensor, X: Tensor) -> Tensor:
         """Subtract from each row the effect of its protected columns, estimated from all rows in memory."""
@@ -114,7 +129,7 @@ class RunningMoments(DoubleModule):
         gram = sum_over_processes(D.T @ D) / n
         response = sum_over_processes((narrow.T @ units.detach()).to(D.dtype)) / n
         share = self._share(n)
-        M = effects_of(self.gram.lerp(gram, share))
+        M = self._effects(self.gram.lerp(gram, share))
         B = M @ self.response.lerp(response, share)
         self._remember(n, torch.isfinite(response).all(), gram=gram, response=response)
         corrected: Tensor = LinearCorrection.apply(units, B, narrow, M, share / n)  # type: ignore[no-untyped-call]
@@ -202,5 +217,5 @@ class LinearCorrection(torch.autograd.Function):
         """Project the gradient in the same way, in proportion to the weight of the batch."""
         D, M = ctx.saved_tensors
         (G,) = gradients
-        lam = ctx.weight * (M @ sum_over_processes((D.T @ G).to(M.dtype)))
+        lam = ctx.weight * (M.T @ sum_over_processes((D.T @ G).to(M.dtype)))
         return torch.addmm(G, D, lam.to(D.dtype), alpha=-1.0), None, None, None, None

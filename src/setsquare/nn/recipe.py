@@ -10,8 +10,8 @@ from torch import nn
 
 from setsquare.errors import InputError
 from setsquare.glm.solver import Solution
-from setsquare.nn.blinding import Blinded, blind
 from setsquare.nn.head import refit_head
+from setsquare.nn.hooks import Blinded, blind
 from setsquare.nn.layer_fit import LayerFit, fit_layer
 
 

@@ -12,7 +12,8 @@ from scipy.linalg import LinAlgError, lapack
 from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight, row_slices
+from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight
+from setsquare.rows.parallel import row_slices
 from setsquare.tables.validation import refuse_constant_protected
 
 #: A column is collinear if a smaller share of it than this lies outside the span of the earlier columns.
@@ -167,7 +168,7 @@ def _check_finite(gram: Array, names: tuple[str, ...]) -> None:
         )
 
 
-def cholesky_factor(gram: Array) -> Array | None:
+def cholesky_factor(gram: Array, smallest: float = WELL_CONDITIONED) -> Array | None:
     """Triangular R with ``R'R = gram``; None if columns are too close to collinear for this to be accurate."""
     spread = np.sqrt(np.maximum(np.diag(gram), 0.0))
     if not spread.all():
@@ -176,7 +177,7 @@ def cholesky_factor(gram: Array) -> Array | None:
         R = np.linalg.cholesky(gram / np.outer(spread, spread)).T
     except LinAlgError:
         return None
-    return np.asarray(R * spread) if np.min(np.diag(R)) > WELL_CONDITIONED else None
+    return np.asarray(R * spread) if np.min(np.diag(R)) > smallest else None
 
 
 def _factor(mean: Array, block: Block) -> Array:

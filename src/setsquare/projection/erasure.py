@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 
 from setsquare._typing import Array, IntArray
 from setsquare.errors import InputError
 from setsquare.projection.basis import Basis, cholesky_factor, keeps_all, settle_basis
-from setsquare.projection.linear import Projector, coordinates, subtract_product
+from setsquare.projection.linear import Projector, coordinates
 from setsquare.projection.moments import Moments
 from setsquare.projection.ridge_erasure import (
     LabelledRows,
@@ -22,13 +22,13 @@ from setsquare.projection.ridge_erasure import (
     unbiased_gram,
 )
 from setsquare.projection.single_precision import is_enough, single_moments
-from setsquare.rows.blocks import Sums, row_slices, sum_over_rows
+from setsquare.rows.parallel import Sums, room, row_slices, sum_over_rows
 from setsquare.tables.validation import refuse_not_finite
 
 #: Canonical correlations below this are rounding error; such directions are kept.
 ROUNDING = 1e-9
 #: Features from which their squares take most of the time, so that single precision pays off.
-LARGE_GRAM = 256
+LARGE_GRAM = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +186,22 @@ class Eraser:
         centre = self.mean @ self.directions  # centring the scores, not the features, keeps all their digits
 
         def kernel(rows: slice, memory: Array) -> Sums:
-            subtract_product(Z[rows], Z[rows] @ self.directions - centre, self.loadings, memory, out[rows])
+            z = room(memory, Z[rows], Z.shape[1])
+            np.copyto(z, Z[rows])
+            out[rows] = _less_product(z, z @ self.directions - centre, self.loadings)
             return ()
 
         sum_over_rows(kernel, *Z.shape)
         return out
+
+
+def _less_product(C: Array, A: Array, B: Array) -> Array:
+    """``C - A @ B`` in the memory of ``C``, in one pass."""
+    if not B.size or not A.size:
+        return C
+    if np.isfortran(C):
+        return np.asarray(blas.dgemm(-1.0, A, B, 1.0, C, overwrite_c=1))
+    return np.asarray(blas.dgemm(-1.0, B.T, A.T, 1.0, C.T, overwrite_c=1).T)
 
 
 @dataclass(frozen=True, slots=True)

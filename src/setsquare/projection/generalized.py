@@ -24,7 +24,8 @@ from setsquare.errors import InputError
 from setsquare.families import Activation, activation, contrasts
 from setsquare.families.softmax import softmax_terms
 from setsquare.projection.basis import Basis, protected_basis
-from setsquare.rows.blocks import mean_weight, row_slices, single_threaded_blas
+from setsquare.rows.blocks import mean_weight
+from setsquare.rows.parallel import row_slices, single_threaded_blas
 from setsquare.rows.products import weighted_gram, weighted_product
 from setsquare.tables.validation import check_same_rows, require_finite
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.projection.basis import Basis, basis_of_moments, protected_basis
+from setsquare.projection.basis import Basis, basis_of_moments, check_rows, protected_basis
+from setsquare.projection.coded_linear import effects_of_rows, fit_coded
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import OWN_CACHE, Sums, room, sum_over_rows
+from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
+from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.validation import check_same_rows, refuse_not_finite
 
 
@@ -42,13 +44,18 @@ class Projector:
     coefficients: Array
 
     @classmethod
-    def fit(cls, Y: Array, X: Array, weight: Array | None = None, names: tuple[str, ...] | None = None) -> Projector:
+    def fit(
+        cls, Y: Array, X: Array | MixedMatrix, weight: Array | None = None, names: tuple[str, ...] | None = None
+    ) -> Projector:
         """Fit the correction of ``Y`` (n, ...) by ``X`` (n, p), in one pass over the rows of each.
 
         The Gram matrix of the basis is computed rather than assumed: for nearly collinear columns rounding makes it
         differ from the identity, and solving the normal equations corrects for this.
         """
         _check_same_rows(Y, X)
+        if isinstance(X, MixedMatrix):
+            check_rows(*X.shape)
+            return cls(*_finite(*fit_coded(_flat(Y), X, weight, names or tuple(f"x{j}" for j in range(X.shape[1])))))
         basis = protected_basis(X, weight, names)
         d = int(np.prod(Y.shape[1:], dtype=int))
         with np.errstate(invalid="ignore", over="ignore"):  # the shift affects only the rounding
@@ -64,8 +71,7 @@ class Projector:
         width = d + basis.rank
         # At least as many rows per block as directions: adding up the products must cost less than computing them.
         effect, gram = sum_over_rows(kernel, Y.shape[0], width, max(OWN_CACHE, 8 * basis.rank * width))
-        if not np.isfinite(effect).all():
-            refuse_not_finite("The array to correct has")
+        _finite(basis, effect)
         return cls(basis, np.asarray(np.linalg.solve(gram, effect)[:-1], dtype=np.float64))
 
     @classmethod
@@ -84,10 +90,15 @@ class Projector:
         basis = basis_of_moments(Moments(moments.weight, moments.mean[:p], moments.scatter[:p, :p]), names)
         return cls(basis, basis.transform.T @ moments.scatter[:p, p:] / moments.weight)
 
-    def apply(self, Y: Array, X: Array, out: Array | None = None) -> Array:
+    def apply(self, Y: Array, X: Array | MixedMatrix, out: Array | None = None) -> Array:
         """Correct ``Y`` (n, ...) given the protected columns ``X`` (n, p) of its rows; ``out=Y`` corrects in place."""
         _check_same_rows(Y, X)
         out = np.empty_like(Y, dtype=np.result_type(Y.dtype, np.float32), subok=False) if out is None else out
+        if isinstance(X, MixedMatrix):
+            effects = effects_of_rows(self.basis, self.coefficients, X)
+            for rows in row_slices(Y.shape[0], self.coefficients.shape[1]):
+                np.subtract(Y[rows], effects(rows).reshape(Y[rows].shape), out=out[rows], casting="same_kind")
+            return out
 
         def kernel(rows: slice, memory: Array) -> Sums:
             subtract_product(Y[rows], coordinates(self.basis, X[rows]), self.coefficients, memory, out[rows])
@@ -112,12 +123,18 @@ def coordinates(basis: Basis, X: Array) -> Array:
     return np.asarray(np.subtract(X, basis.mean, dtype=np.float64) @ basis.transform)
 
 
+def _finite(basis: Basis, effects: Array) -> tuple[Basis, Array]:
+    if not np.isfinite(effects).all():
+        refuse_not_finite("The array to correct has")
+    return basis, effects
+
+
 def _flat(block: Array) -> Array:
     return block if block.ndim == 2 else block.reshape(len(block), -1)
 
 
-def _check_same_rows(Y: Array, X: Array) -> None:
-    check_same_rows("The protected columns have", len(X), "the array to correct has", len(Y))
+def _check_same_rows(Y: Array, X: Array | MixedMatrix) -> None:
+    check_same_rows("The protected columns have", X.shape[0], "the array to correct has", len(Y))
 
 
 def project_out(Y: Array, X: Array, weight: Array | None = None) -> Array:

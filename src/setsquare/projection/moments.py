@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from setsquare._typing import Array, Matrix
-from setsquare.rows.blocks import OWN_CACHE, Sums, room, row_slices, sum_over_rows
+from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
 from setsquare.rows.products import LANES
 
 

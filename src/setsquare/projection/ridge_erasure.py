@@ -20,7 +20,7 @@ from setsquare._typing import Array, IntArray
 from setsquare.errors import InputError
 from setsquare.projection.basis import Basis
 from setsquare.projection.linear import coordinates
-from setsquare.rows.blocks import BLOCK_BYTES, Sums, add_up, sum_over_rows
+from setsquare.rows.parallel import BLOCK_BYTES, Sums, add_up, sum_over_rows
 
 #: Ridge penalties tried, relative to the largest eigenvalue of the features' covariance.
 PENALTIES = np.concatenate([[0.0], np.geomspace(1e-6, 10.0, 15)])

@@ -18,13 +18,15 @@ from scipy.linalg import lapack
 
 from setsquare._typing import Array
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import OWN_CACHE, Sums, n_cores, row_slices, share_out
+from setsquare.rows.parallel import Sums, n_cores, row_slices, share_out
 
 Single = NDArray[np.float32]
 #: Features from which BLAS shares a product over the cores, not the blocks of rows: one sum of squares is held at once.
 MANY_FEATURES = 1000
 #: Rows of a block at most: longer sums in single precision lose digits.
 MOST_ROWS = 4096
+#: Rows that are converted to float64 at a time, for products with the protected columns: they stay in the cache.
+PIECE = 256
 #: Smallest eigenvalue of the correlations, times the root of their number, for which single precision is enough. Its
 #: error is about 6e-8 of this root, so that the directions are accurate to a few percent, and the change of the
 #: features exceeds the smallest possible one by the square of that.
@@ -45,31 +47,30 @@ class Protected(Protocol):
 def single_moments(Q: Protected, Z: NDArray[np.floating], weight: Array | None) -> Moments:
     """Joint moments of ``Q`` (n, r) and ``Z`` (n, q): squares of ``Z`` in single precision, all else in float64."""
     (n, q), r = Z.shape, Q.shape[1]
-    step = min(MOST_ROWS, max(OWN_CACHE // (4 * q), q // 2))
-    shift = Z[: min(n, step)].mean(axis=0, dtype=np.float64).astype(np.float32)
+    step = min(MOST_ROWS, n)
+    shift = Z[:step].mean(axis=0, dtype=np.float64).astype(np.float32)
 
     def work(share: Sequence[slice]) -> Sums:
-        scatter, cross, first = np.zeros((q, q)), np.zeros((q, r)), np.zeros(q)
-        square = np.zeros((r, r))
-        first_q = np.zeros(r)
-        memory, room = np.empty((step, q)), np.empty((step, q), dtype=np.float32)
+        scatter, cross, total = np.zeros((q, q)), np.zeros((r + 1, q)), np.zeros(r + 1)
+        square, room = np.zeros((r + 1, r)), np.empty((step, q), dtype=np.float32)
+        memory = np.empty((PIECE, q))
         with np.errstate(invalid="ignore", over="ignore"):  # shows as sums that are not finite
             for rows in share:
-                x = Q[rows]
-                exact = np.subtract(Z[rows], shift, out=memory[: len(x)], dtype=np.float64)
-                z = room[: len(x)]
-                z[...] = exact
-                w = np.ones(len(x)) if weight is None else weight[rows]
-                wide = np.column_stack([x, np.ones(len(x))]) * w[:, None]
-                product = wide.T @ exact
-                cross += product[:r].T
-                first += product[r]
-                square += wide[:, :r].T @ x
-                first_q += wide[:, :r].sum(axis=0)
+                x, block = Q[rows], Z[rows]
+                wide = np.column_stack([x, np.ones(len(x))])
+                wide = wide if weight is None else wide * weight[rows, None]
+                square += wide.T @ x
+                total += wide.sum(axis=0)
+                for start in range(0, len(x), PIECE):
+                    some = block[start : start + PIECE]
+                    np.copyto(memory[: len(some)], some)
+                    cross += wide[start : start + PIECE].T @ memory[: len(some)]
+                z = np.subtract(block, shift, out=room[: len(x)])
                 if weight is not None:
-                    z *= np.sqrt(w).astype(np.float32)[:, None]
+                    z *= np.sqrt(weight[rows]).astype(np.float32)[:, None]
                 scatter += z.T @ z  # numpy detects the symmetry and does half the work
-        return scatter, cross, first, square, first_q
+            cross -= np.outer(total, shift)
+        return scatter, cross[:r].T, cross[r], square[:r], square[r]
 
     slices = list(row_slices(n, q, 8 * q * step))
     if q >= MANY_FEATURES:

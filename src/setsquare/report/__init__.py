@@ -15,6 +15,7 @@ from setsquare.auditing.comparison.performance import score_models
 from setsquare.auditing.comparison.predicted_rows import read_rows
 from setsquare.auditing.documents.assemble import assemble
 from setsquare.auditing.documents.group_sections import describe_groups
+from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.auditing.result import AuditResult
 from setsquare.document import Document, Headline
 from setsquare.errors import InputError
@@ -35,6 +36,7 @@ def build(
     sample_weight: Any = None,
     cluster: Any = None,
     positive: object = None,
+    min_group: int = MIN_GROUP,
     title: str | None = None,
     method: Sequence[str] = (),
     command: str | None = None,
@@ -61,6 +63,8 @@ def build(
         As in the audit.
     positive : class of the outcome, optional
         As in the audit or the comparison.
+    min_group : int
+        Groups with fewer rows are pooled, or have no numbers; a comparison has decided this already.
     title : str, optional
         By default a question that names the protected columns.
     method : sequence of str
@@ -101,7 +105,7 @@ def build(
         cluster=cluster,
         positive=(last.positive or None) if positive is None and outcome is None else positive,
     )
-    groups = describe_groups(rows, named=len(named) > 1)
+    groups = describe_groups(rows, named=len(named) > 1, min_group=min_group)
     return assemble(named, scores=score_models(rows), groups=groups, certificate=certificate, **more)
 
 

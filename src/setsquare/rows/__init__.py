@@ -6,7 +6,8 @@ over rows is ``parts.reduce(kernel)``, wherever the parts are stored.
 
 from __future__ import annotations
 
-from setsquare.rows.blocks import Block, Sums, mean_weight, single_threaded_blas
+from setsquare.rows.blocks import Block, mean_weight
+from setsquare.rows.parallel import Sums, single_threaded_blas
 from setsquare.rows.passes import LocalParts, Parts, RowsInParts
 from setsquare.rows.products import weighted_product
 from setsquare.rows.stream import Stream, as_stream, is_dask_array, is_lazy

@@ -7,33 +7,21 @@ cache while a kernel reads it two or three times, and the blocks are distributed
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial, reduce
+from functools import cached_property, partial, reduce
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from scipy import sparse
-from threadpoolctl import ThreadpoolController
 
 from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
-from setsquare.tables.split import Split
+from setsquare.rows.parallel import BLOCK_BYTES, SHARE_BYTES, add_sums, n_cores, share_out
+from setsquare.tables.mixed_matrix import MixedMatrix
 
-Sums = tuple[Array, ...]
-T = TypeVar("T")
 R = TypeVar("R")
-#: Size of a block: it is read from memory once and then from the cache; smaller blocks cost more calls than they save.
-BLOCK_BYTES = 2**22
-#: Size of a block that, with its intermediate results, about fits the private cache of a core.
-OWN_CACHE = 2**21
-#: Minimum bytes per core: with less, starting another thread costs more than it gains.
-SHARE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +30,7 @@ class Block:
 
     Attributes
     ----------
-    Z : ndarray, CSR matrix or Split of shape (b, 1 + q)
+    Z : ndarray, CSR matrix or MixedMatrix of shape (b, 1 + q)
         A column of ones for the intercept, then the features.
     y : ndarray of shape (b, k)
         Outcome; contrasts for classes.
@@ -69,17 +57,6 @@ class Block:
         """Bytes of the arrays; dask uses this to place the block on a cluster."""
         parts = (self.Z.data if is_sparse(self.Z) else self.Z, self.y, self.Q, self.weight, self.offset, self.X)
         return sum(part.nbytes for part in parts if part is not None)
-
-
-def add_sums(a: Sums, b: Sums) -> Sums:
-    """Add two tuples of arrays elementwise; infinite and NaN sums propagate without a warning."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return tuple(x + y for x, y in zip(a, b, strict=True))
-
-
-def add_up(parts: Iterable[Sums]) -> Sums:
-    """Add tuples of arrays elementwise."""
-    return reduce(add_sums, parts)
 
 
 class Summable(Protocol):
@@ -173,7 +150,7 @@ class ArrayRows(_Held):
         k = self.y.shape[1]
         r = self.Q.shape[1] or (0 if self.X is None else self.X.shape[1])
         # Several classes need a matrix per row.
-        split = isinstance(self.Z, Split)
+        split = isinstance(self.Z, MixedMatrix)
         row = (2 * self.Z.stored + r if split else self.Z.shape[1]) + (4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0)
         n_bytes = 8 * self.n_rows * row
         cores = max(1, min(n_cores(), n_bytes // SHARE_BYTES))
@@ -271,7 +248,7 @@ def all_rows(rows: Rows) -> Block:
 
 def view_rows(Z: Matrix, rows: slice) -> Matrix:
     """Rows of ``Z`` without a copy; slicing a CSR matrix would copy."""
-    if not is_sparse(Z):  # slices of arrays and of Split are views
+    if not is_sparse(Z):  # slices of arrays and of MixedMatrix are views
         return Z[rows]
     first, last = Z.indptr[rows.start], Z.indptr[rows.stop]
     part = sparse.csr_array((rows.stop - rows.start, Z.shape[1]))
@@ -284,126 +261,6 @@ def quietly(kernel: Callable[[Block], R], block: Block) -> R:
     """Call a kernel without overflow warnings; overflow or leaving a link's domain shows as infinite sums."""
     with np.errstate(over="ignore", invalid="ignore"):
         return kernel(block)
-
-
-def n_cores() -> int:
-    """Number of cores available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@cache
-def workers() -> ThreadPoolExecutor:
-    """Thread pool for row blocks, with one thread per core."""
-    return ThreadPoolExecutor(n_cores())
-
-
-if hasattr(os, "register_at_fork"):  # a forked process inherits the pool, but not its threads
-    os.register_at_fork(after_in_child=workers.cache_clear)
-
-
-@cache
-def _linear_algebra() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-_blas_limit = threading.Lock()
-
-
-@contextmanager
-def single_threaded_blas() -> Iterator[None]:
-    """Limit BLAS to one thread, because the row blocks already use all cores.
-
-    numpy and scipy each ship their own BLAS, whose idle threads spin and compete for the cores. The limit applies to
-    the whole process: one caller at a time sets and resets it, and others, also those inside it, skip it.
-    """
-    if not _blas_limit.acquire(blocking=False):
-        yield
-        return
-    try:
-        with _linear_algebra().limit(limits=1, user_api="blas"):
-            yield
-    finally:
-        _blas_limit.release()
-
-
-def share_out(work: Callable[[Sequence[T]], R], items: Sequence[T], merge: Callable[[Any, Any], Any] = add_sums) -> R:
-    """Split the items into shares, call ``work`` on each in parallel, and merge the results.
-
-    The results are merged in order, so they do not depend on thread timing. The calling thread processes shares as
-    well, and does not wait for workers that have not started: it may be a worker itself.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> share_out(lambda share: (np.array([sum(share)]),), range(100))
-    (array([4950]),)
-    """
-    if len(items) == 1:  # a single small block: what follows would take longer than the work
-        return work(items)
-    bounds = np.linspace(0, len(items), min(len(items), 4 * n_cores()) + 1).astype(int)
-    shares = iter(enumerate(pairwise(bounds)))
-    sums: dict[int, R] = {}
-    draw = threading.Lock()
-
-    def run() -> None:
-        while True:
-            with draw:
-                share = next(shares, None)
-            if share is None:
-                return
-            position, (start, stop) = share
-            sums[position] = work(items[start:stop])
-
-    with single_threaded_blas():
-        helpers = [workers().submit(run) for _ in range(min(n_cores(), len(items)) - 1)]
-        run()
-        for helper in helpers:
-            if not helper.cancel():
-                helper.result()
-    return reduce(merge, (sums[position] for position in sorted(sums)))
-
-
-def sum_over_rows(
-    kernel: Callable[[slice, Array], Sums], n_rows: int, n_columns: int, block_bytes: int = OWN_CACHE
-) -> Sums:
-    """Add up the results of ``kernel`` for blocks of rows, in parallel.
-
-    The kernel is called with a slice of rows and a float64 work array of ``n_columns`` values per row.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> A = np.ones((1000, 2))
-    >>> sum_over_rows(lambda rows, memory: (A[rows].sum(axis=0),), 1000, 2)
-    (array([1000., 1000.]),)
-    """
-    slices = list(row_slices(n_rows, n_columns, block_bytes)) or [slice(0, 0)]
-
-    def work(share: Sequence[slice]) -> Sums:
-        memory = np.empty((share[0].stop - share[0].start) * n_columns)  # reused: allocating new pages is slow
-        with np.errstate(invalid="ignore", over="ignore"):  # overflow shows as sums that are not finite
-            return add_up(kernel(rows, memory) for rows in share)
-
-    return share_out(work, slices)
-
-
-def room(memory: Array, like: Array, n_columns: int) -> Array:
-    """Part of ``memory`` as a matrix with as many rows as ``like``, in the same memory order."""
-    n_rows = len(like)
-    return memory[: n_rows * n_columns].reshape((n_rows, n_columns), order="F" if np.isfortran(like) else "C")
-
-
-def row_slices(n_rows: int, n_columns: int, block_bytes: int = BLOCK_BYTES) -> Iterator[slice]:
-    """Slices of rows whose float64 values fill ``block_bytes``, of at least a hundred rows.
-
-    Examples
-    --------
-    >>> list(row_slices(5, 2**19))
-    [slice(0, 5, None)]
-    """
-    step = max(100, block_bytes // (8 * max(n_columns, 1)))
-    for start in range(0, n_rows, step):
-        yield slice(start, min(start + step, n_rows))
 
 
 def is_sparse(A: Matrix) -> bool:

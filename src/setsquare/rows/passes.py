@@ -12,7 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from setsquare._typing import Table
 from setsquare.errors import InputError
-from setsquare.rows.blocks import Block, add_sums, n_cores, quietly, workers
+from setsquare.rows.blocks import Block, quietly
+from setsquare.rows.parallel import add_sums, n_cores, workers
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -9,7 +9,7 @@ import numpy as np
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import is_sparse
 from setsquare.rows.wide import Slab
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 #: Replacement for a weight of zero, whose root is a divisor; its contribution is below rounding error.
 NO_WEIGHT = 1e-200
@@ -29,7 +29,7 @@ def weighted_gram(A: Matrix, weight: Array) -> Array:
     array([[ 1.,  0.],
            [ 0., -3.]])
     """
-    if isinstance(A, Split):
+    if isinstance(A, MixedMatrix):
         return _split_gram(A, weight, np.zeros((len(weight), 0)))[0]
     if is_sparse(A):
         return weighted_product(A, weight, A)
@@ -51,7 +51,7 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
     array([[5.],
            [7.]])
     """
-    if isinstance(A, Split):
+    if isinstance(A, MixedMatrix):
         return _split_gram(A, weight, thin)
     if is_sparse(A):
         return weighted_product(A, weight, A), np.asarray(A.T @ thin)
@@ -84,7 +84,7 @@ def thin_product(A: Matrix, thin: Array) -> Array:
     return np.column_stack([A.T @ column for column in thin.T])
 
 
-def _split_gram(A: Split, weight: Array, thin: Array) -> tuple[Array, Array]:
+def _split_gram(A: MixedMatrix, weight: Array, thin: Array) -> tuple[Array, Array]:
     """The same for numbers and categories: sums by level, and by pair of levels."""
     d, t = A.dense.shape[1], thin.shape[1]
     scaled = _scratch((len(weight), 1 + d + t), row_major=True)
@@ -101,7 +101,7 @@ def _split_gram(A: Split, weight: Array, thin: Array) -> tuple[Array, Array]:
     return gram, product[:, d:]
 
 
-def _count_pairs(A: Split, weight: Array, totals: Array, gram: Array) -> None:
+def _count_pairs(A: MixedMatrix, weight: Array, totals: Array, gram: Array) -> None:
     """Fill in the products of dummies: sums of weights by pair of levels, given those by level."""
     parts = A.parts
     for one in parts:

@@ -19,7 +19,7 @@ import numpy as np
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import Block
 from setsquare.rows.passes import LocalParts, Parts, Piece, apply
-from setsquare.tables.split import Split
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 #: Bytes to leave free on the disk, and bytes written between checks of the free space.
 SPARE, LOOK = 2**30, 2**27
@@ -31,7 +31,7 @@ class Stored(NamedTuple):
     """Location of a block in the file: its columns in sequence, in single precision if that is lossless.
 
     ``widths`` are the numbers of columns of features, protected columns, outcome, weights and offset; constant weights
-    are stored in ``weight`` instead. Of a :class:`Split`, the numbers are the features here, ``form`` is the same
+    are stored in ``weight`` instead. Of a :class:`MixedMatrix`, the numbers are the features here, ``form`` is the same
     matrix without rows, and the codes are stored at ``codes``, in the smallest type that holds them.
     """
 
@@ -40,7 +40,7 @@ class Stored(NamedTuple):
     dtype: type[np.floating]
     widths: tuple[int, ...]
     weight: float
-    form: Split | None = None
+    form: MixedMatrix | None = None
     codes: int = 0
 
 
@@ -61,7 +61,7 @@ class Store:
             return None
         same = bool(np.ptp(block.weight) == 0.0) if len(block.weight) else True
         weight = np.zeros((0, len(block.weight))) if same else block.weight[None]
-        split = block.Z if isinstance(block.Z, Split) else None
+        split = block.Z if isinstance(block.Z, MixedMatrix) else None
         features = block.Z[:, 1:].T if split is None else split.dense.T
         parts = [features, *(() if block.X is None else (block.X.T,)), block.y.T, weight]
         parts += [] if block.offset is None else [block.offset.T]
@@ -137,7 +137,7 @@ class Store:
         return out
 
 
-def _code_type(split: Split) -> Any:
+def _code_type(split: MixedMatrix) -> Any:
     return np.min_scalar_type(max(split.n_levels - 1, 0))
 
 

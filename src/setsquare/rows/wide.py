@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from setsquare._typing import Array, Matrix
-from setsquare.rows.blocks import Block, Sums, add_up, is_sparse, row_slices, share_out, view_rows
-from setsquare.tables.split import Split
+from setsquare.rows.blocks import Block, is_sparse, view_rows
+from setsquare.rows.parallel import Sums, add_up, row_slices, share_out
+from setsquare.tables.mixed_matrix import MixedMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Slab:
 
     Attributes
     ----------
-    Z : ndarray, CSR matrix or Split of shape (b, q)
+    Z : ndarray, CSR matrix or MixedMatrix of shape (b, q)
         As stored; never changed.
     far : ndarray of int or None
         Dense features that are far from zero: ``shift`` is subtracted from them before anything else, so that no digits
@@ -125,7 +126,7 @@ class WideRows:
     def __post_init__(self) -> None:
         k, r, n = self.y.shape[1], self.Q.shape[1], self.n_rows
         stored = 2 * self.Z.nnz // n if is_sparse(self.Z) else self.Z.shape[1]
-        stored = 2 * self.Z.stored if isinstance(self.Z, Split) else stored
+        stored = 2 * self.Z.stored if isinstance(self.Z, MixedMatrix) else stored
         slices = row_slices(n, stored + k * (4 * k + r * (k + 1) // 2))
         object.__setattr__(self, "_parts", tuple((rows, view_rows(self.Z, rows)) for rows in slices))
 

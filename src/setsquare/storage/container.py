@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import math
+import struct
 import zipfile
 from typing import Any
 
@@ -22,6 +23,11 @@ TREE = "model.json"
 DIGEST = 64
 #: First bytes of a zip file.
 MAGIC = b"PK\x03\x04"
+#: Flag of a zip member whose name is written in UTF-8; all others are refused.
+UTF8 = 0x800
+#: What reading a zip file, JSON or an array raises where they are not what they should be.
+_FAULTS: tuple[type[Exception], ...] = (zipfile.BadZipFile, struct.error, EOFError, MemoryError, RuntimeError)
+_FAULTS = (*_FAULTS, ArithmeticError, LookupError, TypeError, ValueError)
 FOREIGN = "is not a saved model: pass a file that setsquare.save has written"
 
 
@@ -57,10 +63,10 @@ def unpack(content: bytes) -> dict[str, Any]:
         raise InputError("is damaged or was changed (its checksum does not match): save the model again")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-                raise ValueError("compressed")
-            tree = _restore(json.loads(archive.read(TREE)), archive)
-    except (zipfile.BadZipFile, KeyError, ValueError, MemoryError, RecursionError) as error:
+            _check_members(archive.infolist(), len(content))
+            plain = json.loads(archive.read(TREE), parse_constant=_refuse)
+            tree = _restore(plain, archive, {name.removesuffix(".npy") for name in archive.namelist()})
+    except _FAULTS as error:
         raise InputError(FOREIGN) from error
     if not isinstance(tree, dict):
         raise InputError(FOREIGN)
@@ -88,13 +94,42 @@ def _flatten(value: Any, place: str, arrays: dict[str, Any]) -> Any:
     raise InputError(f"{place} is of type {type(value).__name__}, which cannot be saved: use plain values")
 
 
-def _restore(value: Any, archive: zipfile.ZipFile) -> Any:
+def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
+    """Refuse members that are compressed, encrypted, or together larger than the file."""
+    if any(m.compress_type != zipfile.ZIP_STORED or m.flag_bits & ~UTF8 for m in members):
+        raise ValueError("compressed or encrypted")
+    if sum(m.file_size for m in members) > size or any(m.file_size != m.compress_size for m in members):
+        raise ValueError("larger than the file")
+
+
+def _restore(value: Any, archive: zipfile.ZipFile, unread: set[str]) -> Any:
+    """Put arrays and numbers in their places; each array once, so that the file bounds the memory."""
     if isinstance(value, list):
-        return [_restore(item, archive) for item in value]
+        return [_restore(item, archive, unread) for item in value]
     if not isinstance(value, dict):
         return value
     if set(value) == {"$array"}:
-        return np.lib.format.read_array(io.BytesIO(archive.read(f"{value['$array']}.npy")), allow_pickle=False)
+        unread.remove(value["$array"])
+        return _read_array(archive.read(f"{value['$array']}.npy"))
     if set(value) == {"$number"}:
         return float(value["$number"])
-    return {key: _restore(item, archive) for key, item in value.items()}
+    return {key: _restore(item, archive, unread) for key, item in value.items()}
+
+
+def _read_array(content: bytes) -> Any:
+    """Read an array of numbers whose declared size is that of the bytes that are there."""
+    stream = io.BytesIO(content)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, is_fortran, dtype = read_header[np.lib.format.read_magic(stream)](stream)
+    length = math.prod(shape)
+    if dtype.kind not in "biuf" or dtype.itemsize > 8 or length * dtype.itemsize != len(content) - stream.tell():
+        raise ValueError("not an array of numbers")
+    # Empty along one axis, such an array can be endless along the others.
+    if math.prod(max(side, 1) for side in shape) > max(length, 1 << 20):
+        raise ValueError("no sensible shape")
+    values = np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape, order="F" if is_fortran else "C")
+    return values.copy(order="K")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)

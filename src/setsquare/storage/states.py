@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare import families
-from setsquare.errors import InputError
+from setsquare.errors import InputError, excerpt
 from setsquare.estimators import (
     LinearOrthogonalizer,
     OrthogonalGLMClassifier,
@@ -20,11 +20,16 @@ from setsquare.estimators import (
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
-from setsquare.glm.solution import TRAINING_ROWS
+from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.deferred import Deferred
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
+from setsquare.projection.controls import Controls
+from setsquare.storage.checks import check_model, read_classes
 from setsquare.tables import Design, Formula
+from setsquare.tables.formula_check import SavedFormula, is_formula
 from setsquare.tables.roles import Reader
+from setsquare.tables.smooth import Transformed
 
 State = dict[str, Any]
 
@@ -38,6 +43,7 @@ def write_state(model: Any) -> State:
             "model's own format."
         )
     check_is_fitted(model)
+    _check_formula(model)
     names = getattr(model, "feature_names_in_", None)
     classes = getattr(model, "classes_", None)
     state = {
@@ -56,7 +62,9 @@ def write_state(model: Any) -> State:
 def read_state(state: State) -> Any:
     """Undo :func:`write_state`."""
     if state["class"] not in _KINDS:
-        raise InputError(f"holds a {state['class']!r}, which this version of setsquare does not know: update setsquare")
+        raise InputError(
+            f"holds a {excerpt(state['class'], 60)!r}, which this version of setsquare does not know: update setsquare"
+        )
     kind, _ = _KINDS[state["class"]]
     attributes = {}
     for name in _fitted(kind, "eraser" in state):
@@ -66,8 +74,14 @@ def read_state(state: State) -> Any:
     parameters = dict(state["parameters"])
     if "solution" in state:  # written before predictions could be orthogonal on new rows
         parameters.setdefault("orthogonal_on", TRAINING_ROWS)
+    if "coding" in parameters:  # the word before basis
+        coding = parameters.pop("coding")
+        parameters["basis"] = "linear" if coding == "dummy" else coding
     if isinstance(parameters.get("family"), dict):
         parameters["family"] = families.family(**parameters["family"])
+    for name in ("protected", "basis"):
+        if is_formula(parameters.get(name), ()):
+            parameters[name] = SavedFormula(parameters[name])
     if "estimator_" in attributes:
         parameters["estimator"] = attributes["estimator_"]
     if state["n_features_in"] is not None:
@@ -75,9 +89,10 @@ def read_state(state: State) -> Any:
     if state["feature_names_in"] is not None:
         attributes["feature_names_in_"] = np.asarray(state["feature_names_in"], dtype=object)
     if state["classes"] is not None:
-        attributes["classes_"] = np.array(state["classes"]["values"], dtype=state["classes"]["dtype"])
+        attributes["classes_"] = read_classes(state["classes"]["values"], state["classes"]["dtype"])
     model = kind(**parameters)
     vars(model).update(attributes)
+    check_model(model)
     return model
 
 
@@ -106,6 +121,8 @@ def _parameter(name: str, value: Any) -> Any:
         return None  # replaced by the fitted one
     if isinstance(value, Family):
         return _write_family(value)
+    if isinstance(value, SavedFormula):
+        return str(value)
     if value is None or isinstance(value, str | int | float | np.generic | list | tuple | dict):
         return value
     raise InputError(
@@ -115,11 +132,13 @@ def _parameter(name: str, value: Any) -> Any:
 
 def _write_solution(solution: Solution) -> State:
     parts = {f.name: getattr(solution, f.name) for f in fields(Solution) if f.name != "trace"}
-    return parts | {"status": str(solution.status), "certificate": solution.certificate.state()}
+    found = {"status": str(solution.status), "certificate": solution.certificate.state(), "errors": solution.std_error}
+    return parts | found
 
 
 def _read_solution(state: State) -> Solution:
     parts = {"status": Status(state["status"]), "certificate": Certificate.of_state(_tuples(state["certificate"]))}
+    parts["errors"] = Deferred(state.get("errors"))  # older files have none
     return Solution(**state | parts, trace=())
 
 
@@ -143,18 +162,38 @@ def _write_reader(reader: Reader) -> State:
         "protected": _write_design(reader.protected),
         "inside": list(reader.inside),
         "use_protected": reader.use_protected,
+        "given": None if reader.given is None else _write_design(reader.given),
     }
 
 
 def _read_reader(state: State) -> Reader:
     features = None if state["features"] is None else Design.from_dict(state["features"])
-    return Reader(features, Design.from_dict(state["protected"]), tuple(state["inside"]), state["use_protected"])
+    protected, inside = Design.from_dict(state["protected"]), tuple(state["inside"])
+    given = state.get("given")  # older files have none
+    return Reader(
+        features, protected, inside, state["use_protected"], None if given is None else Design.from_dict(given)
+    )
 
 
 def _write_design(design: Design) -> State:
-    if any(isinstance(coder, Formula) for coder in design.coders):
-        raise InputError("A model with a formula cannot be saved: name the protected columns, or use coding='cells'.")
-    return design.to_dict()
+    if any(isinstance(coder, Transformed) for coder in design.coders):
+        raise InputError(
+            "A model with a transformer cannot be saved: name the protected columns, and use basis='cells', 'spline' "
+            "or 'kernel'."
+        )
+    coders = tuple(coder.saved if isinstance(coder, Formula) else coder for coder in design.coders)
+    return replace(design, coders=coders).to_dict()
+
+
+def _check_formula(model: Any) -> None:
+    """Refuse models that would have to evaluate a formula after they are loaded."""
+    reader = getattr(model, "reader_", None)
+    evaluates = isinstance(model, PredictionOrthogonalizer) or getattr(model, "using", "features") != "features"
+    if evaluates and reader and any(isinstance(coder, Formula) for coder in reader.protected.coders):
+        raise InputError(
+            f"A {type(model).__name__} with a formula cannot be saved, since it evaluates the formula to predict: name "
+            "the protected columns, or use basis='cells'."
+        )
 
 
 def _write_family(family: Family) -> State:
@@ -175,6 +214,7 @@ def _tuples(state: State) -> State:
 _CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "activation": (_write_activation, families.activation),
     "boundary": (lambda distances: distances, tuple),
+    "controls": (lambda c: c and {f.name: getattr(c, f.name) for f in fields(Controls)}, lambda c: Controls(**c)),
     "design": (_write_design, Design.from_dict),
     "eraser": (lambda eraser: {f.name: getattr(eraser, f.name) for f in fields(Eraser)}, lambda state: Eraser(**state)),
     "estimator": (write_state, read_state),
@@ -183,14 +223,24 @@ _CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "reader": (_write_reader, _read_reader),
     "solution": (_write_solution, _read_solution),
 }
-_GLM = ("reader", "family", "solution", "has_offset", "n_dropped", "l2")
+_GLM = ("reader", "family", "solution", "has_offset", "has_weight", "n_dropped", "l2")
 _PLAIN = ("design", "family", "intercept", "coef")
-_PREDICTION = ("reader", "projector", "estimator", "activation", "boundary", "n_boundary", "n_outside", "learned_on")
+_PREDICTION = (
+    "reader",
+    "controls",
+    "projector",
+    "estimator",
+    "activation",
+    "boundary",
+    "n_boundary",
+    "n_outside",
+    "learned_on",
+)
 #: Classes that can be saved, each with its fitted attributes.
 _KINDS: dict[str, tuple[type, tuple[str, ...]]] = {
     "OrthogonalGLMClassifier": (OrthogonalGLMClassifier, _GLM),
     "OrthogonalGLMRegressor": (OrthogonalGLMRegressor, _GLM),
-    "LinearOrthogonalizer": (LinearOrthogonalizer, ("reader",)),
+    "LinearOrthogonalizer": (LinearOrthogonalizer, ("reader", "controls")),
     "PredictionOrthogonalizer": (PredictionOrthogonalizer, _PREDICTION),
     "PlainGLMClassifier": (PlainGLMClassifier, _PLAIN),
     "PlainGLMRegressor": (PlainGLMRegressor, _PLAIN),

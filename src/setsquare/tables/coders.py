@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
-from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
+from setsquare.errors import InputError, MissingValuesError, UnseenLevelError, excerpt
 from setsquare.notes import Note, Option
 from setsquare.tables.column import Level, Levels, TableRows, label
 
@@ -189,6 +189,32 @@ class Cells(Coder):
 
     def _label(self, cell: tuple[int, ...]) -> str:
         return ",".join(label(levels[i]) for levels, i in zip(self.levels, cell, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTerms(Coder):
+    """Names of the columns of a formula, from a model file, which cannot be computed: no file is evaluated.
+
+    Attributes
+    ----------
+    text : str
+        The formula.
+    columns, names, sources, constant : tuple of str
+        As learned.
+    """
+
+    text: str
+    columns: tuple[str, ...] = field()  # not the properties of the base
+    names: tuple[str, ...] = field()
+    sources: tuple[str, ...] = field()
+    constant: tuple[str, ...] = field()
+
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Refuse."""
+        raise InputError(
+            f"The protected columns are those of the formula {excerpt(self.text)!r} in a model file, which is not "
+            "evaluated: fit the model again."
+        )
 
 
 def locate_levels(levels: tuple[Level, ...], column: Levels) -> IntArray:

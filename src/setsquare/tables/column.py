@@ -137,17 +137,18 @@ def complete_rows(frame: Frame, columns: Sequence[str]) -> BoolArray:
 def read(frame: Frame, name: str) -> Column:
     """Read one column as numbers or as codes, whatever holds it."""
     if name not in frame.seen:
-        frame.seen[name] = _finite(_read(frame, frame.position(name), name), name)
+        frame.seen[name] = _finite(_read(frame, name), name)
     column: Column = frame.seen[name]
     return column
 
 
-def _read(frame: Frame, j: int, name: str) -> Column:
+def _read(frame: Frame, name: str) -> Column:
+    j = frame.position(name)
     if not frame.n_rows:
         return Numbers(np.zeros(0))  # the kind of an empty column is unknown
     if is_sparse(frame.source):
         return Numbers(frame.take([j]).toarray().ravel().astype(np.float64))
-    series = frame.source[:, j]
+    series = frame.column(name)
     return _from_series(series, name) if isinstance(series, nw.Series) else _from_array(series, name)
 
 
@@ -183,7 +184,7 @@ def label(level: Level) -> str:
 def _from_series(series: nw.Series[Any], name: str) -> Column:
     dtype = series.dtype
     if dtype.is_numeric():
-        series = series if dtype == nw.Float64 else series.cast(nw.Float64)
+        series = series if dtype == nw.Float64 else _as_float(series)
         return Numbers(np.asarray(to_numpy(series), dtype=np.float64))
     if isinstance(dtype, nw.String | nw.Boolean | nw.Categorical | nw.Enum):
         return _from_levels(series)
@@ -192,6 +193,12 @@ def _from_series(series: nw.Series[Any], name: str) -> Column:
     if series.is_null().all():
         return Levels(np.full(len(series), -1), ())
     raise _uncodable(name, str(dtype))
+
+
+def _as_float(series: nw.Series[Any]) -> nw.Series[Any]:
+    if series.implementation.is_pyarrow():  # its cast refuses integers beyond 2**53, which have no exact float
+        return nw.from_native(series.to_native().cast("float64", safe=False), series_only=True)
+    return series.cast(nw.Float64)
 
 
 def _from_array(values: np.ndarray[Any, Any], name: str) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeGuard
 
@@ -11,10 +11,12 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray, Matrix, Table
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
+from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, SavedTerms, Unseen
 from setsquare.tables.column import Missing, TableRows, open_rows, plain_columns
+from setsquare.tables.expansion import Hinges, Products
 from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
-from setsquare.tables.split import Split, join
+from setsquare.tables.mixed_matrix import MixedMatrix, join
+from setsquare.tables.smooth import Ball, Kernel, Spline
 
 #: Categories of up to this many levels are written out: a single dummy is a number.
 FEW_LEVELS = 2
@@ -22,10 +24,15 @@ FEW_LEVELS = 2
 FEW_DUMMIES = 100
 #: The same in values of these dummies, for tables in memory, whose categories are merged before they are counted.
 FEW_VALUES = 1_000_000
-_KINDS: dict[str, type[Numeric] | type[Categorical] | type[Cells]] = {
+_KINDS: dict[str, Callable[..., Coder]] = {
     "numeric": Numeric,
     "categorical": Categorical,
     "cells": Cells,
+    "hinges": Hinges,
+    "products": Products,
+    "spline": Spline,
+    "kernel": Kernel,
+    "formula": SavedTerms,
 }
 
 
@@ -35,7 +42,7 @@ class Encoded:
 
     Attributes
     ----------
-    values : (n_kept, k) float64 array, CSR matrix of sparse input, or Split
+    values : (n_kept, k) float64 array, CSR matrix of sparse input, or MixedMatrix
         A view of the input if that is such an array already.
     names : tuple of k str
     sources : tuple of k str
@@ -81,7 +88,7 @@ class Design:
     @property
     def columns(self) -> tuple[str, ...]:
         """Input columns."""
-        return tuple(name for coder in self.coders for name in coder.columns)
+        return tuple(dict.fromkeys(name for coder in self.coders for name in coder.columns))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,6 +105,11 @@ class Design:
         """Sources without an output column, because they did not vary in training."""
         return tuple(source for coder in self.coders for source in coder.constant)
 
+    @property
+    def ball(self) -> Ball | None:
+        """What a kernel basis says about every smooth function; None without one."""
+        return next((coder.ball for coder in self.coders if isinstance(coder, Kernel)), None)
+
     def apply(self, table: Table) -> Encoded:
         """Encode a table that has the columns of the training table, in any order and among others."""
         frame = open_table(table)
@@ -109,10 +121,10 @@ class Design:
             return Encoded(values, names, self.sources, None, {})
         rows = open_rows(frame, self.columns, self.missing)
         values = np.zeros((rows.n, len(names)), order="F")  # column by column, as tables are and as kernels want it
-        return Encoded(values, names, self.sources, rows.keep, self._fill(rows, values))
+        return Encoded(values, names, self.sources, rows.keep, self.fill(rows, values))
 
     def split(self, table: Table) -> Encoded:
-        """As :meth:`apply`, but categories of more than ``FEW_LEVELS`` levels remain codes: ``values`` is a Split.
+        """As :meth:`apply`, but categories of more than ``FEW_LEVELS`` levels remain codes: a MixedMatrix.
 
         If these categories have few dummies in total, and few values, nothing remains a code.
         """
@@ -124,7 +136,7 @@ class Design:
         values, pooled = self._split(rows)
         return Encoded(values, self.names, self.sources, rows.keep, pooled)
 
-    def split_batch(self, table: Table) -> Split:
+    def split_batch(self, table: Table) -> MixedMatrix:
         """As :meth:`split`, for a batch of the training table whose incomplete rows were dropped before."""
         missing: Missing = "error" if self.missing == "drop" else self.missing
         return self._split(open_rows(open_table(table), self.columns, missing))[0]
@@ -143,7 +155,7 @@ class Design:
         """Numbers and codes per row of :meth:`split`."""
         return sum(1 if self.has_codes and _remains_code(coder) else len(coder.names) for coder in self.coders)
 
-    def _split(self, rows: TableRows) -> tuple[Split, dict[str, int]]:
+    def _split(self, rows: TableRows) -> tuple[MixedMatrix, dict[str, int]]:
         width = sum(len(coder.names) for coder in self.coders if not _remains_code(coder))
         numbers, start = np.zeros((rows.n, width), order="F"), 0
         codes, sizes, pooled, parts = list[IntArray](), list[int](), dict[str, int](), list[bool]()
@@ -171,9 +183,10 @@ class Design:
             return {}
         out[:] = 0.0
         missing: Missing = "error" if self.missing == "drop" else self.missing
-        return self._fill(open_rows(open_table(table), self.columns, missing), out)
+        return self.fill(open_rows(open_table(table), self.columns, missing), out)
 
-    def _fill(self, rows: TableRows, values: Array) -> dict[str, int]:
+    def fill(self, rows: TableRows, values: Array) -> dict[str, int]:
+        """Encode rows into `values` (n, k), which come in as zeros, and return the number of pooled rows by source."""
         pooled: dict[str, int] = {}
         start = 0
         for coder in self.coders:
@@ -186,8 +199,8 @@ class Design:
         """Plain data, fit for JSON; a design from a formula has none."""
         kinds = {kind: name for name, kind in _KINDS.items()}
         if not all(type(coder) in kinds for coder in self.coders):
-            raise InputError("A design learned from a formula cannot be written as plain data; pickle it.")
-        coders = [{"kind": kinds[type(coder)], **asdict(coder)} for coder in self.coders]  # type: ignore[index, call-overload]
+            raise InputError("A design of a formula or a transformer cannot be written as plain data; pickle it.")
+        coders = [{"kind": kinds[type(coder)], **asdict(coder)} for coder in self.coders]  # type: ignore[call-overload]
         return {"missing": self.missing, "unseen": self.unseen, "coders": coders}
 
     @classmethod

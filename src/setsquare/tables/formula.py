@@ -13,10 +13,23 @@ import numpy as np
 
 from setsquare._extras import require
 from setsquare._typing import Array
-from setsquare.errors import InputError, UnseenLevelError
-from setsquare.tables.coders import Categorical, Coder, Numeric, Unseen
+from setsquare.errors import InputError, UnseenLevelError, excerpt
+from setsquare.tables.coders import Categorical, Coder, Numeric, SavedTerms, Unseen
 from setsquare.tables.column import TableRows
+from setsquare.tables.formula_check import check_expression, check_text, read_expression
 from setsquare.tables.frame import Frame
+
+#: What functions in a formula raise for arguments that they cannot use.
+_FAULTS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +81,11 @@ class Formula(Coder):
         """Variables of terms that give no column."""
         return tuple(source for source, width in self.terms if not width)
 
+    @property
+    def saved(self) -> SavedTerms:
+        """What a model file has of the formula."""
+        return SavedTerms(self.text, self.columns, self.names, self.sources, self.constant)
+
     def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` and return the number of pooled rows by variable."""
         data, indicators, pooled = _tabulate(self.variables, rows, unseen)
@@ -81,22 +99,27 @@ class Formula(Coder):
 
 def parse(text: str, frame: Frame) -> tuple[Any, tuple[str, ...]]:
     """Read a one-sided formula; return it with an intercept, and the columns that it needs."""
+    check_text(text)
     formulaic = _formulaic()
     if not text.strip().startswith("~"):
-        raise InputError(f"The formula {text!r} must start with '~' and have no left side.")
+        raise InputError(f"The formula {excerpt(text)!r} must start with '~' and have no left side.")
     try:
         # With an intercept, categoricals keep their reference level even if the formula says "0 +".
         parsed = formulaic.Formula.from_spec(
             f"{text} + 1", context={"__formulaic_variables_available__": list(frame.names)}
         )
-    except formulaic.errors.FormulaicError as error:
+        if not isinstance(parsed, formulaic.SimpleFormula):
+            raise InputError(f"The formula {excerpt(text)!r} must have one part only: '~ a + b'.")
+        factors = [factor for term in parsed for factor in term.factors]
+        for factor in factors:
+            if factor.eval_method.value == "python":
+                check_expression(text, factor.expr, frame.names, formulaic.transforms.TRANSFORMS)
+        asked = dict.fromkeys(name for factor in factors for name in _variables(factor))
+    except (formulaic.errors.FormulaicError, *_FAULTS) as error:
         raise _unusable(text, error) from error
-    if not isinstance(parsed, formulaic.SimpleFormula):
-        raise InputError(f"The formula {text!r} must have one part only: '~ a + b'.")
-    asked = dict.fromkeys(name for term in parsed for factor in term.factors for name in _variables(factor))
     needed = [name for name in asked if name in frame.names or name not in formulaic.transforms.TRANSFORMS]
     if not needed:
-        raise InputError(f"The formula {text!r} names no column.")
+        raise InputError(f"The formula {excerpt(text)!r} names no column.")
     for name in needed:
         frame.position(name)
     return parsed, tuple(name for name in frame.names if name in needed)
@@ -140,18 +163,19 @@ def _materialize(spec: Any, data: Any, text: str) -> Any:
         with warnings.catch_warnings(record=True) as caught, np.errstate(all="ignore"):
             warnings.simplefilter("always")
             matrix = spec.get_model_matrix(data, **options)
-    except formulaic.errors.FormulaicError as error:
+    except (formulaic.errors.FormulaicError, *_FAULTS) as error:
         raise _unusable(text, error) from error
     for warning in caught:
         # Only C(number) gets here: the levels of text and categorical columns are checked before.
         if issubclass(warning.category, formulaic.errors.DataMismatchWarning):
             raise UnseenLevelError(
-                f"In the formula {text!r}: {warning.message} Convert the column to text to choose another rule."
+                f"In the formula {excerpt(text)!r}: {warning.message} Convert the column to text to choose another "
+                "rule."
             )
     bad = np.flatnonzero(~np.isfinite(np.asarray(matrix)).all(axis=0))
     if len(bad):
         name = matrix.model_spec.column_names[bad[0]]
-        raise InputError(f"The formula {text!r} gives values that are not finite in the column {name!r}.")
+        raise InputError(f"The formula {excerpt(text)!r} gives values that are not finite in the column {name!r}.")
     return matrix
 
 
@@ -167,11 +191,7 @@ def _variables(factor: Any) -> list[str]:
     """
     if factor.eval_method.value != "python":
         return [factor.expr] if factor.eval_method.value == "lookup" else []
-    quoted = {f"__quoted{i}": name for i, name in enumerate(re.findall("`([^`]+)`", factor.expr))}
-    expression = factor.expr
-    for stand_in, name in quoted.items():
-        expression = expression.replace(f"`{name}`", stand_in)
-    tree = ast.parse(expression.strip(), mode="eval")
+    tree, quoted = read_expression(factor.expr)
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called]
     found.sort(key=lambda node: (node.lineno, node.col_offset))
@@ -179,7 +199,10 @@ def _variables(factor: Any) -> list[str]:
 
 
 def _unusable(text: str, error: Exception) -> InputError:
-    return InputError(f"The formula {text!r} cannot be used: {str(error).splitlines()[0]}")
+    if isinstance(error, InputError):
+        return error
+    why = (str(error).splitlines() or [type(error).__name__])[0]
+    return InputError(f"The formula {excerpt(text)!r} cannot be used: {excerpt(why)}")
 
 
 def _formulaic() -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
@@ -30,18 +31,31 @@ ColumnSelection: TypeAlias = str | int | Sequence[str | int] | None
 class Frame:
     """A table with named columns: a narwhals dataframe, a 2-D array, or a CSR matrix as `source`.
 
-    `seen` keeps the columns that were read: a design is learned from a table and then applied to it.
+    `seen` keeps the columns that were read: a design is learned from a table and then applied to it. `places` has the
+    position of each name after the first search, which would otherwise go through thousands of names for each of them.
     """
 
     names: tuple[str, ...]
     n_rows: int
     source: Any
     seen: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    places: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def position(self, name: str) -> int:
         """Position of a column, or an error that suggests the nearest names."""
-        check_column(name, self.names)
-        return self.names.index(name)
+        if not self.places:
+            self.places.update((name, j) for j, name in enumerate(self.names))
+        if name not in self.places:
+            check_column(name, self.names)
+        return self.places[name]
+
+    def column(self, name: str) -> Any:
+        """One column: a narwhals series, or values (n,) of an array."""
+        j = self.position(name)
+        if isinstance(self.source, nw.DataFrame):
+            with suppress(KeyError):  # pandas labels that are not text
+                return self.source.get_column(name)  # by position, narwhals lists all columns first
+        return self.source[:, j]
 
     def take(self, positions: Sequence[int]) -> Any:
         """Columns at `positions`, as the kind of table that `source` is."""

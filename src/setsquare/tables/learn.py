@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 from setsquare._typing import Table
 from setsquare.errors import InputError
 from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
-from setsquare.tables.column import Level, Missing, open_rows, refuse_missing
+from setsquare.tables.column import Level, Missing, TableRows, open_rows, refuse_missing
 from setsquare.tables.design import Design, read_matrix
 from setsquare.tables.formula import learn_formula, parse
+from setsquare.tables.formula_check import is_formula
 from setsquare.tables.frame import ColumnSelection, Frame, is_sparse, open_table, require_filled, resolve
+from setsquare.tables.smooth import learn_kernel, learn_spline, learn_transformed
 from setsquare.tables.summary import TableSeen, code_column, looks_like_codes, observe, see
 from setsquare.tables.validation import check_choice, check_reference, refuse_no_rows
 
-Coding: TypeAlias = Literal["dummy", "cells"]
+#: Names of bases; a formula, a transformer or ``{"kernel": bound}`` may stand in their place.
+BASES = ("linear", "cells", "spline", "kernel")
 
 
 def learn(
     table: Table,
     columns: ColumnSelection = None,
     *,
-    coding: Coding = "dummy",
+    basis: Any = "linear",
     reference: Mapping[str, Level] | None = None,
     missing: Missing = "error",
     unseen: Unseen = "error",
@@ -37,9 +40,12 @@ def learn(
         Columns of an array are named ``x0``, ``x1``, ….
     columns : str, int, sequence of either, or None
         Columns to use, by name or position; None uses all. A string that starts with ``~`` is a formula.
-    coding : {"dummy", "cells"}
-        Whether categoricals (and booleans) are coded each on its own, or all together with one column for every
-        combination that occurs. Numeric columns stay as they are.
+    basis : {"linear", "cells", "spline", "kernel"}, formula, transformer, or ``{"kernel": bound}``
+        "linear": numeric columns as they are, categoricals (and booleans) as dummies. "cells": categoricals all
+        together, with one column for every combination that occurs. "spline": cubic splines of numeric columns.
+        "kernel": leading functions of a Gaussian kernel of all columns, as many as the bound on the covariance with any
+        other of its functions needs (0.01 standard deviations of the predictions, unless given). A formula over the
+        columns, or a scikit-learn transformer of the coded columns.
     reference : mapping of column to level, optional
         Levels without a column of their own; by default the first, in the order that the column declares (text:
         alphabetical).
@@ -67,25 +73,29 @@ def learn(
            [ 1., 44.],
            [ 0., 27.]])
     """
-    check_options(coding, missing, unseen)
+    check_options(basis, missing, unseen)
     frame = open_table(table)
     require_filled(frame)
     if formula is not None and columns is not None:
         raise InputError("Give either columns or a formula, not both.")
-    if isinstance(columns, str) and columns.lstrip().startswith("~"):
+    if is_formula(columns, frame.names):
         formula = columns
     if formula is not None:
-        if coding == "cells":
-            raise InputError("A formula codes its own cells: write sex * race instead of coding='cells'.")
+        if not _is(basis, "linear"):
+            raise InputError("A formula is a basis of its own: write sex * race in it, and leave out basis=.")
         return _design((_learn_formula(frame, formula, reference or {}, missing),), missing, unseen)
     names = tuple(frame.names[j] for j in resolve(frame, columns))
     if not names:
         raise InputError("No column is named: name at least one.")
-    plain = coding == "dummy" and not reference and (missing != "level" or is_sparse(frame.source))
+    if is_formula(basis, ()):
+        return _learn_over(frame, names, basis, reference or {}, missing, unseen)
+    plain = _is(basis, "linear") and not reference and (missing != "level" or is_sparse(frame.source))
     if plain and read_matrix(frame, names) is not None:
         return _design(tuple(Numeric(name) for name in names), missing, unseen)
-    seen = observe(frame, names, missing=missing, cells=names if coding == "cells" else ())
-    return settle(seen, names, coding=coding, reference=reference, missing=missing, unseen=unseen)
+    seen = observe(frame, names, missing=missing, cells=names if _is(basis, "cells") else ())
+    known = basis if isinstance(basis, str) and basis in ("linear", "cells") else "linear"
+    design = settle(seen, names, basis=known, reference=reference, missing=missing, unseen=unseen)
+    return design if known == basis else _smooth(design, open_rows(frame, names, missing), basis)
 
 
 def _design(coders: tuple[Coder, ...], missing: Missing, unseen: Unseen) -> Design:
@@ -96,10 +106,52 @@ def _design(coders: tuple[Coder, ...], missing: Missing, unseen: Unseen) -> Desi
     return design
 
 
-def check_options(coding: str, missing: str, unseen: str) -> None:
+def check_options(basis: Any, missing: str, unseen: str) -> None:
     """Refuse options that do not exist."""
-    for option, value, kind in (("coding", coding, Coding), ("missing", missing, Missing), ("unseen", unseen, Unseen)):
+    for option, value, kind in (("missing", missing, Missing), ("unseen", unseen, Unseen)):
         check_choice(option, value, get_args(kind))
+    if isinstance(basis, Mapping):
+        bound = basis.get("kernel")
+        if len(basis) != 1 or not isinstance(bound, float) or not 0.0 < bound < 1.0:
+            raise InputError(f"basis={basis!r} must be {{'kernel': bound}} with a bound between 0 and 1.")
+    elif isinstance(basis, str) and basis == "dummy":
+        raise InputError("basis='dummy' does not exist: columns and dummies as they are, are basis='linear'.")
+    elif not is_formula(basis, ()) and (isinstance(basis, type) or not hasattr(basis, "transform")):
+        check_choice("basis", basis, BASES)
+
+
+def _is(basis: Any, name: str) -> bool:
+    return isinstance(basis, str) and basis == name
+
+
+def _learn_over(
+    frame: Frame, names: tuple[str, ...], text: str, reference: Mapping[str, Level], missing: Missing, unseen: Unseen
+) -> Design:
+    """Learn a formula over some columns."""
+    design = _design((_learn_formula(frame, text, reference, missing),), missing, unseen)
+    for name in design.columns:
+        if name not in names:
+            raise InputError(f"The formula in basis= uses {name!r}, which is not a protected column: protect it, too.")
+    for name in names:
+        if name not in design.columns:
+            raise InputError(f"The formula in basis= leaves out the protected column {name!r}: add it to the formula.")
+    return design
+
+
+def _smooth(design: Design, rows: TableRows, basis: Any) -> Design:
+    """Replace columns and dummies by splines, by functions of a kernel, or by what a transformer makes of them."""
+    coders: Any = design.coders
+    if _is(basis, "spline"):
+        made: tuple[Coder, ...] = tuple(
+            learn_spline(coder, rows.numbers(coder.name)) if isinstance(coder, Numeric) else coder for coder in coders
+        )
+    elif isinstance(basis, Mapping):
+        made = (learn_kernel(coders, rows, float(basis["kernel"])),)
+    elif _is(basis, "kernel"):
+        made = (learn_kernel(coders, rows),)
+    else:
+        made = (learn_transformed(coders, rows, basis),)
+    return _design(made, design.missing, design.unseen)
 
 
 def _learn_formula(frame: Frame, text: str, reference: Mapping[str, Level], missing: Missing) -> Coder:
@@ -114,7 +166,7 @@ def settle(
     seen: TableSeen,
     columns: Sequence[str],
     *,
-    coding: Coding = "dummy",
+    basis: Any = "linear",
     reference: Mapping[str, Level] | None = None,
     missing: Missing = "error",
     unseen: Unseen = "error",
@@ -124,13 +176,16 @@ def settle(
     Examples
     --------
     >>> import numpy as np
-    >>> from setsquare.tables.summary import observe
+    >>> from setsquare.tables.smooth import learn_kernel, learn_spline, learn_transformed
+    from setsquare.tables.summary import observe
     >>> batches = [np.array([["b", 1.0]], dtype=object), np.array([["a", 2.0]], dtype=object)]
     >>> seen = [observe(batch, ["x0", "x1"], missing="error") for batch in batches]
     >>> settle(seen[0].merge(seen[1]), ["x0", "x1"]).names
     ('x0[b]', 'x1')
     """
-    check_options(coding, missing, unseen)
+    check_options(basis, missing, unseen)
+    if not (isinstance(basis, str) and basis in ("linear", "cells")):
+        raise InputError('Rows read in batches take basis="linear" or "cells": read them into memory for others.')
     if not seen.n_kept:
         refuse_no_rows(columns)
     reference = reference or {}
@@ -138,7 +193,7 @@ def settle(
     if missing == "error" and any(seen.columns[name].n_missing for name in columns):
         refuse_missing({name: seen.columns[name].n_missing for name in columns})
     coders: tuple[Coder, ...] = tuple(code_column(name, seen.columns[name], reference, missing) for name in columns)
-    if coding == "cells":
+    if basis == "cells":
         coders = _settle_cells(seen, columns, coders)
     return _design(coders, missing, unseen)
 

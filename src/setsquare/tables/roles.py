@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from setsquare import tables
 from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError
-from setsquare.tables.design import Design, read_stored
+from setsquare.tables.design import Design, Encoded, read_stored
+from setsquare.tables.formula_check import is_formula
 from setsquare.tables.frame import Frame, dense, is_dataframe, open_table, resolve
+from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.validation import check_alignment, check_same_rows, refuse_constant_protected
 
 
@@ -27,19 +29,22 @@ class Columns:
         Columns inside the feature table, or a formula over them; None when ``fit`` gets them as a table.
     use_protected : bool
         Whether protected columns inside the feature table stay among the features.
-    coding : {"dummy", "cells"}
-        Coding of the protected columns: each categorical on its own, or every combination of their levels.
+    basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
+        Functions of the protected columns.
     reference : mapping of column to level, optional
     missing : {"error", "drop", "level"}
     unseen : {"error", "pool"}
+    given : str, int, sequence of either, or None
+        Columns inside the feature table that predictions may depend on the protected columns through: controls.
     """
 
     protected: str | int | Sequence[str | int] | None = None
     use_protected: bool = False
-    coding: Literal["dummy", "cells"] = "dummy"
+    basis: Any = "linear"
     reference: Mapping[str, Any] | None = None
     missing: str = "error"
     unseen: str = "error"
+    given: str | int | Sequence[str | int] | None = None
 
 
 def check_roles(roles: Mapping[str, Sequence[str | None]]) -> None:
@@ -56,12 +61,20 @@ def check_roles(roles: Mapping[str, Sequence[str | None]]) -> None:
                 raise InputError(f"The column {name!r} has two roles ({seen[name]} and {role}): choose one.")
 
 
+def check_controls(given: Design) -> None:
+    """Refuse controls that control for nothing."""
+    if not given.names:
+        listed = ", ".join(given.columns) or "none"
+        raise InputError(f"Nothing is given: the given column(s) ({listed}) are constant. Name columns that vary.")
+
+
 class TrainingMatrices(NamedTuple):
-    """Features (n, q), protected columns (n, p), and which rows of the input they are (None: all)."""
+    """Features (n, q), protected columns (n, p), which rows of the input they are (None: all), and controls (n, c)."""
 
     Z: Matrix
-    X: Array
+    X: Matrix
     keep: BoolArray | None
+    C: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +89,15 @@ class Reader:
     inside : tuple of str
         Protected columns inside the feature table; empty if they came as a separate table.
     use_protected : bool
+    given : Design or None
+        Controls inside the feature table.
     """
 
     features: Design | None
     protected: Design
     inside: tuple[str, ...]
     use_protected: bool
+    given: Design | None = None
 
     def feature_table(self, table: Table) -> Table:
         """Return the features, without protected columns that are not to be used."""
@@ -105,8 +121,13 @@ class Reader:
         """Names of the coded features."""
         return () if self.features is None else self.features.names
 
-    def protected_matrix(self, table: Table, protected: Table | None) -> tuple[Array, Mapping[str, int]]:
-        """Protected columns of new rows, from inside the feature table or beside it, and pooled rows by column."""
+    def protected_matrix(
+        self, table: Table, protected: Table | None, *, as_codes: bool = False
+    ) -> tuple[Matrix, Mapping[str, int]]:
+        """Protected columns of new rows, from inside the feature table or beside it, and pooled rows by column.
+
+        With ``as_codes``, categories of many levels are not written out as dummies: the matrix is a MixedMatrix.
+        """
         if self.inside and protected is not None:
             raise InputError(
                 "Protected columns are given twice: they are inside the feature table, so leave out protected=."
@@ -118,9 +139,16 @@ class Reader:
             )
         if not self.inside:
             check_alignment(table, protected, "protected")
-        encoded = replace(self.protected, missing=_strict(self.protected)).apply(table if self.inside else protected)
+        design = replace(self.protected, missing=_strict(self.protected))
+        encoded = _written(design, table if self.inside else protected, as_codes)
         check_same_rows("protected has", encoded.values.shape[0], "the features have", tables.n_rows(table))
-        return dense(encoded.values), encoded.n_pooled
+        return encoded.values, encoded.n_pooled
+
+    def given_matrix(self, table: Table) -> Array | None:
+        """Controls of new rows, from inside the feature table."""
+        if self.given is None:
+            return None
+        return dense(replace(self.given, missing=_strict(self.given)).apply(table).values)
 
     def stored_matrix(self, table: Table, *, learned: bool, as_codes: bool = False) -> tuple[Matrix, Mapping[str, int]]:
         """As :meth:`feature_matrix`, but a floating-point array that needs no coding is returned as it is.
@@ -134,7 +162,7 @@ class Reader:
     def feature_matrix(self, table: Table, *, as_codes: bool = False) -> tuple[Matrix, Mapping[str, int]]:
         """Coded features of new rows, and rows with an unseen level that were pooled, by column.
 
-        With ``as_codes``, categories of many levels are not written out as dummies: the matrix is a Split.
+        With ``as_codes``, categories of many levels are not written out as dummies: the matrix is a MixedMatrix.
         """
         assert self.features is not None
         design = replace(self.features, missing=_strict(self.features))
@@ -155,12 +183,14 @@ def learn_reader(
     code_features: bool = True,
     as_stored: bool = False,
     as_codes: bool = False,
+    protected_as_codes: bool = False,
     check: Callable[[Matrix, Design, Table, BoolArray | None], None] | None = None,
 ) -> tuple[Reader, TrainingMatrices]:
     """Learn from training tables how to read them, and read them.
 
     With ``as_stored``, an array of floating-point features that need no coding is not copied into a float64 matrix.
-    With ``as_codes``, features that are categories of many levels are not written out as dummies.
+    With ``as_codes``, features that are categories of many levels are not written out as dummies, and with
+    ``protected_as_codes`` protected columns are not.
     ``check`` is called with the coded features, the design and the table of the protected columns and the rows kept,
     before the protected columns are coded, and may refuse them.
     """
@@ -178,14 +208,19 @@ def learn_reader(
 
     def learn(features: Table, source: Table) -> Reader:
         names = columns.protected if inside else None
-        used = tables.learn(source, names, coding=columns.coding, **_known(coded, source, names))
-        reader = Reader(None, used, inside, columns.use_protected)
+        used = tables.learn(source, names, basis=columns.basis, **_known(coded, source, names))
+        given = columns.given
+        controls = None if given is None else tables.learn(features, given, **_known(coded, features, given))
+        reader = Reader(None, used, inside, columns.use_protected, controls)
         if not code_features:
             return reader
         rest = reader.feature_table(features)
-        return Reader(tables.learn(rest, **_known(coded, rest, None)), used, inside, columns.use_protected)
+        return replace(reader, features=tables.learn(rest, **_known(coded, rest, None)))
 
     reader = learn(table, source)
+    if reader.given is not None:
+        check_controls(reader.given)
+        check_roles({"protected": inside, "given": reader.given.columns})
     for name in columns.reference or ():
         if name not in (*reader.protected.columns, *(reader.features.columns if reader.features else ())):
             raise InputError(
@@ -203,8 +238,14 @@ def learn_reader(
         refuse_constant_protected(reader.protected.columns)
     if check is not None and Z is not None:
         check(Z, reader.protected, source, keep)
-    X = dense(reader.protected.apply(source).values)
-    return reader, TrainingMatrices(Z, X, keep)
+    X = _written(reader.protected, source, protected_as_codes).values
+    return reader, TrainingMatrices(Z, X, keep, None if reader.given is None else reader.given_matrix(table))
+
+
+def _written(design: Design, table: Table, as_codes: bool) -> Encoded:
+    """The coded table; dense, unless categories of many levels are to remain codes."""
+    encoded = design.split(table) if as_codes else design.apply(table)
+    return encoded if isinstance(encoded.values, MixedMatrix) else replace(encoded, values=dense(encoded.values))
 
 
 def _find_protected(table: Table, protected: Table | None, columns: Columns) -> tuple[str, ...]:
@@ -225,7 +266,7 @@ def _find_protected(table: Table, protected: Table | None, columns: Columns) -> 
                 "use_protected=True needs the protected columns inside the feature table: name them there."
             )
         return ()
-    if isinstance(columns.protected, str) and columns.protected.lstrip().startswith("~"):
+    if is_formula(columns.protected, tables.column_names(table)):
         return tables.learn(table, columns.protected, missing="drop").columns
     return _names(table, columns.protected)
 
@@ -265,6 +306,8 @@ def _complete_rows(reader: Reader, table: Table, source: Table) -> BoolArray | N
     masks = [reader.protected.apply(source).keep]
     if reader.features is not None:
         masks.append(reader.features.apply(reader.feature_table(table)).keep)
+    elif reader.given is not None:  # otherwise these are among the features
+        masks.append(reader.given.apply(table).keep)
     present = [mask for mask in masks if mask is not None]
     if not present:
         return None

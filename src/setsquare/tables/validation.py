@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -11,6 +12,9 @@ from scipy import sparse
 from setsquare._typing import Array, IntArray, Matrix, Table
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.notes import Note, Option
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def check_same_rows(what: str, n: int, other: str, n_other: int, *, advice: str = "") -> None:
@@ -199,6 +203,18 @@ def check_classes(classes: Any, all_weighted: bool = True) -> None:
         )
     if not all_weighted:
         raise InputError("After leaving out rows of weight 0 a class has no row: give it rows or leave it out.")
+
+
+def refuse_coding(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function refuse ``coding=``, the word before ``basis=``, with a sentence that names the new one."""
+
+    @wraps(function)
+    def checked(*arguments: P.args, **options: P.kwargs) -> R:
+        if "coding" in options:
+            raise InputError("coding= is now called basis=: pass basis='linear' for 'dummy', or basis='cells'.")
+        return function(*arguments, **options)
+
+    return checked
 
 
 def check_choice(option: str, value: object, choices: Sequence[str]) -> None:

@@ -14,8 +14,7 @@ import pytest
 from scipy import sparse
 
 import setsquare as sq
-from setsquare.auditing import audit_predictions
-from setsquare.auditing.evaluations import nonlinear
+from setsquare.auditing.evaluations import nonlinear, run
 from setsquare.errors import InputError
 
 N = 240
@@ -732,7 +731,7 @@ def test_pandas_rows_in_another_order_are_refused() -> None:
         ({"evaluation": "tree"}, "forest"),
         ({"evaluation": []}, "at least one"),
         ({"evaluation": ["glm", "glm"]}, "once"),
-        ({"coding": "effects"}, "coding"),
+        ({"basis": "effects"}, "basis"),
         ({"missing": "ignore"}, "missing"),
         ({"reference": {"sex": "f"}}, "sex"),
         ({"reference": {"x0": "q"}}, "'q'"),
@@ -766,4 +765,4 @@ def test_glm_and_linear_are_one_model_of_units() -> None:
 
 def test_every_permutation_based_evaluation_model_can_be_asked_for() -> None:
     """They are listed where they are asked for, and imported only then: they bring scikit-learn."""
-    assert tuple(nonlinear.PERMUTATION_BASED) == audit_predictions.PERMUTATION_BASED
+    assert tuple(nonlinear.PERMUTATION_BASED) == run.PERMUTATION_BASED

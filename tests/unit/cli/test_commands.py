@@ -390,3 +390,30 @@ def test_a_corrected_model_says_which_class_is_positive(call, decided):
     assert ">as trained: leak</strong>" in page and ">corrected: " in page
     code, _, err = call(*common, "--model", "m.setsquare", "--positive", "maybe")
     assert code == 2 and "--positive maybe" in err
+
+
+def test_levels_of_one_and_two_rows_are_reported(call, tmp_path: Path, table: pd.DataFrame) -> None:
+    race = np.where(np.arange(N) % 2 == 0, "a", "b").astype(object)
+    race[:3] = ["c", "d", "d"]
+    table.assign(race=race).to_csv(tmp_path / "table.csv", index=False)
+    options = ("--protected", "race", "--outcome", "y", "--html", "page.html")
+    code, _, err = call("audit", "table.csv", "--predictions", "leaky", "--positive", "yes", *options)
+    assert code in (0, 1), err
+    assert (tmp_path / "page.html").exists()
+    model = ("--features", "x0,x1,x2,age,region", "--model", "m.setsquare", "--folds", "2")
+    code, _, err = call("correct", "table.csv", *options, *model)
+    assert code == 0, err
+    assert (tmp_path / "m.setsquare").exists()
+
+
+def test_features_are_widened_for_the_constrained_method_only(call):
+    asked = (
+        *("correct", "table.csv", "--outcome", "y", "--protected", "sex", "--features", "x0,x1,x2,region"),
+        *("--model", "wide.setsquare", "--expand", "auto", "--folds", "2"),
+    )
+    code, _, error = call(*asked)
+    assert code == 0, error
+    names = list(sq.load("wide.setsquare").coefficient_names_)
+    assert any(name.startswith("x0>") for name in names) and any(":" in name for name in names)
+    code, _, error = call(*asked, "--method", "generalized")
+    assert code == 2 and "--expand widens the features of the constrained method" in error

@@ -112,7 +112,11 @@ def test_names_forgive_case_and_punctuation(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("aduld", "did you mean adult"), ("diabetis", "did you mean diabetes?"), ("xyzzy", "choose one of adult, ")],
+    [
+        ("aduld", "did you mean adult"),
+        ("diabetis", "did you mean diabetes?"),
+        ("xyzzy", "choose one of acs_income, adult, "),
+    ],
 )
 def test_an_unknown_name_gets_the_nearest_ones(name: str, hint: str) -> None:
     for function in (datasets.describe, datasets.load, datasets.available):
@@ -334,3 +338,19 @@ def test_a_record_refuses_what_does_not_fit() -> None:
     holes = pd.DataFrame({"won": [1.0, np.nan], "side": ["l", "r"], "size": [1.0, 2.0]})
     with pytest.raises(MissingValuesError, match="won has 1 missing value"):
         _ = record(table=holes).y
+
+
+def test_arrests_are_complete_and_have_white_people_as_reference() -> None:
+    data = datasets.load("arrests")
+    assert data.table["colour"].value_counts().to_dict() == {"White": 3938, "Black": 1288}
+    assert data.y.sum() == 4334
+    assert not data.table.isna().any().any()
+    assert data.features == ("colour", "year", "age", "sex", "employed", "citizen", "checks")
+
+
+def test_data_of_a_package_that_is_not_installed_say_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("setsquare._extras", "setsquare.datasets.files"):
+        monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name == "sklego" else True)
+    assert not datasets.available("arrests")
+    with pytest.raises(MissingDependencyError, match=r"sklego: pip install setsquare\[demo\]"):
+        datasets.load_arrests()

@@ -176,7 +176,7 @@ def test_a_protected_column_that_is_the_outcome_says_how_much_of_the_label_goes(
         ({"solver": "magic"}, "Unknown solver 'magic'"),
         ({"l2": -1.0}, "l2 must be"),
         ({"missing": "ignore"}, "missing='ignore'"),
-        ({"coding": "one-hot"}, "coding='one-hot'"),
+        ({"basis": "one-hot"}, "basis='one-hot'"),
         ({"reference": {"sex": "x"}}, "sex"),
     ],
 )
@@ -218,9 +218,9 @@ def test_a_number_that_is_a_position_and_another_columns_name(table):
 def test_cells_of_numeric_codes_are_refused(table):
     codes = pd.DataFrame({"sex": table["sex"], "site": np.arange(N) % 3})
     with pytest.raises(InputError, match="'site' is numeric"):
-        sq.PredictionOrthogonalizer(LogisticRegression(), coding="cells").fit(table[["a"]], table["y"], protected=codes)
+        sq.PredictionOrthogonalizer(LogisticRegression(), basis="cells").fit(table[["a"]], table["y"], protected=codes)
     with pytest.raises(InputError, match="formula codes its own cells"):
-        sq.OrthogonalGLMClassifier(protected="~ sex", coding="cells").fit(table.drop(columns="y"), table["y"])
+        sq.OrthogonalGLMClassifier(protected="~ sex", basis="cells").fit(table.drop(columns="y"), table["y"])
 
 
 def test_an_identifier_is_no_feature():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import OWN_CACHE, n_cores, sum_over_rows, workers
+from setsquare.rows.parallel import OWN_CACHE, n_cores, sum_over_rows, workers
 
 N = 3 * OWN_CACHE // 16  # several blocks of two columns
 

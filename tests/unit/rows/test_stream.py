@@ -18,7 +18,7 @@ from setsquare import Stream, tables
 from setsquare.errors import DataNotFoundError, InputError, MissingValuesError
 from setsquare.projection import protected_basis
 from setsquare.rows import LocalParts, as_stream
-from setsquare.rows.blocks import n_cores
+from setsquare.rows.parallel import n_cores
 from setsquare.rows.passes import Piece
 
 
@@ -214,17 +214,17 @@ def test_tables_in_memory_are_no_streams(files: Path) -> None:
     "make", [lambda t: t, pl.from_pandas, pa.Table.from_pandas], ids=["pandas", "polars", "pyarrow"]
 )
 @pytest.mark.parametrize("missing", ["error", "drop", "level"])
-@pytest.mark.parametrize("coding", ["dummy", "cells"])
-def test_a_design_learned_in_batches_is_that_of_the_whole_table(coding: str, missing: str, make) -> None:
+@pytest.mark.parametrize("basis", ["linear", "cells"])
+def test_a_design_learned_in_batches_is_that_of_the_whole_table(basis: str, missing: str, make) -> None:
     table = draw_table()
     if missing != "error":
         rng = np.random.default_rng(1)
         for name in ("age", "sex", "grade"):
             table.loc[rng.random(1000) < 0.1, name] = None
         table.loc[:99, "sex"] = None  # a whole batch without a value
-    options = {"coding": coding, "missing": missing, "reference": {"sex": "m"}}
+    options = {"basis": basis, "missing": missing, "reference": {"sex": "m"}}
     whole = tables.learn(make(table), **options)
-    cells = list(table.columns) if coding == "cells" else ()
+    cells = list(table.columns) if basis == "cells" else ()
     batches = [make(table.iloc[i : i + 100].reset_index(drop=True)) for i in range(0, 1000, 100)]
     seen = [tables.observe(batch, table.columns, missing=missing, cells=cells) for batch in batches]
     merged = seen[0]
@@ -264,7 +264,7 @@ def test_what_only_all_batches_can_tell_is_refused_with_counts_of_all() -> None:
         learn(["age"], [table, table.assign(age="old")], missing="drop")
     coded = table.assign(group=np.arange(1000) % 3)
     with pytest.raises(InputError, match="would take no part in the cells"):
-        learn(["sex", "group"], [coded.iloc[:500], coded.iloc[500:]], cells=["sex", "group"], coding="cells")
+        learn(["sex", "group"], [coded.iloc[:500], coded.iloc[500:]], cells=["sex", "group"], basis="cells")
     with pytest.raises(InputError, match="as an identifier has"):
         learn(["name"], [pd.DataFrame({"name": [f"{k}{i}" for i in range(40)]}) for k in "ab"])
     with pytest.raises(MissingValuesError, match="missing values only"):

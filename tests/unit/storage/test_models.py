@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from tests.fixtures.make_models import draw, models, output
 
@@ -115,6 +116,43 @@ def test_a_file_cannot_run_code(tmp_path: Path, monkeypatch):
     assert Path("run").exists()
 
 
+@pytest.mark.parametrize("place", ["protected", "basis"])
+def test_a_formula_in_a_file_is_never_evaluated(place: str, fitted, tmp_path: Path, monkeypatch):
+    table, outcomes = draw()
+    monkeypatch.chdir(tmp_path)
+    tree = unpack(dump(fitted))
+    tree["model"]["parameters"][place] = "~ sex + I(__import__('os').mkdir('run'))"
+    Path("model").write_bytes(pack(tree))
+    again = sq.load("model")
+    np.testing.assert_array_equal(again.predict(table), fitted.predict(table))
+    for model in (again, clone(again), pickle.loads(pickle.dumps(again)), clone(clone(again))):
+        with pytest.raises(InputError, match=r"comes from a model file and is not evaluated.*set_params"):
+            model.fit(table, outcomes["count"])
+    with pytest.raises(InputError, match="comes from a model file"):
+        sq.audit_model(again, table, outcomes["count"], ["sex"])
+    assert not Path("run").exists()
+
+
+def test_a_model_with_a_formula_can_be_saved_where_it_predicts_without_it(tmp_path: Path):
+    table, outcomes = draw()
+    table = table.drop(columns="income")
+    text = "~ sex + C(race, contr.sum) + log(x0 ** 2)"
+    for model, outcome in (
+        (sq.OrthogonalGLMRegressor("poisson", text), "count"),
+        (sq.OrthogonalGLMClassifier("~ sex * race", use_protected=True), "label"),
+        (sq.LinearOrthogonalizer(protected="~ sex * race", using="features"), "label"),
+    ):
+        model.fit(table, outcomes[outcome])
+        sq.save(model, tmp_path / "model")
+        again = sq.load(tmp_path / "model")
+        np.testing.assert_array_equal(output(again, table), output(model, table))
+        assert dump(again) == dump(model) and list(again.protected_names_) == list(model.protected_names_)
+        with pytest.raises(InputError, match="is not evaluated: fit the model again"):
+            again.reader_.protected_matrix(table, None)
+        again.set_params(protected=str(model.protected)).fit(table, outcomes[outcome])  # who wrote it has read it
+        np.testing.assert_array_equal(output(again, table), output(model, table))
+
+
 @pytest.mark.parametrize(
     ("parts", "what"),
     [
@@ -154,9 +192,12 @@ def test_what_cannot_be_written_without_pickle_is_refused(tmp_path: Path):
         sq.save(around, path)
     with pytest.raises(InputError, match="A LinearRegression cannot be saved"):
         sq.save(LinearRegression(), path)
-    formula = sq.OrthogonalGLMRegressor("poisson", "~ sex * race").fit(table, outcomes["count"])
-    with pytest.raises(InputError, match="A model with a formula cannot be saved"):
-        sq.save(formula, path)
+    around = sq.PredictionOrthogonalizer(PlainGLMRegressor("poisson"), protected="~ sex * race")
+    with pytest.raises(InputError, match="A PredictionOrthogonalizer with a formula cannot be saved"):
+        sq.save(around.fit(table, outcomes["count"]), path)
+    features = sq.LinearOrthogonalizer(protected="~ sex * race").fit(table)
+    with pytest.raises(InputError, match="A LinearOrthogonalizer with a formula cannot be saved"):
+        sq.save(features, path)
     seeded = sq.OrthogonalGLMRegressor("poisson", "sex", random_state=np.random.default_rng(0))
     with pytest.raises(InputError, match="The parameter random_state is a Generator"):
         sq.save(seeded.fit(table, outcomes["count"]), path)

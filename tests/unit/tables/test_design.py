@@ -232,7 +232,7 @@ CELLS = {"x0": ["M", "F", "M", "F", "M"], "x1": [1, 2, 3, 4, 5], "x2": ["b", "a"
 
 
 def test_all_cells(make: Any) -> None:
-    learned = tables.learn(make(CELLS), coding="cells")
+    learned = tables.learn(make(CELLS), basis="cells")
     assert learned.names == ("x0:x2[F,c]", "x0:x2[M,a]", "x0:x2[M,b]", "x1")
     assert learned.sources == ("x0:x2", "x0:x2", "x0:x2", "x1")
     expected = [[0, 0, 1, 1], [0, 0, 0, 2], [0, 1, 0, 3], [1, 0, 0, 4], [0, 0, 1, 5]]
@@ -241,7 +241,7 @@ def test_all_cells(make: Any) -> None:
 
 
 def test_the_reference_cell_follows_the_reference_levels() -> None:
-    learned = tables.learn(pd.DataFrame(CELLS), coding="cells", reference={"x0": "M", "x2": "b"})
+    learned = tables.learn(pd.DataFrame(CELLS), basis="cells", reference={"x0": "M", "x2": "b"})
     assert learned.names == ("x0:x2[M,a]", "x0:x2[F,a]", "x0:x2[F,c]", "x1")
 
 
@@ -250,8 +250,8 @@ def test_unseen_cells_follow_the_unseen_rule(make: Any) -> None:
     with pytest.raises(
         UnseenLevelError, match=r"'x0:x2' has 4 rows .*'F,b' \(1\), 'M,c' \(1\), 'M,z' \(1\), 'X,a' \(1\)"
     ):
-        tables.learn(make(CELLS), coding="cells").apply(make(later))
-    encoded = tables.learn(make(CELLS), coding="cells", unseen="pool").apply(make(later))
+        tables.learn(make(CELLS), basis="cells").apply(make(later))
+    encoded = tables.learn(make(CELLS), basis="cells", unseen="pool").apply(make(later))
     np.testing.assert_array_equal(
         encoded.values, [[0, 0, 0, 1], [0, 0, 0, 2], [0, 0, 0, 3], [0, 0, 1, 4], [0, 0, 0, 5]]
     )
@@ -259,14 +259,14 @@ def test_unseen_cells_follow_the_unseen_rule(make: Any) -> None:
 
 
 def test_cells_of_one_or_no_categorical_are_plain_columns() -> None:
-    assert tables.learn(pd.DataFrame(CELLS), ["x0", "x1"], coding="cells").names == ("x0[M]", "x1")
-    assert tables.learn(pd.DataFrame(CELLS), ["x1"], coding="cells").names == ("x1",)
+    assert tables.learn(pd.DataFrame(CELLS), ["x0", "x1"], basis="cells").names == ("x0[M]", "x1")
+    assert tables.learn(pd.DataFrame(CELLS), ["x1"], basis="cells").names == ("x1",)
 
 
 def test_cells_of_many_columns_do_not_overflow() -> None:
     rng = np.random.default_rng(1)
     table = rng.integers(0, 40, size=(50, 14)).astype("U")  # 40**14 combinations exceed 64 bits
-    values = tables.learn(table, coding="cells").apply(table).values
+    values = tables.learn(table, basis="cells").apply(table).values
     assert values.shape == (50, 49)
     np.testing.assert_array_equal(values.sum(axis=0), 1)
 
@@ -275,7 +275,7 @@ def test_a_single_level_gives_no_column_and_is_listed(make: Any) -> None:
     learned = tables.learn(make({"x0": ["a", "a"], "x1": [True, True], "x2": [1, 2]}))
     assert learned.names == ("x2",) and learned.constant == ("x0", "x1")
     assert learned.columns == ("x0", "x1", "x2")
-    cells = tables.learn(make({"x0": ["a", "a"], "x1": [True, True], "x2": [1, 2]}), coding="cells")
+    cells = tables.learn(make({"x0": ["a", "a"], "x1": [True, True], "x2": [1, 2]}), basis="cells")
     assert cells.names == ("x2",) and cells.constant == ("x0:x1",)
 
 
@@ -292,7 +292,7 @@ def test_a_column_must_keep_its_kind() -> None:
         ({"reference": {"x0": "Martian"}}, "'x0' has no level 'Martian'.*'Asian', 'Black', 'White'"),
         ({"reference": {"race": "White"}}, "names the column 'race', which is not among"),
         ({"reference": {"x1": 31}}, "'x1' is numeric and has no reference level"),
-        ({"coding": "onehot"}, "coding='onehot' is not one of 'dummy', 'cells'"),
+        ({"basis": "onehot"}, "basis='onehot' is not one of 'linear', 'cells'"),
         ({"missing": "ignore"}, "missing='ignore' is not one of"),
         ({"unseen": "drop"}, "unseen='drop' is not one of"),
         ({"columns": []}, "No column is named"),
@@ -310,7 +310,7 @@ def test_output_names_that_collide_are_refused() -> None:
 
 
 def test_a_design_pickles(make: Any) -> None:
-    learned = tables.learn(make(DATA), coding="cells")
+    learned = tables.learn(make(DATA), basis="cells")
     assert pickle.loads(pickle.dumps(learned)) == learned
 
 

@@ -178,3 +178,9 @@ def test_numbers_of_pyarrow_columns_are_read_in_all_types() -> None:
     assert to_numpy(nw.from_native(whole.cast(pa.int8()), series_only=True)).tolist() == [1, 2, 3]
     assert np.isnan(to_numpy(nw.from_native(parts, series_only=True))[1])
     assert to_numpy(nw.from_native(parts.slice(0, 0), series_only=True)).shape == (0,)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table], ids=["pandas", "polars", "pyarrow"])
+def test_integers_without_an_exact_float_are_read_as_the_nearest_one(make: Any) -> None:
+    large = [2**53 + 1, 2**62, -(2**60) - 1]
+    np.testing.assert_array_equal(tables.learn(make({"id": large})).apply(make({"id": large})).values[:, 0], large)

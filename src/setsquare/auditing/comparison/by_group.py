@@ -10,13 +10,11 @@ import numpy as np
 from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.auditing.comparison.performance import Bin, Interval, Scale, interval, mean_metric
 from setsquare.auditing.comparison.predicted_rows import Sample
+from setsquare.auditing.groups.partitions import MOST_VALUES, Partition, partition_column
 from setsquare.families import Family
 from setsquare.rows.blocks import mean_weight
-from setsquare.tables.column import Levels, label, read
+from setsquare.tables.column import Column, Numbers, read
 from setsquare.tables.frame import open_table
-
-#: Largest number of levels shown separately; the least frequent of more are pooled.
-MOST_LEVELS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,8 @@ class Groups:
         Mean of a continuous column in each slice; empty for levels.
     n_pooled : int
         Number of levels pooled into one group.
+    masked : tuple of str
+        Groups that are left out because they have too few rows, each with their number; their rows are in no group.
     """
 
     column: str
@@ -41,16 +41,19 @@ class Groups:
     rows: tuple[IntArray, ...]
     centres: tuple[float, ...] = ()
     n_pooled: int = 0
+    masked: tuple[str, ...] = ()
 
     def in_order(self, order: IntArray) -> list[IntArray]:
         """The rows of each group in the ``order`` (n,) of all rows, in linear time."""
-        codes = np.empty(len(order), dtype=np.intp)
+        codes = np.full(len(order), len(self.rows))  # rows in no group come last
         for k, rows in enumerate(self.rows):
             codes[rows] = k
-        return [order[places] for places in _split(codes[order], len(self.rows))]
+        return [order[places] for places in _split(codes[order], len(self.rows) + 1)[:-1]]
 
 
-def group_rows(table: Table, keep: BoolArray | None = None, *, n_slices: int = 10) -> tuple[Groups, ...]:
+def group_rows(
+    table: Table, keep: BoolArray | None = None, *, n_slices: int = 10, min_group: int = 1
+) -> tuple[Groups, ...]:
     """Group the rows by each column of a table; missing values are a group of their own.
 
     Parameters
@@ -60,6 +63,8 @@ def group_rows(table: Table, keep: BoolArray | None = None, *, n_slices: int = 1
         Rows to use; the groups index into these rows.
     n_slices : int
         Number of slices of about equal size, for a column with more than a dozen distinct numbers.
+    min_group : int
+        Groups with fewer rows are pooled, or left out if they have fewer rows together as well.
 
     Examples
     --------
@@ -71,46 +76,49 @@ def group_rows(table: Table, keep: BoolArray | None = None, *, n_slices: int = 1
     found = []
     for name in frame.names:
         column = read(frame, name) if keep is None else read(frame, name).take(keep)
-        if isinstance(column, Levels):
-            found.append(_of_levels(name, column.codes, tuple(map(label, column.levels))))
-        else:
-            found.append(_of_numbers(name, column.values, n_slices))
+        part = partition_column(name, column, n_slices, rounded=False)
+        found.append(_hide_small(_slices(part, column) if part.edges else _levels(part), min_group))
     return tuple(found)
 
 
-def _of_numbers(name: str, x: Array, n_slices: int) -> Groups:
-    known = x[~np.isnan(x)]
-    values = np.unique(known)
-    if len(values) <= MOST_LEVELS:
-        codes = np.where(np.isnan(x), -1, np.searchsorted(values, x))
-        return _of_levels(name, codes, tuple(f"{value:g}" for value in values))
-    cuts = np.unique(np.quantile(known, np.arange(1, n_slices) / n_slices, method="higher"))
-    codes = np.where(np.isnan(x), len(cuts) + 1, np.searchsorted(cuts, x, side="right"))
-    ends = [f"{known.min():.4g}", *(f"{cut:.4g}" for cut in cuts), f"{known.max():.4g}"]
-    labels = [f"{low} to {high}" for low, high in pairwise(ends)]
-    rows = _split(codes, len(cuts) + 2)
-    there = [k for k, part in enumerate(rows) if len(part)]
-    return Groups(
-        name,
-        tuple([*labels, "missing"][k] for k in there),
-        tuple(rows[k] for k in there),
-        tuple(float(x[rows[k]].mean()) for k in there),
-    )
+def _hide_small(groups: Groups, min_group: int) -> Groups:
+    """Pool or leave out groups of too few rows, whose numbers would be those of single rows."""
+    sizes = [len(rows) for rows in groups.rows]
+    small = [k for k, size in enumerate(sizes) if size < min_group]
+    if not small:
+        return groups
+    large = [k for k in range(len(sizes)) if k not in small]
+    labels, rows = [groups.labels[k] for k in large], [groups.rows[k] for k in large]
+    masked = tuple(f"{groups.column}: {groups.labels[k]} ({sizes[k]})" for k in small)
+    if not groups.centres and sum(sizes[k] for k in small) >= min_group:
+        labels.append(f"{len(small)} small groups")
+        rows.append(np.sort(np.concatenate([groups.rows[k] for k in small])))
+    centres = tuple(groups.centres[k] for k in large) if groups.centres else ()
+    return Groups(groups.column, tuple(labels), tuple(rows), centres, groups.n_pooled, masked)
 
 
-def _of_levels(name: str, codes: IntArray, labels: tuple[str, ...]) -> Groups:
+def _slices(part: Partition, column: Column) -> Groups:
+    """Slices of a numeric column in their order, then missing values."""
+    assert isinstance(column, Numbers)
+    count, x = len(part.labels), column.values
+    rows = [places for places in _split(np.where(part.codes < 0, count, part.codes), count + 1) if len(places)]
+    labels = (*part.labels, "missing")[: len(rows)]
+    return Groups(part.source, labels, tuple(rows), tuple(float(x[places].mean()) for places in rows))
+
+
+def _levels(part: Partition) -> Groups:
     """Levels in their order, then the pooled infrequent levels, then missing values."""
-    counts = np.bincount(codes + 1, minlength=len(labels) + 1)[1:]
-    there = np.flatnonzero(counts)
-    few = len(there) <= MOST_LEVELS
-    shown = there if few else np.sort(there[np.argsort(-counts[there], kind="stable")[: MOST_LEVELS - 1]])
-    place = np.full(len(labels) + 1, len(shown))  # the pooled group
-    place[shown + 1], place[0] = np.arange(len(shown)), len(shown) + 1
-    n_pooled = len(there) - len(shown)
-    names = [*(labels[k] for k in shown), f"{n_pooled} other levels", "missing"]
-    rows = _split(place[codes + 1], len(names))
-    used = [k for k, part in enumerate(rows) if len(part)]
-    return Groups(name, tuple(names[k] for k in used), tuple(rows[k] for k in used), (), n_pooled)
+    n_levels = len(part.labels)
+    shown = np.arange(n_levels)
+    if n_levels > MOST_VALUES:
+        shown = np.sort(np.argsort(-part.counts, kind="stable")[: MOST_VALUES - 1])
+    place = np.full(n_levels + 1, len(shown))  # the pooled group
+    place[shown], place[-1] = np.arange(len(shown)), len(shown) + 1
+    n_pooled = n_levels - len(shown)
+    names = [*(part.labels[k] for k in shown), f"{n_pooled} other levels", "missing"]
+    rows = _split(place[part.codes], len(names))
+    used = [k for k, places in enumerate(rows) if len(places)]
+    return Groups(part.source, tuple(names[k] for k in used), tuple(rows[k] for k in used), (), n_pooled)
 
 
 def _split(codes: IntArray, n_groups: int) -> list[IntArray]:
@@ -170,12 +178,18 @@ def spreads(
 
 
 def reliabilities(
-    y: Array, values: Array, groups: Groups, family: Family, sample: Sample, order: IntArray | None = None
+    y: Array,
+    values: Array,
+    groups: Groups,
+    family: Family,
+    sample: Sample,
+    order: IntArray | None = None,
+    min_rows: int = 1,
 ) -> tuple[Reliability, ...]:
     """Calibration of each group, in ten bins of about equal weight by increasing prediction; ties share a bin.
 
-    Without the slope of :func:`setsquare.auditing.comparison.performance.calibration`, which would need a fit per
-    group.
+    Bins with fewer than ``min_rows`` rows are left out. Without the slope of
+    :func:`setsquare.auditing.comparison.performance.calibration`, which would need a fit per group.
 
     Examples
     --------
@@ -192,12 +206,14 @@ def reliabilities(
         weight, cluster = sample.part(rows)
         outcome, prediction, share = y[rows], values[rows], mean_weight(len(rows), weight)
         apart = interval(mean_metric("difference", outcome - prediction, share), sample.confidence, cluster)
-        n_bins = 10 if len(rows) >= SMALL else 5
+        n_bins = min(10 if len(rows) >= SMALL else 5, max(1, len(rows) // min_rows))
         reached = np.cumsum(share) - 0.5 * share
         cuts = np.searchsorted(reached, np.arange(n_bins) / n_bins)
-        cuts = np.unique(np.searchsorted(prediction, prediction[cuts]))
+        cuts = np.unique(np.searchsorted(prediction, prediction[cuts[cuts < len(rows)]]))
         bins = []
         for low, high in pairwise([*cuts.tolist(), len(rows)]):
+            if high - low < min_rows:
+                continue
             part = slice(low, high)
             own = share[part] / share[part].sum()
             seen = mean_metric("outcome", outcome[part], own, None, scale)

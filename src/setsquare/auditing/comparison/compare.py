@@ -11,12 +11,14 @@ import numpy as np
 
 from setsquare import tables
 from setsquare._typing import Table
-from setsquare.auditing.audit_predictions import audit, cluster_numbers
+from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.comparison.performance import Calibration, Interval, Score, calibration, interval, score_models
 from setsquare.auditing.comparison.predicted_rows import PredictedRows, Sample, align, class_names, code_outcome
 from setsquare.auditing.documents.assemble import assemble
 from setsquare.auditing.documents.group_sections import describe_groups
+from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.auditing.predictions import LABELS, Raw, open_predictions
+from setsquare.auditing.protected import cluster_numbers
 from setsquare.auditing.result import AuditResult
 from setsquare.document import Document, Documented, Section
 from setsquare.errors import InputError
@@ -230,7 +232,8 @@ def compare(
             found = audit(values, rows.protected, rows.family, **given)
             kept = (note for note in found.notes if note.code != LABELS)
             audits[name] = replace(found, notes=(*notes[name], *kept), positive=rows.positive)
-    return replace(side_by_side(rows, audits), backend=backend_of(protected, *predictions.values()), notes=reason)
+    compared = side_by_side(rows, audits, min_group=options.get("min_group", MIN_GROUP))
+    return replace(compared, backend=backend_of(protected, *predictions.values()), notes=reason)
 
 
 @contextmanager
@@ -242,7 +245,7 @@ def _naming(name: str) -> Iterator[None]:
         raise type(error)(lead(name, message(error))) from error
 
 
-def side_by_side(rows: PredictedRows, audits: Mapping[str, AuditResult]) -> Comparison:
+def side_by_side(rows: PredictedRows, audits: Mapping[str, AuditResult], *, min_group: int = MIN_GROUP) -> Comparison:
     """Compare audited predictions: scores, calibration, and predictions by group."""
     assert rows.outcome is not None
     weight, codes, confidence = rows.sample.weight, rows.sample.cluster, rows.sample.confidence
@@ -252,7 +255,7 @@ def side_by_side(rows: PredictedRows, audits: Mapping[str, AuditResult]) -> Comp
             own = calibration(rows.outcome, values, rows.family, weight, confidence=confidence, cluster=codes)
         large, slope = (interval(m, confidence, codes) for m in (own.in_the_large, own.slope))
         sides.append(Side(name, audits[name], scores[name], own, large, slope))
-    groups = describe_groups(rows.weighted(), named=len(sides) > 1)
+    groups = describe_groups(rows.weighted(), named=len(sides) > 1, min_group=min_group)
     n = len(rows.outcome)
     return Comparison(tuple(sides), rows.family, n, confidence, positive=rows.positive, groups=groups)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from setsquare.auditing.comparison.by_group import (
 )
 from setsquare.auditing.comparison.performance import Bin
 from setsquare.auditing.comparison.predicted_rows import PredictedRows
+from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.document import Section, section, table
 from setsquare.notes import Note
 
@@ -26,23 +27,26 @@ from setsquare.notes import Note
 MOST_CLASSES = 6
 
 
-def describe_groups(rows: PredictedRows, *, named: bool) -> tuple[Section, ...]:
+def describe_groups(rows: PredictedRows, *, named: bool, min_group: int = MIN_GROUP) -> tuple[Section, ...]:
     """Predictions by protected column, and their calibration if there is an outcome.
 
-    ``named`` says whether tables name the models, which a single model does not need.
+    ``named`` says whether tables name the models, which a single model does not need. Groups with fewer than
+    ``min_group`` rows are pooled or have no numbers.
     """
     if rows.protected is None or not rows.values:
         return ()
-    return (_levels(rows, named), *(() if rows.outcome is None else (_calibration(rows, rows.outcome, named),)))
+    shown = (_levels(rows, named, min_group),)
+    return shown if rows.outcome is None else (*shown, _calibration(rows, rows.outcome, named, min_group))
 
 
-def _levels(rows: PredictedRows, named: bool) -> Section:
+def _levels(rows: PredictedRows, named: bool, min_group: int) -> Section:
     """Distributions of the predictions: histograms by group, means along continuous columns."""
     figures, tables, notes = [], [], list[Note]()
     if rows.n_dropped:
         text = "{count:,} rows without a prediction, an outcome or a weight are left out."
         notes.append(Note("rows-left-out", text, count=rows.n_dropped))
-    columns = group_rows(rows.protected, rows.keep)
+    columns = group_rows(rows.protected, rows.keep, min_group=min_group)
+    notes += _note_small(columns, min_group)
     for response, values in _responses(rows, notes):
         edges, beyond = histogram_edges(tuple(values.values()))
         if beyond:
@@ -51,7 +55,7 @@ def _levels(rows: PredictedRows, named: bool) -> Section:
             notes.append(Note("beyond-histogram", text, severity="info", count=beyond, of=_of(response), **ends))
         orders = {side: np.argsort(v, kind="stable") for side, v in values.items()}
         overall = {side: float(np.average(v, weights=rows.sample.weight)) for side, v in values.items()}
-        for groups in columns:
+        for groups in (groups for groups in columns if groups.rows):
             found = {side: spreads(v, groups, edges, rows.sample, orders[side]) for side, v in values.items()}
             figures.append(_figure(groups, found, overall, edges, response))
             tables.append(_spread_table(groups, found, overall, response, named))
@@ -69,14 +73,24 @@ def _levels(rows: PredictedRows, named: bool) -> Section:
     )
 
 
-def _calibration(rows: PredictedRows, outcome: Array, named: bool) -> Section:
+def _note_small(columns: Sequence[Groups], min_group: int) -> list[Note]:
+    small = [name for groups in columns for name in groups.masked]
+    if not small:
+        return []
+    listed = "; ".join(small[:8]) + (f" and {len(small) - 8} more" if len(small) > 8 else "")
+    text = "Groups with fewer than {limit} rows are pooled or have no numbers: {groups}."
+    return [Note("small-groups", text, limit=min_group, groups=listed, count=len(small))]
+
+
+def _calibration(rows: PredictedRows, outcome: Array, named: bool, min_group: int) -> Section:
     """Calibration in each group, or in each quarter of a continuous column."""
     figures, tables = [], []
     pairs = {side: _judged(outcome, values) for side, values in rows.values.items()}
     orders = {side: np.argsort(values, kind="stable") for side, (_, values) in pairs.items()}
-    for groups in group_rows(rows.protected, rows.keep, n_slices=4):  # enough rows in each for a curve
+    columns = group_rows(rows.protected, rows.keep, n_slices=4, min_group=min_group)  # enough rows for a curve
+    for groups in (groups for groups in columns if groups.rows):
         found = {
-            side: reliabilities(y, values, groups, rows.family, rows.sample, orders[side])
+            side: reliabilities(y, values, groups, rows.family, rows.sample, orders[side], min_group)
             for side, (y, values) in pairs.items()
         }
         figures.append(_curves(groups, found))

@@ -21,7 +21,8 @@ from setsquare.auditing.bounds import cluster_sums
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.glm.objective import Objective, linear_predictor
-from setsquare.rows.blocks import Block, BlockRows, Sums
+from setsquare.rows.blocks import Block, BlockRows
+from setsquare.rows.parallel import Sums
 from setsquare.rows.products import weighted_gram
 
 EPSILON, MAX_ITER = 1e-8, 25

@@ -19,14 +19,14 @@ from setsquare.auditing.evaluations.score import answer, larger, largest_score, 
 from setsquare.auditing.protected import Predictions, Protected
 from setsquare.document.formats import joined
 from setsquare.families import Family, contrasts
-from setsquare.glm.certificate import certify
+from setsquare.glm.certify import certify
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Status
 from setsquare.glm.sqp import Settings, solve_sqp
 from setsquare.notes import Note
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
 
 #: Ordinary names of the regression of each family, with the canonical link and with another one.
 REGRESSIONS = {

@@ -42,7 +42,7 @@ from setsquare.auditing.evaluations.permutation import (
     row_blocks,
 )
 from setsquare.errors import InputError
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
 
 MEASURES = ("distance_correlation", "hsic", "mutual_information")
 #: Bounds on the number of cells per side of the table, and the smallest number of rows per cell.

@@ -19,7 +19,8 @@ from setsquare.auditing.evaluations.relu_cells import MAX_CELLS, branch_and_boun
 from setsquare.auditing.evaluations.relu_descent import Cells, multi_start, one_column
 from setsquare.errors import InputError
 from setsquare.projection import protected_basis
-from setsquare.rows.blocks import mean_weight, single_threaded_blas
+from setsquare.rows.blocks import mean_weight
+from setsquare.rows.parallel import single_threaded_blas
 from setsquare.tables.validation import read_weight, require_finite
 
 #: Predictions that vary by less than this share of their size are constant up to rounding.

@@ -25,7 +25,8 @@ from setsquare.auditing.protected import Predictions, Protected
 from setsquare.projection import Basis
 from setsquare.projection.basis import CONSTANT
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import Block, Rows, Sums, all_rows
+from setsquare.rows.blocks import Block, Rows, all_rows
+from setsquare.rows.parallel import Sums
 from setsquare.rows.products import weighted_gram
 
 #: A column of which the others leave less than this share unexplained has no effect of its own.

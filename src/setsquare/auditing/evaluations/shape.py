@@ -25,7 +25,8 @@ from setsquare._typing import Array
 from setsquare.auditing.bounds import bound_length
 from setsquare.auditing.evaluations.records import ALL, Evaluation, Test, holm
 from setsquare.auditing.evaluations.score import EXPLAINED, Answer, Question, Sample, answer, orthonormal
-from setsquare.rows.blocks import Block, Sums
+from setsquare.rows.blocks import Block
+from setsquare.rows.parallel import Sums
 
 #: Knots of the splines, in standard deviations from the mean.
 KNOTS = (-1.6, -0.7, 0.0, 0.7, 1.6)

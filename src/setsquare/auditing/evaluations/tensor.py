@@ -21,7 +21,8 @@ from setsquare.auditing.protected import Protected
 from setsquare.document.formats import joined
 from setsquare.notes import Note
 from setsquare.projection import protected_basis
-from setsquare.rows.blocks import mean_weight, row_slices, single_threaded_blas
+from setsquare.rows.blocks import mean_weight
+from setsquare.rows.parallel import row_slices, single_threaded_blas
 
 #: Default size of the permutation test: number of values, and smallest and largest number of rows.
 MAX_VALUES, MIN_ROWS, MAX_ROWS = 10_000_000, 1000, 20_000

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray, Table
-from setsquare.auditing.groups.numbers import Rows
 from setsquare.auditing.groups.partitions import MIN_GROUP, partition_rows
+from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.read import read_column, read_decisions, read_outcome
 from setsquare.auditing.groups.result import GroupNumbers, number_groups
 from setsquare.auditing.groups.standards import fill_standard, keep_shares, standard_rows

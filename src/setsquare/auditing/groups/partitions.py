@@ -11,12 +11,12 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.errors import InputError
-from setsquare.notes import Note
+from setsquare.notes import Note, Option
 from setsquare.tables.column import Column, Levels, label, read
 from setsquare.tables.frame import open_table
 from setsquare.tables.validation import check_choice, check_reference
 
-#: A numeric column with more distinct values is cut into bands.
+#: A numeric column with more distinct values is cut into bands; of more levels, figures pool the least frequent.
 MOST_VALUES = 12
 #: Cells with fewer rows are masked by default.
 MIN_GROUP = 10
@@ -100,11 +100,11 @@ def partition_rows(
     """
     check_choice("small", small, ("mask", "pool"))
     if min_group < 1:
-        raise InputError(f"min_group={min_group} must be 1 or more.")
+        raise InputError(Note("min-group", "{option} must be 1 or more.", option=Option("min_group", min_group)))
     if n_bands < 2:
         raise InputError(f"n_bands={n_bands} must be 2 or more.")
     frame = open_table(table)
-    parts = [_of_column(name, read(frame, name), n_bands, missing_group) for name in frame.names]
+    parts = [partition_column(name, read(frame, name), n_bands, missing_group) for name in frame.names]
     levels = [part for part in parts if not part.edges and len(part.labels) > 1]
     if intersections and len(levels) > 1:
         parts.append(_intersect(levels))
@@ -143,12 +143,15 @@ def note_masked(partitions: Sequence[Partition], min_group: int) -> tuple[Note, 
     return (Note("small-groups", text, severity="caution", limit=min_group, groups=listed, count=len(masked)),)
 
 
-def _of_column(name: str, column: Column, n_bands: int, missing_group: bool) -> Partition:
+def partition_column(
+    name: str, column: Column, n_bands: int, missing_group: bool = False, *, rounded: bool = True
+) -> Partition:
+    """Groups of one column that have a row: its levels or few values, or bands; ``rounded`` gives bands short ends."""
     edges: tuple[float, ...] = ()
     if isinstance(column, Levels):
         codes, labels = column.codes, tuple(map(label, column.levels))
     else:
-        codes, labels, edges = _of_numbers(column.values, n_bands)
+        codes, labels, edges = _of_numbers(column.values, n_bands, rounded)
     if missing_group and (codes < 0).any():
         codes, labels = np.where(codes < 0, len(labels), codes), (*labels, "missing")
     there = np.flatnonzero(np.bincount(codes + 1, minlength=len(labels) + 1)[1:])
@@ -159,7 +162,7 @@ def _of_column(name: str, column: Column, n_bands: int, missing_group: bool) -> 
     return Partition(name, labels, codes, np.ones(len(labels), dtype=bool), edges=edges)
 
 
-def _of_numbers(x: Array, n_bands: int) -> tuple[IntArray, tuple[str, ...], tuple[float, ...]]:
+def _of_numbers(x: Array, n_bands: int, rounded: bool) -> tuple[IntArray, tuple[str, ...], tuple[float, ...]]:
     """Codes, labels and lower ends: one group per value if there are few, else bands between quantiles."""
     missing = np.isnan(x)
     known = x[~missing] if missing.any() else x
@@ -170,10 +173,10 @@ def _of_numbers(x: Array, n_bands: int) -> tuple[IntArray, tuple[str, ...], tupl
         return np.where(missing, -1, np.searchsorted(values, x)), tuple(f"{value:g}" for value in values), ()
     low, high = float(known.min()), float(known.max())
     cuts = np.unique(np.quantile(known, np.arange(1, n_bands) / n_bands, method="higher"))
-    whole = bool((known == np.floor(known)).all())
-    rounded = np.array([float(f"{cut:.0f}" if whole and abs(cut) < 1e4 else f"{cut:.3g}") for cut in cuts])
-    if (np.diff(rounded) > 0).all() and low < rounded[0] and rounded[-1] <= high:
-        cuts = rounded
+    whole = rounded and bool((known == np.floor(known)).all())
+    short = np.array([float(f"{cut:.0f}" if whole and abs(cut) < 1e4 else f"{cut:.3g}") for cut in cuts])
+    if rounded and (np.diff(short) > 0).all() and low < short[0] and short[-1] <= high:
+        cuts = short
     cuts = cuts[cuts > low]
     codes = np.where(missing, -1, np.searchsorted(cuts, x, side="right"))
     return codes, band_labels(low, high, cuts.tolist(), whole), tuple(cuts.tolist())

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from setsquare._typing import Array, Table
-from setsquare.auditing.groups.measures import Measures, measure_numbers
-from setsquare.auditing.groups.numbers import Number, Rows, count_numbers
 from setsquare.auditing.groups.partitions import Partition, note_masked
+from setsquare.auditing.groups.rates import Number, Rows, count_numbers
+from setsquare.auditing.groups.rates_with_intervals import Measures, measure_numbers
 from setsquare.notes import Note
 from setsquare.tables.frame import to_frame
 
@@ -132,7 +132,7 @@ class GroupNumbers:
         return to_frame({key: [getattr(row, field) for row in rows] for key, field in names.items()}, self.backend)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: one mapping per group, and the summaries."""
+        """Plain values: one mapping per group, the summaries, and the table of a standard if one was asked for."""
         columns = self.columns()
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         for row, group in zip(rows, self.groups, strict=True):
@@ -141,7 +141,8 @@ class GroupNumbers:
             {"source": s.source, "number": s.name, "value": s.value, "low": s.low, "high": s.high}
             for s in self.measures.summaries
         ]
-        return {"confidence": self.confidence, "groups": rows, "summaries": summaries}
+        filed = {} if self.standard is None else {"standard": self.standard.to_dict()}
+        return {"confidence": self.confidence, "groups": rows, "summaries": summaries, **filed}
 
     def sentence(self, what: str = "Mean prediction", among: Sequence[str] = ()) -> str:
         """Sentence on the two most different groups of a column; empty if no column has two groups.

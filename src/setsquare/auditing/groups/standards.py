@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from setsquare._typing import Array, IntArray, Table
-from setsquare.auditing.groups.numbers import Rows
 from setsquare.auditing.groups.partitions import Partition
+from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.errors import InputError
 from setsquare.notes import Note
 from setsquare.tables.frame import to_frame
 from setsquare.tables.validation import check_choice
 
-Standard: TypeAlias = Literal["four-fifths", "ll144"]
 STANDARDS = ("four-fifths", "ll144")
 #: Ratio to the highest selection rate below which the four-fifths rule sees evidence of adverse impact.
 FOUR_FIFTHS = 0.8

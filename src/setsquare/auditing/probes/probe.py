@@ -12,7 +12,6 @@ from threadpoolctl import threadpool_limits
 
 from setsquare import tables
 from setsquare._typing import IntArray, Table
-from setsquare.auditing.audit_predictions import cluster_numbers
 from setsquare.auditing.comparison.performance import interval
 from setsquare.auditing.evaluations.records import holm
 from setsquare.auditing.probes.models import (
@@ -30,6 +29,7 @@ from setsquare.auditing.probes.models import (
     split_rows,
 )
 from setsquare.auditing.probes.result import ProbeResult, ProbeScore
+from setsquare.auditing.protected import cluster_numbers
 from setsquare.errors import InputError
 from setsquare.notes import Note
 from setsquare.projection import Projector

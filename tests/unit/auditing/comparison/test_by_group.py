@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
+import setsquare as sq
 from setsquare.auditing.comparison.by_group import (
     QUANTILES,
     Sample,
@@ -151,3 +154,42 @@ def test_scales_hold_what_is_unknown_infinite_or_constant() -> None:
     for values in ([None, "Infinity", 1.0], [], [2.0, 2.0], [0.0]):
         scale = make_scale(values, 0.0, 100.0)
         assert scale.low < scale.high and scale.ticks()
+
+
+def test_small_groups_show_no_numbers_of_single_rows() -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"a": 100, "b": 80, "c": 3, "d": 4}
+    race = np.repeat(list(sizes), list(sizes.values()))
+    for limit, expected in ((1, ["a", "b", "c", "d"]), (5, ["a", "b", "2 small groups"]), (10, ["a", "b"])):
+        (groups,) = group_rows(race, min_group=limit)
+        assert list(groups.labels) == expected
+        assert bool(groups.masked) == (limit > 1)
+        order = np.argsort(rng.random(len(race)))
+        for rows, sorted_rows in zip(groups.rows, groups.in_order(order), strict=True):
+            assert set(rows) == set(sorted_rows) and len(rows) == len(sorted_rows)
+
+
+def test_a_page_has_no_numbers_of_small_groups() -> None:
+    rng = np.random.default_rng(0)
+    race = np.repeat(["a", "b", "rare"], [100, 100, 3])
+    score = np.round(rng.random(203), 3)
+    score[-3:] = [0.12345, 0.54321, 0.98765]
+    outcome = (rng.random(203) < score).astype(float)
+    audit = sq.audit(score, pd.DataFrame({"race": race}))
+    for more in ({}, {"outcome": outcome}):
+        page = sq.report.build(audit, predictions=score, protected=pd.DataFrame({"race": race}), **more)
+        parts = [part for part in page.sections if part["id"] in ("levels", "calibration")]
+        text = json.dumps(parts)
+        assert not any(f"{value:.5f}" in text for value in score[-3:])
+        assert "Groups with fewer than 10 rows are pooled or have no numbers: race: rare (3)." in text
+        bins = [
+            point
+            for part in parts
+            for figure in part["figures"]
+            for panel in figure.get("panels", ())
+            for curve in panel["curves"]
+            for point in curve["points"]
+        ]
+        assert bool(bins) == bool(more)
+    shown = sq.report.build(audit, predictions=score, protected=pd.DataFrame({"race": race}), min_group=1)
+    assert "0.54321" in json.dumps(shown.sections)  # the median, as before

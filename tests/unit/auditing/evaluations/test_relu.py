@@ -15,7 +15,7 @@ from setsquare.auditing.evaluations.relu import fit_relu
 from setsquare.auditing.evaluations.relu_cells import MAX_CELLS, branch_and_bound
 from setsquare.auditing.evaluations.relu_descent import Cells, descend, line_search, multi_start, one_column
 from setsquare.errors import InputError
-from setsquare.rows.blocks import single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
 
 
 def relu(u: np.ndarray) -> np.ndarray:

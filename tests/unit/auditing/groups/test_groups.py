@@ -10,8 +10,8 @@ from sklearn.metrics import roc_auc_score
 
 import setsquare as sq
 from setsquare.auditing.groups.intervals import single
-from setsquare.auditing.groups.numbers import Rows
 from setsquare.auditing.groups.partitions import partition_rows
+from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.result import GroupNumbers, number_groups
 from setsquare.errors import InputError, MissingValuesError
 
@@ -42,6 +42,15 @@ def test_the_largest_group_is_the_reference_unless_one_is_named() -> None:
 def test_the_table_comes_in_the_library_of_the_input() -> None:
     frame, score, _ = people()
     assert isinstance(sq.audit(score, pl.from_pandas(frame)).groups(), pl.DataFrame)
+
+
+def test_summary_numbers_are_the_largest_differences_and_the_smallest_ratio() -> None:
+    frame, score, _ = people()
+    found = sq.audit(score, frame["race"], threshold=0.5).group_summary().set_index("number")
+    mean, rate = (pd.Series(x).groupby(frame["race"]).mean() for x in (score, score >= 0.5))
+    assert found.loc["mean_difference", "value"] == pytest.approx(mean.max() - mean.min(), abs=1e-12)
+    assert found.loc["demographic_parity_ratio", "value"] == pytest.approx(rate.min() / rate.max(), abs=1e-12)
+    assert (found["low"] < found["value"]).all() and (found["value"] < found["high"]).all()
 
 
 def test_bands_have_readable_names() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.auditing.groups.intervals import Estimates, difference, ratio, root, single
-from setsquare.auditing.groups.numbers import Number
 from setsquare.auditing.groups.partitions import Partition
+from setsquare.auditing.groups.rates import Number
 from setsquare.auditing.groups.simultaneous import critical_value
 from setsquare.notes import Note
 
@@ -89,7 +89,7 @@ def measure_numbers(
 
     Examples
     --------
-    >>> from setsquare.auditing.groups.numbers import Rows, count_numbers
+    >>> from setsquare.auditing.groups.rates import Rows, count_numbers
     >>> from setsquare.auditing.groups.partitions import partition_rows
     >>> rng = np.random.default_rng(0)
     >>> group = np.repeat(["a", "b"], [300, 700])

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from setsquare._typing import Array, Matrix
+from setsquare._typing import Array
 
 Index: TypeAlias = NDArray[np.intp]
 #: Combinations of levels up to which categories are merged: sums by level then stay in the fastest cache.
@@ -25,7 +25,7 @@ MOST_CELLS = 512
 
 
 @dataclass(frozen=True)  # without slots: the dummies are created on first access
-class Split:
+class MixedMatrix:
     """A matrix (n, q) stored as numbers and categories.
 
     Attributes
@@ -66,7 +66,7 @@ class Split:
     columns: Index
     width: int
 
-    #: numpy leaves ``array @ split`` to :meth:`__rmatmul__`.
+    #: numpy leaves ``array @ mixed`` to :meth:`__rmatmul__`.
     __array_ufunc__ = None
 
     @property
@@ -136,9 +136,9 @@ class Split:
         return self.dummies.T
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Split, (self.dense, self.places, self.codes, self.bounds, self.columns, self.width)
+        return MixedMatrix, (self.dense, self.places, self.codes, self.bounds, self.columns, self.width)
 
-    def __getitem__(self, rows: Any) -> Split:
+    def __getitem__(self, rows: Any) -> MixedMatrix:
         return replace(self, dense=self.dense[rows], codes=np.ascontiguousarray(self.codes[rows]))
 
     def __matmul__(self, B: Array) -> Array:
@@ -156,7 +156,7 @@ class Split:
 
     @property
     def T(self) -> Turned:
-        """Transpose, which supports ``split.T @ array``."""
+        """Transpose, which supports ``mixed.T @ array``."""
         return Turned(self)
 
     def sums_by_level(self, thin: Array) -> Array:
@@ -175,7 +175,7 @@ class Split:
         squares[self.places] = weight @ np.square(self.dense)
         return np.asarray(squares)
 
-    def merged(self, most: int = MOST_CELLS) -> Split:
+    def merged(self, most: int = MOST_CELLS) -> MixedMatrix:
         """Merge categories, smallest first, into one whose levels are their observed combinations.
 
         Products are then sums by fewer codes per row. A category is merged as long as there are at most ``most``
@@ -213,7 +213,7 @@ class Split:
         """The dense matrix (n, q)."""
         return self.take(range(self.width))
 
-    def put(self, columns: Any, values: Array) -> Split:
+    def put(self, columns: Any, values: Array) -> MixedMatrix:
         """Replace some columns by numbers (n, c)."""
         stay = ~np.isin(self.places, columns)
         dense = np.concatenate([self.dense[:, stay], values], axis=1)
@@ -224,7 +224,7 @@ class Split:
             columns=np.where(np.isin(self.columns, columns), -1, self.columns),
         )
 
-    def centred(self, mean: Array, *, ones: bool = False) -> Split:
+    def centred(self, mean: Array, *, ones: bool = False) -> MixedMatrix:
         """Subtract ``mean`` (q,) from the numbers, and from dummies for which it is not zero, which become numbers.
 
         With ``ones`` the result has a leading column of ones.
@@ -243,7 +243,7 @@ class Split:
 
 @dataclass(frozen=True)  # without slots: the matrix is created on first access
 class Part:
-    """One category of a :class:`Split`: its levels, its columns among all, and the sparse map (columns, levels)."""
+    """One category of a :class:`MixedMatrix`: its levels, its columns among all, and the sparse map (columns, levels)."""
 
     levels: slice
     columns: Index
@@ -291,12 +291,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """Transpose of a :class:`Split`."""
+    """Transpose of a :class:`MixedMatrix`."""
 
-    split: Split
+    matrix: MixedMatrix
 
     def __matmul__(self, thin: Array) -> Array:
-        Z = self.split
+        Z = self.matrix
         product = Z.onto @ Z.sums_by_level(thin)
         product[Z.places] = Z.dense.T @ thin
         return np.asarray(product)
@@ -321,7 +321,7 @@ def group_sizes(sizes: Sequence[int], most: int) -> list[list[int]]:
     return groups
 
 
-def join(numbers: Array, codes: Sequence[NDArray[Any]], sizes: Sequence[int], is_coded: Sequence[bool]) -> Split:
+def join(numbers: Array, codes: Sequence[NDArray[Any]], sizes: Sequence[int], is_coded: Sequence[bool]) -> MixedMatrix:
     """Put numbers (n, d) and categories, given by codes (n,) of so many levels, side by side.
 
     ``is_coded`` says for each part, from left to right, whether it is a category, without a column for level 0, or the
@@ -341,7 +341,7 @@ def join(numbers: Array, codes: Sequence[NDArray[Any]], sizes: Sequence[int], is
     stacked = np.empty((len(numbers), len(codes)), dtype=np.int32)
     for j, code in enumerate(codes):
         np.add(code, bounds[j], out=stacked[:, j], casting="unsafe")
-    return Split(numbers, np.array(places, np.intp), stacked, tuple(bounds), np.concatenate(columns), width)
+    return MixedMatrix(numbers, np.array(places, np.intp), stacked, tuple(bounds), np.concatenate(columns), width)
 
 
 _kept = np.ones(0)
@@ -355,8 +355,3 @@ def _ones(size: int) -> Array:
         grown.setflags(write=False)
         _kept = grown
     return _kept[:size]
-
-
-def is_split(A: Matrix) -> bool:
-    """Whether ``A`` is stored as numbers and categories."""
-    return isinstance(A, Split)

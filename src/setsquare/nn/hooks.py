@@ -274,6 +274,7 @@ def blind(
     output: int | str | None = None,
     batch_dim: int = 0,
     rows: Rows = "samples",
+    n_given: int = 0,
 ) -> Blinded:
     """Blind layers of a network to the protected columns, with a permanent wrapper or a temporary context.
 
@@ -306,6 +307,8 @@ def blind(
         "tokens" for the layers of a transformer, (n, tokens, units), and "pixels" for convolution maps,
         (n, units, height, width): all positions share one correction per unit. Padding must not enter the moments: with
         "tokens", the ``attention_mask`` of the call is used, or pass ``blinded(inputs, protected=X, mask=mask)``.
+    n_given : int
+        Number of the last columns of ``protected`` that are controls; see :class:`~setsquare.nn.Orthogonalize`.
 
     Examples
     --------
@@ -326,7 +329,7 @@ def blind(
     for name in layers:
         check_layer(name, names)
     once = {model.get_submodule(name): name for name in reversed(layers)}  # a module with two names is one layer
-    settings = {"n_protected": n_protected, "where": where, "activation": activation, "rows": rows}
+    settings = {"n_protected": n_protected, "where": where, "activation": activation, "rows": rows, "n_given": n_given}
     chosen = [name for name in dict.fromkeys(layers) if name in once.values()]
     blinded = Blinded(model, chosen, output, batch_dim, **settings, momentum=momentum, inference=inference)
     blinded.protected = protected

@@ -1,0 +1,106 @@
+"""Generalised covariance measure: dependence on protected columns given controls, without a linear model of these.
+
+Shah and Peters, "The hardness of conditional independence testing and the generalised covariance measure", Annals of
+Statistics 48 (2020). Predictions and protected columns are each regressed on the controls, on other folds of the rows:
+a cubic spline in each control, their products, and a ridge chosen by leave-one-out errors. If the products of the two
+residuals do not have mean zero, the predictions depend on the protected columns given the controls. The test is valid
+where the product of the two regression errors vanishes faster than 1/sqrt(n). Splines were chosen over boosted trees,
+whose errors at the ends of a control made the test reject far too often.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import GroupKFold, KFold
+from sklearn.preprocessing import SplineTransformer
+
+from setsquare._typing import Array
+from setsquare.auditing.evaluations.records import ALL, Evaluation, Test, two_sided, wald, z_effect
+from setsquare.auditing.protected import Protected
+
+FOLDS = 5
+#: Ridge penalties that are tried.
+PENALTIES = tuple(10.0**e for e in range(-6, 3))
+#: Largest number of knots of a spline; number of values up to which a control is categorical; number of controls up to
+#: which their products are used.
+MOST_KNOTS, FEW_LEVELS, MOST_PAIRED = 20, 10, 20
+
+
+def cross_fitted_residuals(values: Array, C: Array, protected: Protected, seed: int) -> Array:
+    """Residuals (n, m) of columns (n, m) from regressions on the controls (n, c), each on the other folds."""
+    splitter = KFold(FOLDS, shuffle=True, random_state=seed) if protected.cluster is None else GroupKFold(FOLDS)
+    A = smooth_features(C)
+    left = np.empty_like(values)
+    for train, test in splitter.split(A, groups=protected.cluster):
+        weight = None if protected.weight is None else protected.weight[train]
+        model = RidgeCV(PENALTIES, alpha_per_target=True).fit(A[train], values[train], sample_weight=weight)
+        left[test] = values[test] - model.predict(A[test]).reshape(len(test), -1)
+    return left
+
+
+def smooth_features(C: Array) -> Array:
+    """Splines of the controls with many values, indicators of the others' values, and products of pairs of controls.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> C = np.column_stack([np.linspace(0.0, 1.0, 300), np.arange(300.0) % 2])
+    >>> smooth_features(C).shape
+    (300, 12)
+    """
+    n, c = C.shape
+    knots = int(np.clip(n ** (1.0 / 3.0) + 3.0, 4.0, MOST_KNOTS))
+    parts = []
+    for column in C.T:
+        levels = np.unique(column)
+        if len(levels) <= FEW_LEVELS:
+            parts.append((column[:, None] == levels[1:]).astype(np.float64))
+            continue
+        places = np.unique(np.quantile(column, np.linspace(0.0, 1.0, knots)))
+        spline = SplineTransformer(knots=places[:, None], degree=3, extrapolation="linear", include_bias=False)
+        parts.append(spline.fit_transform(column[:, None]))
+    scaled = (C - C.mean(axis=0)) / np.where(np.ptp(C, axis=0) > 0.0, C.std(axis=0), 1.0)
+    pairs = [scaled[:, [a]] * scaled[:, [b]] for a in range(c) for b in range(a)] if c <= MOST_PAIRED else []
+    return np.hstack([*parts, *pairs])
+
+
+def evaluate_gcm(y: Array, X: Array, C: Array, protected: Protected, *, confidence: float, seed: int) -> Evaluation:
+    """Test that predictions ``y`` (n,) do not depend on columns ``X`` (n, p) given the controls ``C`` (n, c).
+
+    The effects are partial correlations, with intervals; the joint test has the largest partial correlation not ruled
+    out as its upper bound.
+    """
+    left = cross_fitted_residuals(np.column_stack([y, X]), C, protected, seed)
+    w = protected.shares
+    products = w[:, None] * left[:, :1] * left[:, 1:]
+    spread = np.sqrt(w @ left**2)
+    scale = np.maximum(spread[0] * spread[1:], np.finfo(float).tiny)
+    b = products.sum(axis=0) / scale
+    units = (products - w[:, None] * products.sum(axis=0)) / scale
+    if protected.cluster is not None:
+        sums = np.zeros((int(protected.cluster.max()) + 1, len(b)))
+        np.add.at(sums, protected.cluster, units)
+        units = sums
+    V = units.T @ units
+    errors = np.sqrt(np.diag(V))
+    effects = tuple(
+        z_effect(term, source, float(value), float(error), math.inf, confidence)
+        for term, source, value, error in zip(protected.names, protected.sources, b, errors, strict=True)
+    )
+    by_source = []
+    for source in dict.fromkeys(protected.sources):
+        index = [j for j, own in enumerate(protected.sources) if own == source]
+        by_source.append(wald(source, b[index], V[np.ix_(index, index)], math.inf))
+    joint = wald(ALL, b, V, math.inf) if len(b) > 1 else _single(float(b[0]), float(errors[0]))
+    upper = float(max(max(abs(e.ci_low), abs(e.ci_high)) for e in effects))
+    title = f"generalised covariance measure, spline regressions on the controls, {FOLDS} folds"
+    tested = Test(joint.name, joint.statistic, joint.df, joint.p_value, joint.method, upper=min(1.0, upper))
+    return Evaluation("gcm", title, effects, tested, tuple(by_source))
+
+
+def _single(value: float, error: float) -> Test:
+    statistic = value / error if error > 0.0 else 0.0
+    return Test(ALL, statistic, 1.0, two_sided(statistic, math.inf), "normal")

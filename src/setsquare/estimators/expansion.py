@@ -1,0 +1,167 @@
+"""A wider feature space without work: hinges of numbers, levels as they are, and the products that matter."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from setsquare._typing import Array, IntArray, Table
+from setsquare.errors import InputError
+from setsquare.glm.problem import Problem
+from setsquare.glm.products import Pilot, choose_columns, fit_pilot
+from setsquare.tables.coders import Categorical, Coder, Numeric
+from setsquare.tables.column import TableRows
+from setsquare.tables.design import Design
+from setsquare.tables.expansion import Hinges, Products, learn_hinges, rank_curve
+from setsquare.tables.frame import is_sparse, open_table
+from setsquare.tables.roles import Reader
+from setsquare.tables.validation import check_choice
+
+#: Most knots of a column, most columns of numbers in all, and rows for each of them.
+MOST_KNOTS, MOST_COLUMNS, ROWS_EACH = 5, 500, 10
+#: Most products, and rows for each of them.
+MOST_PRODUCTS, ROWS_PRODUCT = 60, 50
+#: Rows on which products are chosen, and the most products among which they are chosen.
+PILOT_ROWS, MOST_CANDIDATES = 5000, 1000
+#: Share of the rows that a level must have, and that a product must be nonzero in, to take part.
+LEAST_SHARE = 0.01
+
+
+def check_expand(expand: Any) -> None:
+    """Refuse a value of ``expand`` that does not exist."""
+    if expand is not None:
+        check_choice("expand", expand, ("auto",))
+
+
+def refuse_expansion(what: str) -> None:
+    """Refuse to expand rows that are not a table in memory."""
+    raise InputError(f'expand="auto" needs the features as a table or array in memory, not {what}: leave it out.')
+
+
+def expand_problem(problem: Problem, reader: Reader, table: Table) -> tuple[Problem, Reader]:
+    """Widen the features of a problem, read from the feature table of its rows; return it with the wider reader."""
+    if is_sparse(table):
+        refuse_expansion("as a sparse matrix")
+    assert reader.features is not None
+    frame = open_table(table)
+    rows = TableRows(frame, reader.features.columns, "level")
+    design = widen(reader.features, rows)
+    chosen = _choose_products(problem, design, rows)
+    if chosen is not None:
+        design = replace(design, coders=(*design.coders, chosen))
+    reader = replace(reader, features=design)
+    Z, _ = reader.feature_matrix(frame, as_codes=True)
+    return replace(problem, features=Z, feature_names=design.names), reader
+
+
+def widen(design: Design, rows: TableRows) -> Design:
+    """Replace the numeric columns of a design by hinges, fewer where rows are few or columns many."""
+    count = sum(isinstance(coder, Numeric) for coder in design.coders)
+    room = min(MOST_COLUMNS, rows.n // ROWS_EACH)
+    knots = min(MOST_KNOTS, max(0, room // count - 1)) if count else 0
+    coders = tuple(
+        learn_hinges(coder, rows.numbers(coder.name), knots) if isinstance(coder, Numeric) else coder
+        for coder in design.coders
+    )
+    return Design(coders, design.missing, design.unseen)
+
+
+def _choose_products(problem: Problem, design: Design, rows: TableRows) -> Products | None:
+    """Choose products of two columns by a fit to some of the rows; None where none can be chosen."""
+    weight = problem.weight
+    known = np.arange(rows.n) if weight is None else np.flatnonzero(weight)
+    most = min(MOST_PRODUCTS, len(known) // ROWS_PRODUCT)
+    if most < 1:
+        return None
+    picked = np.sort(np.random.default_rng(0).permutation(known)[:PILOT_ROWS])
+    mask = np.zeros(rows.n, dtype=bool)
+    mask[picked] = True
+    few = TableRows(rows.frame, rows.columns, "level", mask)
+    products = _factors(design, few)
+    if len(products.columns) < 2:
+        return None
+    coded = _pilot_design(design, few)
+    Z = np.zeros((few.n, len(coded.names)), order="F")
+    coded.fill(few, Z)
+    pilot = fit_pilot(_pilot_problem(problem, Z, picked))
+    candidates, pairs = _candidates(products, few, _importance(coded.sources, Z, pilot))
+    if not pairs:
+        return None
+    chosen = choose_columns(Z, candidates, pilot, most)
+    return products.with_pairs([pairs[j] for j in sorted(chosen)]) if len(chosen) else None
+
+
+def _pilot_problem(problem: Problem, Z: Array, picked: IntArray) -> Problem:
+    """Problem of the rows picked; what it is given, and clusters, do not matter for the choice of products."""
+    some: dict[str, Any] = {
+        name: None if (values := getattr(problem, name)) is None else values[picked]
+        for name in ("outcome", "protected", "weight", "offset")
+    }
+    return Problem(Z, family=problem.family, **some)
+
+
+def _factors(design: Design, rows: TableRows) -> Products:
+    """All factors of products, without a product."""
+    names, curves, levels, fills = [], [], [], []
+    for coder in design.coders:
+        if isinstance(coder, Hinges):
+            values = rows.numbers(coder.name)
+            if np.isnan(values).all() or np.nanmin(values) == np.nanmax(values):
+                continue
+            curves.append(rank_curve(values))
+            levels.append(())
+            fills.append(float(np.nanmean(values)) if coder.fill is None else coder.fill)
+        elif isinstance(coder, Categorical):
+            curves.append(())
+            levels.append(_frequent(coder, rows))
+            fills.append(0.0)
+        else:
+            continue
+        names.append(coder.columns[0])
+    return Products(tuple(names), tuple(curves), tuple(levels), tuple(fills), ())
+
+
+def _frequent(coder: Categorical, rows: TableRows) -> tuple[Any, ...]:
+    """Levels with enough rows, but for the reference."""
+    codes, _ = coder.codes(rows, "pool")
+    counts = np.bincount(codes, minlength=len(coder.levels))
+    return tuple(coder.levels[i] for i in range(1, len(coder.levels)) if counts[i] >= LEAST_SHARE * rows.n)
+
+
+def _pilot_design(design: Design, rows: TableRows) -> Design:
+    """The design for the rows picked; rare levels count as the reference."""
+    coders: list[Coder] = []
+    for coder in design.coders:
+        if isinstance(coder, Categorical):
+            coder = Categorical(coder.name, (coder.levels[0], *_frequent(coder, rows)))
+        coders.append(coder)
+    return Design(tuple(coders), "level", "pool")
+
+
+def _importance(sources: tuple[str, ...], Z: Array, pilot: Pilot) -> dict[str, float]:
+    """Standard deviation of the part of the linear predictors that each column contributes."""
+    found = {}
+    for name in dict.fromkeys(sources):
+        own = np.array([source == name for source in sources])
+        found[name] = float(np.sqrt((Z[:, own] @ pilot.coef[:, own].T).var(axis=0).sum()))
+    return found
+
+
+def _candidates(
+    products: Products, rows: TableRows, importance: dict[str, float]
+) -> tuple[Array, list[tuple[int, int, int, int]]]:
+    """Products (n, c) among which to choose, those of the most important columns, and the factors of each."""
+    values, factors = products.factors(rows)
+    common = np.flatnonzero((values != 0.0).mean(axis=0) >= LEAST_SHARE)
+    rank = sorted(common, key=lambda f: -importance[products.columns[factors[f][0]]])
+    kept = sorted(rank[: int(np.sqrt(2.0 * MOST_CANDIDATES))])
+    pairs = [(f, g) for f, g in itertools.combinations(kept, 2) if factors[f][0] != factors[g][0]]
+    if not pairs:
+        return values[:, :0], []
+    first, second = np.array(pairs).T
+    made = values[:, first] * values[:, second]
+    varies = np.flatnonzero(((made != 0.0).mean(axis=0) >= LEAST_SHARE) & (made.std(axis=0) > 1e-3))
+    return made[:, varies], [(*factors[pairs[j][0]], *factors[pairs[j][1]]) for j in varies]

@@ -1,0 +1,74 @@
+"""Sandwich standard errors of the coefficients of a constrained fit.
+
+The coefficients solve the optimality conditions ``g + J'lam = 0`` and ``c = target``. With the blocks G and F of the
+inverse KKT matrix, row i moves them by ``-(G (s_i z_i - (q_i'lam) u_i) + F q_i (h_i - mean))``: ``s`` is the slope of
+the Lagrangian, and the terms with ``u = sum w h' z`` and the mean say that the protected columns are centred (or
+residuals on controls) in the same rows. The sum of squares of these influences over rows, or over clusters, estimates
+the covariance whatever the distribution of the outcome is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from setsquare._typing import Array
+from setsquare.families import contrasts
+from setsquare.glm.leave_one_out import invert
+from setsquare.glm.newton import Iterate
+from setsquare.glm.objective import Objective
+from setsquare.glm.preparation import Prepared
+from setsquare.rows.blocks import Block, Sums
+
+
+def standard_errors(prepared: Prepared, end: Iterate) -> Array:
+    """Standard errors (k, 1 + q) of intercepts and coefficients; NaN for aliased features.
+
+    They are cluster-robust if the problem has clusters. A ridge shrinks coefficients and their standard errors alike.
+    """
+    objective, problem = prepared.objective, prepared.problem
+    k, r = objective.n_predictors, objective.n_basis
+    inverse = invert(objective, end.model)
+    L = inverse.root.reshape(objective.n_parameters, -1)
+    bread = np.hstack([L @ L.T, inverse.cross.reshape(objective.n_parameters, k * r)])
+    free = objective.n_parameters - objective.n_constraints
+    n = problem.n_units
+    factor = n / max(n - (1 if problem.cluster is not None else free), 1)
+    V = factor * bread @ _meat(objective, end) @ bread.T
+    T = prepared.to_coef
+    own = np.vstack([objective.to_raw[0] - prepared.mean @ T, T])
+    C = contrasts(k + 1) if problem.family.is_vector else np.eye(1)
+    to_all = np.kron(C, own)
+    variance = np.einsum("ab,ab->a", to_all @ V, to_all).reshape(len(C), -1)
+    errors = np.sqrt(np.maximum(variance, 0.0))
+    aliased = np.isin(np.asarray(problem.feature_names, dtype=object), list(prepared.aliased))
+    errors[:, 1:][:, aliased] = np.nan
+    return np.asarray(errors)
+
+
+def _meat(objective: Objective, end: Iterate) -> Array:
+    """Sum over rows or clusters of the squared contributions to the optimality conditions."""
+    k, T = objective.n_predictors, objective.to_raw
+    m, raw, multipliers = T.shape[1], objective.raw(end.theta), end.lam.reshape(k, -1).T
+
+    def first(block: Block) -> Sums:
+        terms, D, w = objective.terms(block, raw, multipliers), objective.controls(block), block.weight
+        slopes = ((w[:, None] * D)[:, None, :, None] * terms.mean_slope[:, :, None, :]).reshape(len(w), -1)
+        return D.T @ (w[:, None] * terms.mean), block.Z.T @ slopes
+
+    mean, slopes = objective.rows.reduce(first)
+    U = (T.T @ slopes).reshape(m, k, -1, k)
+
+    def second(block: Block) -> Sums:
+        terms, D, Q = objective.terms(block, raw, multipliers), objective.controls(block), objective.basis(block)
+        price = Q @ multipliers
+        slope = terms.slope + np.einsum("nab,nb->na", terms.mean_slope, price)
+        lagrangian = slope[:, :, None] * np.asarray(block.Z @ T)[:, None, :]
+        lagrangian -= np.einsum("ns,nb,masb->nam", D, price, U, optimize=True)
+        constraint = (terms.mean - D @ mean)[:, :, None] * Q[:, None, :]
+        n = len(block.weight)
+        units = block.weight[:, None] * np.hstack([lagrangian.reshape(n, -1), constraint.reshape(n, -1)])
+        if block.group is not None:
+            units = np.add.reduceat(units, np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1)))
+        return (units.T @ units,)
+
+    return np.asarray(objective.rows.reduce(second)[0])

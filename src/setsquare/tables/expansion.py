@@ -1,0 +1,207 @@
+"""Coders of a wider feature space: hinges of numeric columns, and products of columns.
+
+All values are bounded by those of the training rows: numbers are clipped to their range, and products are of ranks
+between 0 and 1 and of dummies, so that no new row lies far outside the rows of the fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from setsquare._typing import Array
+from setsquare.tables.coders import Coder, Numeric, Unseen, locate_levels
+from setsquare.tables.column import Level, TableRows, label
+
+#: Points of the empirical distribution function between which ranks are interpolated.
+RANK_POINTS = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Hinges(Coder):
+    """A numeric column, clipped to the range of training, and ``max(x - knot, 0)`` for each knot.
+
+    Each is divided by its standard deviation in the training rows, so that one ridge penalty suits all.
+
+    Attributes
+    ----------
+    name : str
+    low, high : float
+        Range of the column in the training rows.
+    knots : tuple of float
+    scales : tuple of float
+        Standard deviations of the column and of each hinge.
+    fill, indicator
+        As in :class:`Numeric`.
+
+    Examples
+    --------
+    >>> Hinges("age", 17.0, 90.0, (30.0, 45.0), (13.0, 9.0, 5.0)).names
+    ('age', 'age>30', 'age>45')
+    """
+
+    name: str
+    low: float
+    high: float
+    knots: tuple[float, ...]
+    scales: tuple[float, ...]
+    fill: float | None = None
+    indicator: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Input columns."""
+        return (self.name,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        hinges = (f"{self.name}>{knot_label(knot)}" for knot in self.knots)
+        return (self.name, *hinges, *((f"{self.name}[missing]",) if self.indicator else ()))
+
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out` and return the number of pooled rows by source."""
+        values, missing, pooled = Numeric(self.name, self.fill, self.indicator).values(rows, unseen)
+        x = np.clip(values, self.low, self.high)
+        for j, (knot, scale) in enumerate(zip((self.low, *self.knots), self.scales, strict=True)):
+            np.maximum(x - knot, 0.0, out=out[:, j])
+            out[:, j] /= scale
+        if self.indicator:
+            out[:, -1] = missing
+        return {self.name: pooled} if pooled else {}
+
+
+def learn_hinges(base: Numeric, values: Array, most: int) -> Hinges:
+    """Learn the hinges of a column from its training values (n,), which may be missing: at most this many knots.
+
+    A column of few values gets a knot at each inner one, others at quantiles; where one value fills several quantiles,
+    the remaining knots go to the quantiles of the other values.
+
+    Examples
+    --------
+    >>> learn_hinges(Numeric("x"), np.array([0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), 3).knots
+    (1.0, 4.0)
+    """
+    x = values[~np.isnan(values)]
+    low, high = float(x.min()), float(x.max())
+    knots = _knots(x, most)
+    parts = np.maximum(x[:, None] - np.array([low, *knots]), 0.0)
+    scales = tuple(float(s) if s > 0.0 else 1.0 for s in parts.std(axis=0))
+    return Hinges(base.name, low, high, knots, scales, base.fill, base.indicator)
+
+
+def _knots(x: Array, most: int) -> tuple[float, ...]:
+    distinct = np.unique(x)
+    if len(distinct) <= 2 or most < 1:
+        return ()
+    found = distinct[1:-1] if len(distinct) <= most + 2 else _quantiles(x, most)
+    if len(found) < min(most, len(distinct) - 2):  # values that are repeated fill several quantiles
+        rest = x[~np.isin(x, found)]
+        found = np.union1d(found, _quantiles(rest, most - len(found))) if len(rest) else found
+    inside = found[(found > distinct[0]) & (found < distinct[-1])]
+    return tuple({knot_label(float(knot)): float(knot) for knot in inside}.values())
+
+
+def _quantiles(x: Array, count: int) -> Array:
+    return np.unique(np.quantile(x, np.linspace(0.0, 1.0, count + 2)[1:-1], method="nearest"))
+
+
+def knot_label(knot: float) -> str:
+    """Write a knot as it stands in a column name."""
+    return f"{knot:.8g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Products(Coder):
+    """Products of two columns: of the ranks of numeric ones, between 0 and 1, and of dummies of levels.
+
+    Attributes
+    ----------
+    columns : tuple of str
+    curves : tuple of (points, ranks)
+        For each numeric column, values and their ranks, between which ranks are interpolated; empty for a category.
+    levels : tuple of tuples of levels
+        For each category, the levels that take part; empty for a numeric column.
+    fills : tuple of float
+        What stands for a missing value of a numeric column.
+    pairs : tuple of (int, int, int, int)
+        For each product: column and level of the first factor, column and level of the second; level 0 of numbers.
+
+    Examples
+    --------
+    >>> curve = ((17.0, 90.0), (0.0, 1.0))
+    >>> Products(("age", "job"), (curve, ()), ((), ("clerk",)), (40.0, 0.0), ((0, 0, 1, 0),)).names
+    ('age:job[clerk]',)
+    """
+
+    columns: tuple[str, ...] = field()  # not the property of the base
+    curves: tuple[tuple[tuple[float, ...], ...], ...]
+    levels: tuple[tuple[Level, ...], ...]
+    fills: tuple[float, ...]
+    pairs: tuple[tuple[int, int, int, int], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        return tuple(f"{self._label(a, i)}:{self._label(b, j)}" for a, i, b, j in self.pairs)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The two columns behind each product, joined by a colon."""
+        return tuple(f"{self.columns[a]}:{self.columns[b]}" for a, _, b, _ in self.pairs)
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """None: products that do not vary are never chosen."""
+        return ()
+
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out`; rows with unseen levels are counted by the coders of the columns themselves."""
+        needed = {factor for a, i, b, j in self.pairs for factor in ((a, i), (b, j))}
+        factors = self._factors(rows, {a for a, _ in needed})
+        for place, (a, i, b, j) in enumerate(self.pairs):
+            np.multiply(factors[a, i], factors[b, j], out=out[:, place])
+        return {}
+
+    def with_pairs(self, pairs: Sequence[tuple[int, int, int, int]]) -> Products:
+        """Return the coder of these products."""
+        return Products(self.columns, self.curves, self.levels, self.fills, tuple(pairs))
+
+    def factors(self, rows: TableRows) -> tuple[Array, list[tuple[int, int]]]:
+        """Values (n, f) of all factors, and column and level of each."""
+        found = self._factors(rows, set(range(len(self.columns))))
+        return np.column_stack(list(found.values())), list(found)
+
+    def _factors(self, rows: TableRows, asked: set[int]) -> dict[tuple[int, int], Array]:
+        found: dict[tuple[int, int], Array] = {}
+        for a in sorted(asked):
+            if self.curves[a]:
+                values = rows.numbers(self.columns[a])
+                filled = np.where(np.isnan(values), self.fills[a], values)
+                points, ranks = self.curves[a]
+                found[a, 0] = np.interp(filled, points, ranks)
+                continue
+            codes = locate_levels(self.levels[a], rows.levels(self.columns[a]))
+            found |= {(a, i): (codes == i).astype(np.float64) for i in range(len(self.levels[a]))}
+        return found
+
+    def _label(self, a: int, i: int) -> str:
+        return self.columns[a] if self.curves[a] else f"{self.columns[a]}[{label(self.levels[a][i])}]"
+
+
+def rank_curve(values: Array) -> tuple[tuple[float, ...], ...]:
+    """Points of a column's empirical distribution, and their ranks (half of the ties counted).
+
+    Examples
+    --------
+    >>> rank_curve(np.array([0.0, 0.0, 0.0, 1.0]))
+    ((0.0, 1.0), (0.375, 0.875))
+    """
+    x = np.sort(values[~np.isnan(values)])
+    distinct = np.unique(x)
+    if len(distinct) > RANK_POINTS:
+        distinct = np.unique(np.quantile(x, np.linspace(0.0, 1.0, RANK_POINTS), method="nearest"))
+    ranks = 0.5 * (np.searchsorted(x, distinct, "left") + np.searchsorted(x, distinct, "right")) / len(x)
+    return tuple(distinct.tolist()), tuple(ranks.tolist())

@@ -1,0 +1,305 @@
+"""Bases of smooth functions of protected columns: cubic splines, and the leading functions of a Gaussian kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import BSpline
+from scipy.linalg import solve_triangular
+from scipy.spatial.distance import cdist
+
+from setsquare._typing import Array, IntArray
+from setsquare.errors import InputError
+from setsquare.tables.coders import Categorical, Coder, Numeric, Unseen
+from setsquare.tables.column import TableRows
+
+#: Inner knots of a spline, and number of values up to which a column gets a knot at each instead.
+INNER_KNOTS, FEW_VALUES = 4, 6
+#: Default bound of a kernel basis, and most of its points; standard deviations over which its functions are smooth.
+BOUND, MOST_POINTS, WIDTH = 0.01, 500, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spline(Coder):
+    """B-splines of a numeric column without the first; values beyond the training rows count as the end of their range.
+
+    Attributes
+    ----------
+    name : str
+    knots : tuple of float
+        With repeated ends.
+    degree : int
+    fill, indicator
+        As in :class:`Numeric`.
+
+    Examples
+    --------
+    >>> Spline("age", (20.0, 20.0, 40.0, 60.0, 60.0), 1).names
+    ('age[spline 1]', 'age[spline 2]')
+    """
+
+    name: str
+    knots: tuple[float, ...]
+    degree: int
+    fill: float | None = None
+    indicator: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Input columns."""
+        return (self.name,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        count = len(self.knots) - self.degree - 2
+        missing = (f"{self.name}[missing]",) if self.indicator else ()
+        return (*(f"{self.name}[spline {j + 1}]" for j in range(count)), *missing)
+
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out` and return the number of pooled rows by source."""
+        values, missing, pooled = Numeric(self.name, self.fill, self.indicator).values(rows, unseen)
+        x = np.clip(values, self.knots[0], self.knots[-1])
+        splines = BSpline.design_matrix(x, np.array(self.knots), self.degree).toarray()[:, 1:]
+        out[:, : splines.shape[1]] = splines
+        if self.indicator:
+            out[:, -1] = missing
+        return {self.name: pooled} if pooled else {}
+
+
+def learn_spline(base: Numeric, values: Array) -> Coder:
+    """Cubic spline with knots at quantiles; of few values, every function of them; of two or fewer, the column itself.
+
+    Examples
+    --------
+    >>> learn_spline(Numeric("x"), np.array([1.0, 2.0, 4.0, 4.0])).knots
+    (1.0, 1.0, 2.0, 4.0, 4.0)
+    """
+    x = values[~np.isnan(values)]
+    distinct = np.unique(x)
+    if len(distinct) <= 2:
+        return base
+    few = len(distinct) <= FEW_VALUES
+    degree = 1 if few else 3
+    inner = distinct[1:-1] if few else np.unique(np.quantile(x, np.linspace(0.0, 1.0, INNER_KNOTS + 2)[1:-1]))
+    inner = inner[(inner > distinct[0]) & (inner < distinct[-1])]
+    knots = (*[distinct[0]] * (degree + 1), *inner, *[distinct[-1]] * (degree + 1))
+    return Spline(base.name, tuple(map(float, knots)), degree, base.fill, base.indicator)
+
+
+@dataclass(frozen=True, slots=True)
+class Ball:
+    """What a kernel basis says about every smooth function of the protected columns.
+
+    If the predictions are uncorrelated with its functions on the training rows, then the covariance with any function
+    of norm at most 1 in the kernel's space (values between -1 and 1) is at most ``remainder`` times the standard
+    deviation of the predictions on those rows.
+
+    Attributes
+    ----------
+    n_functions : int
+    remainder : float
+    """
+
+    n_functions: int
+    remainder: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n_functions} functions of a Gaussian kernel: the covariance of the predictions with any function "
+            f"of norm 1 in its space is at most {self.remainder:.2g} standard deviations of the predictions."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel(Coder):
+    """Leading functions of a Gaussian kernel of several columns, uncorrelated and of variance 1 in the training rows.
+
+    Numbers are divided by their standard deviation, levels are dummies, and ``k(u, v) = exp(-|u - v|^2 / 2)``.
+
+    Attributes
+    ----------
+    levels : tuple of tuples
+        Levels of each category; empty for a numeric column.
+    fills : tuple of float or None
+        What stands for a missing number.
+    scales : tuple of float
+        Standard deviations of numeric columns; 1 for categories.
+    points : tuple of tuples of float
+        Points z of the functions ``sum_l weights[l] k(u, z_l) - shift``.
+    weights : tuple of tuples of float
+    shift : tuple of float
+    remainder : float
+        See :class:`Ball`.
+    """
+
+    columns: tuple[str, ...] = field()  # not the property of the base
+    levels: tuple[tuple[Any, ...], ...]
+    fills: tuple[float | None, ...]
+    scales: tuple[float, ...]
+    points: tuple[tuple[float, ...], ...]
+    weights: tuple[tuple[float, ...], ...]
+    shift: tuple[float, ...]
+    remainder: float
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        return tuple(f"{self.source}[kernel {j + 1}]" for j in range(len(self.shift)))
+
+    @property
+    def ball(self) -> Ball:
+        """Statement about every smooth function."""
+        return Ball(len(self.shift), self.remainder)
+
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out` and return the number of pooled rows by source."""
+        coders = [
+            Categorical(name, levels) if levels else Numeric(name, fill)
+            for name, levels, fill in zip(self.columns, self.levels, self.fills, strict=True)
+        ]
+        U, pooled = _inputs(coders, self.scales, rows, unseen)
+        distinct, where = np.unique(U, axis=0, return_inverse=True)
+        values = gaussian(distinct, np.array(self.points)) @ np.array(self.weights) - np.array(self.shift)
+        out[:] = values[where.reshape(-1)]
+        return pooled
+
+
+def gaussian(U: Array, V: Array) -> Array:
+    """Gaussian kernel (n, m) of the rows of U and V."""
+    return np.asarray(np.exp(-0.5 * cdist(U, V, "sqeuclidean") / WIDTH**2))
+
+
+def learn_kernel(coders: Sequence[Numeric | Categorical], rows: TableRows, bound: float = BOUND) -> Kernel:
+    """Learn the functions of a kernel basis: as many as keep the remainder of the ball within a bound."""
+    values = [rows.numbers(coder.name) if isinstance(coder, Numeric) else None for coder in coders]
+    scales = tuple(1.0 if x is None or not np.nanstd(x) > 0.0 else float(np.nanstd(x)) for x in values)
+    U, _ = _inputs(coders, scales, rows, "pool")
+    distinct, counts = np.unique(U, axis=0, return_counts=True)
+    names = tuple(coder.name for coder in coders)
+    if len(distinct) < 2:
+        raise InputError(
+            f"basis='kernel' needs protected columns with at least two distinct values: {', '.join(names)} is constant."
+        )
+    share = counts / counts.sum()
+    chosen, G, left = _factor(distinct, share, 0.1 * bound**2)
+    mean = share @ G
+    spread, V = np.linalg.eigh((G - mean).T @ ((G - mean) * share[:, None]))
+    spread, V = np.maximum(spread[::-1], 0.0), V[:, ::-1]
+    tails = np.append(spread, 0.0) + left
+    m = max(1, int(np.argmax(tails <= bound**2)) if (tails <= bound**2).any() else len(spread))
+    if m + 1 >= len(U):  # only a constant would be left
+        raise InputError(
+            f"basis='kernel' needs {m} functions of {', '.join(names)} for its bound of {bound:g}, but there are "
+            f"{len(U)} rows: pass more rows, fewer columns, or a larger bound, basis={{'kernel': {2 * bound:g}}}."
+        )
+    to_columns = V[:, :m] / np.sqrt(np.maximum(spread[:m], np.finfo(float).tiny))
+    weights = solve_triangular(G[chosen], to_columns, lower=True, trans="T")  # of k(u, z) @ inv(L)'
+    return Kernel(
+        names,
+        tuple(coder.levels if isinstance(coder, Categorical) else () for coder in coders),
+        tuple(coder.fill if isinstance(coder, Numeric) else None for coder in coders),
+        scales,
+        tuple(map(tuple, distinct[chosen].tolist())),
+        tuple(map(tuple, weights.tolist())),
+        tuple((mean @ to_columns).tolist()),
+        float(np.sqrt(tails[m])),
+    )
+
+
+def _factor(U: Array, share: Array, enough: float) -> tuple[IntArray, Array, float]:
+    """Incomplete Cholesky factor of the kernel's matrix of the distinct rows, by the largest remaining share.
+
+    Returns the rows chosen, the factor G with ``K = G G' + E``, and the weighted trace of E, which bounds its effect.
+    """
+    rest = np.ones(len(U))
+    chosen: list[int] = []
+    G = np.zeros((len(U), min(len(U), MOST_POINTS)))
+    while len(chosen) < G.shape[1] and float(share @ rest) > enough:
+        j = int(np.argmax(share * rest))
+        if not rest[j] > 1e-12:
+            break
+        k = len(chosen)
+        G[:, k] = (gaussian(U, U[j : j + 1])[:, 0] - G[:, :k] @ G[j, :k]) / np.sqrt(rest[j])
+        rest = np.maximum(rest - G[:, k] ** 2, 0.0)
+        rest[j] = 0.0
+        chosen.append(j)
+    return np.array(chosen), G[:, : len(chosen)], float(share @ rest)
+
+
+def _inputs(
+    coders: Sequence[Numeric | Categorical], scales: Sequence[float], rows: TableRows, unseen: Unseen
+) -> tuple[Array, dict[str, int]]:
+    """Inputs (n, d) of the kernel, and rows with an unseen level or a missing number by column."""
+    parts: list[Array] = []
+    pooled: dict[str, int] = {}
+    for coder, scale in zip(coders, scales, strict=True):
+        if isinstance(coder, Numeric):
+            values, missing, _ = Numeric(coder.name, coder.fill, coder.fill is not None).values(rows, unseen)
+            parts.append(values[:, None] / scale)
+            if coder.fill is not None:
+                parts.append(missing[:, None].astype(np.float64))
+            continue
+        codes, count = coder.codes(rows, unseen)
+        parts.append((codes[:, None] == np.arange(len(coder.levels))).astype(np.float64))
+        pooled |= {coder.name: count} if count else {}
+    return np.column_stack(parts), pooled
+
+
+@dataclass(frozen=True, slots=True)
+class Transformed(Coder):
+    """Columns that a fitted scikit-learn transformer makes of coded columns."""
+
+    coders: tuple[Numeric | Categorical, ...]
+    transformer: Any
+    width: int
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Input columns."""
+        return tuple(coder.name for coder in self.coders)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        return tuple(f"{self.source}[{j + 1}]" for j in range(self.width))
+
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out` and return the number of pooled rows by source."""
+        U, pooled = code(self.coders, rows, unseen)
+        out[:] = _dense(self.transformer.transform(U))
+        return pooled
+
+
+def learn_transformed(coders: Sequence[Numeric | Categorical], rows: TableRows, transformer: Any) -> Transformed:
+    """Fit a copy of a transformer to the coded columns."""
+    from sklearn.base import clone
+
+    U, _ = code(coders, rows, "pool")
+    fitted = clone(transformer).fit(U)
+    made = _dense(fitted.transform(U))
+    if made.ndim != 2 or len(made) != len(U) or not np.isfinite(made).all():
+        raise InputError(
+            f"basis={type(transformer).__name__}() must give one row of finite numbers for each row of the protected "
+            f"columns, and gave the shape {made.shape}."
+        )
+    return Transformed(tuple(coders), fitted, made.shape[1])
+
+
+def code(coders: Sequence[Numeric | Categorical], rows: TableRows, unseen: Unseen) -> tuple[Array, dict[str, int]]:
+    """Columns (n, d) as the coders write them, and pooled rows by column."""
+    out = np.zeros((rows.n, sum(len(coder.names) for coder in coders)))
+    pooled: dict[str, int] = {}
+    start = 0
+    for coder in coders:
+        stop = start + len(coder.names)
+        pooled |= coder.encode(rows, out[:, start:stop], unseen)
+        start = stop
+    return out, pooled
+
+
+def _dense(values: Any) -> Array:
+    return np.asarray(values.toarray() if hasattr(values, "toarray") else values, dtype=np.float64)

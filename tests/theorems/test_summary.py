@@ -1,0 +1,93 @@
+"""Standard errors of a corrected GLM agree with the jackknife and with the bootstrap."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import setsquare as sq
+from setsquare import tables
+from setsquare.glm import Problem, solve
+
+
+def draw(n, seed=0):
+    rng = np.random.default_rng(seed)
+    X = np.column_stack([rng.random(n) < 0.4, rng.normal(size=n)]).astype(float)
+    Z = rng.normal(size=(n, 6))
+    Z[:, :3] += 0.8 * X[:, :1]
+    Z[:, 2:] += 0.8 * X[:, 1:]
+    return Z, X, 0.5 * Z[:, :4].sum(axis=1), rng
+
+
+def outcome(name, eta, rng):
+    if name == "gaussian":
+        return eta + rng.normal(size=len(eta))
+    if name == "poisson":
+        return rng.poisson(np.exp(0.4 * eta)).astype(float)
+    if name == "multinomial":
+        return np.argmax(np.column_stack([-eta, 0 * eta, eta]) + rng.gumbel(size=(len(eta), 3)), axis=1).astype(float)
+    return (rng.random(len(eta)) < 1 / (1 + np.exp(-eta))).astype(float)
+
+
+def estimates(solution):
+    return np.column_stack([solution.intercept, solution.coef])
+
+
+@pytest.mark.parametrize("name", ["gaussian", "binomial", "poisson", "multinomial"])
+@pytest.mark.parametrize("option", ["plain", "weights", "clusters", "given", "outcome", "ridge"])
+def test_they_are_those_of_the_jackknife(name, option):
+    """Refits without each row, or cluster: an independent estimate of the same covariance, equal to order 1/n."""
+    n = 240
+    Z, X, eta, rng = draw(n)
+    y = outcome(name, eta, rng)
+    X = X[:, :1] if option == "outcome" else X
+    w = rng.uniform(0.5, 2.0, n) if option == "weights" else np.ones(n)
+    cluster = np.arange(n) // 4 if option == "clusters" else np.arange(n)
+    given = {"given": Z[:, -1:], "outcome": "outcome"}.get(option)
+    l2 = 0.05 if option == "ridge" else 0.0
+
+    def problem(rows):
+        own = given[rows] if isinstance(given, np.ndarray) else given
+        grouped = cluster[rows] if option == "clusters" else None
+        # The ridge keeps its weight relative to the summed loss.
+        ridge = l2 * n / len(y[rows])
+        return Problem(Z[rows], y[rows], X[rows], name, w[rows], l2=ridge, cluster=grouped, given=own)
+
+    whole = solve(problem(np.arange(n)))
+    start = whole.intercept, whole.coef
+    without = [estimates(solve(problem(np.flatnonzero(cluster != g)), start=start)) for g in np.unique(cluster)]
+    known = np.sqrt(np.sum((np.asarray(without) - estimates(whole)) ** 2, axis=0))
+    ratio = whole.std_error / known
+    # Refits without a row overstate by its leverage, the sandwich's factor n / (n - parameters) half as much.
+    assert 0.85 < np.median(ratio) < 1.05 and ratio.min() > 0.75 and ratio.max() < 1.15
+
+
+def bootstrap(Z, X, y, name, n_samples, seed=0, **options):
+    rng, n = np.random.default_rng(seed), len(y)
+    whole = solve(Problem(Z, y, X, name, **options))
+    start, drawn = (whole.intercept, whole.coef), []
+    while len(drawn) < n_samples:
+        rows = rng.integers(0, n, n)
+        found = solve(Problem(Z[rows], y[rows], X[rows], name, **options), start=start)
+        if not found.certificate.aliased_features:  # a level may be absent from a sample
+            drawn.append(estimates(found)[0])
+    return whole, np.asarray(drawn)
+
+
+def test_they_are_those_of_the_bootstrap_in_a_simulation():
+    Z, X, eta, rng = draw(2000)
+    whole, drawn = bootstrap(Z, X, outcome("binomial", eta, rng), "binomial", 150)
+    ratio = whole.std_error[0] / drawn.std(axis=0)  # the bootstrap's own standard error is 6 %
+    assert abs(np.mean(ratio) - 1.0) < 0.08 and np.abs(ratio - 1.0).max() < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compas", "health_retirement"])
+def test_they_are_those_of_the_bootstrap_on_real_sets(name):
+    if not sq.datasets.available(name):
+        pytest.skip(f"the data set {name} is not on this machine: set SETSQUARE_DATA")
+    data = getattr(sq.datasets, f"load_{name}")()
+    Z, X = (tables.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
+    whole, drawn = bootstrap(Z.values, X.values, np.asarray(data.y, dtype=float), data.family, 2000)
+    ratio = whole.std_error[0] / drawn.std(axis=0)
+    assert abs(np.median(ratio) - 1.0) < 0.05

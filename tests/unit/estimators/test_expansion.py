@@ -1,0 +1,165 @@
+"""expand="auto": what it widens, what it keeps, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import setsquare as sq
+from setsquare.errors import InputError
+from setsquare.estimators.expansion import MOST_PRODUCTS, widen
+from setsquare.tables import learn
+from setsquare.tables.coders import Numeric
+from setsquare.tables.column import TableRows
+from setsquare.tables.design import Design
+from setsquare.tables.expansion import Hinges, Products, learn_hinges
+from setsquare.tables.frame import open_table
+
+
+def people(n: int = 1500, seed: int = 0) -> tuple[pd.DataFrame, Any, Any]:
+    """Outcome that depends on a curve and on a product; the protected column shifts one feature."""
+    rng = np.random.default_rng(seed)
+    sex = rng.integers(0, 2, n)
+    a, b = rng.normal(size=n) + 0.8 * sex, rng.normal(size=n)
+    job = np.array(["clerk", "cook", "nurse"])[rng.integers(0, 3, n)]
+    eta = 1.5 * np.abs(b) + 1.5 * a * (job == "cook") - 1.0
+    y = (rng.random(n) < 1.0 / (1.0 + np.exp(-eta))).astype(int)
+    return pd.DataFrame({"a": a, "b": b, "job": job}), y, sex
+
+
+@pytest.fixture(scope="module")
+def fitted() -> sq.OrthogonalGLMClassifier:
+    table, y, sex = people()
+    return sq.OrthogonalGLMClassifier(expand="auto").fit(table, y, protected=sex)
+
+
+def test_the_curve_and_the_product_are_found_and_new_rows_are_predicted_better(fitted: Any) -> None:
+    table, y, sex = people()
+    new, outcome, _ = people(4000, seed=1)
+    exact = sq.OrthogonalGLMClassifier().fit(table, y, protected=sex)
+    losses = [-np.log(model.predict_proba(new)[range(4000), outcome]).mean() for model in (exact, fitted)]
+    assert losses[1] < losses[0] - 0.05
+    names = list(fitted.coefficient_names_)
+    assert "a:job[cook]" in names and any(name.startswith("b>") for name in names)
+    assert len([name for name in names if ":" in name]) <= MOST_PRODUCTS
+    assert fitted.l2_ > 0.0
+
+
+def test_the_training_rows_are_exactly_orthogonal(fitted: Any) -> None:
+    table, _, sex = people()
+    assert abs(np.corrcoef(sex, fitted.predict_proba(table)[:, 1])[0, 1]) < 1e-8
+    assert fitted.solution_.certificate.is_orthogonal
+
+
+def test_a_saved_model_predicts_the_same(fitted: Any, tmp_path: Any) -> None:
+    table, _, _ = people(200, seed=2)
+    sq.save(fitted, tmp_path / "model")
+    again = sq.load(tmp_path / "model")
+    assert (again.predict_proba(table) == fitted.predict_proba(table)).all()
+    assert again.expand == "auto" and list(again.coefficient_names_) == list(fitted.coefficient_names_)
+
+
+def test_numbers_beyond_the_training_rows_are_clipped(fitted: Any) -> None:
+    table, _, _ = people()
+    ends = table.iloc[:2].copy()
+    ends["b"] = [table["b"].min(), table["b"].max()]
+    beyond = ends.assign(b=[-1e9, 1e9])
+    assert np.allclose(fitted.predict_proba(beyond), fitted.predict_proba(ends), atol=1e-14)
+
+
+def test_an_unseen_level_follows_the_rule_for_unseen_levels(fitted: Any) -> None:
+    table, y, sex = people()
+    other = table.iloc[:3].assign(job="pilot")
+    with pytest.raises(InputError, match="'job' has 3 rows with levels that the training data did not have"):
+        fitted.predict(other)
+    pooled = sq.OrthogonalGLMClassifier(expand="auto", unseen="pool").fit(table, y, protected=sex)
+    with pytest.warns(UserWarning, match="job"):
+        p = pooled.predict_proba(other)
+    assert np.allclose(p, pooled.predict_proba(other.assign(job="clerk")))
+
+
+def test_a_ridge_that_was_given_is_kept() -> None:
+    table, y, sex = people(400)
+    assert sq.OrthogonalGLMClassifier(expand="auto", l2=0.02).fit(table, y, protected=sex).l2_ == 0.02
+
+
+@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+def test_regressions_with_weights_offset_and_missing_values(family: str) -> None:
+    table, y, sex = people(600)
+    table.loc[:20, "b"] = np.nan
+    weight = np.random.default_rng(0).integers(0, 3, 600).astype(float)
+    offset = np.full(600, 0.1)
+    model = sq.OrthogonalGLMRegressor(family, expand="auto", missing="level")
+    model.fit(table, y.astype(float), protected=sex, sample_weight=weight, offset=offset)
+    mu = model.predict(table, offset=offset)
+    centred = sex - np.average(sex, weights=weight)
+    assert abs(np.average(centred * mu, weights=weight)) < 1e-8 and mu.std() > 0.05
+    assert "b[missing]" in model.coefficient_names_
+
+
+def test_more_than_two_classes() -> None:
+    table, y, sex = people(900)
+    classes = np.array(["x", "y", "z"])[y + (table["b"].to_numpy() > 1.0)]
+    model = sq.OrthogonalGLMClassifier(expand="auto").fit(table, classes, protected=sex)
+    p = model.predict_proba(table)
+    assert np.abs((sex - sex.mean()) @ p / len(p)).max() < 1e-8
+
+
+def test_an_array_of_numbers_and_new_rows() -> None:
+    table, y, sex = people(600)
+    Z = table[["a", "b"]].to_numpy()
+    model = sq.OrthogonalGLMClassifier(expand="auto", orthogonal_on="new rows").fit(Z, y, protected=sex)
+    assert "x0:x1" in model.coefficient_names_ and model.n_features_in_ == 2
+    assert model.solution_.certificate.new_rows.correlation < 0.01
+
+
+def test_few_rows_get_few_hinges_and_no_product() -> None:
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(45, 3))
+    design = widen(learn(Z), TableRows(open_table(Z), ("x0", "x1", "x2"), "error"))
+    assert len(design.names) == 3
+    model = sq.OrthogonalGLMRegressor(expand="auto").fit(
+        Z, Z[:, 0] + rng.normal(size=45), protected=rng.normal(size=45)
+    )
+    assert list(model.coefficient_names_) == ["x0", "x1", "x2"]
+
+
+def test_what_cannot_be_expanded_is_refused() -> None:
+    from scipy import sparse
+
+    table, y, sex = people(300)
+    Z = table[["a", "b"]].to_numpy()
+    with pytest.raises(InputError, match="expand='yes' is not one of 'auto'"):
+        sq.OrthogonalGLMClassifier(expand="yes").fit(Z, y, protected=sex)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match='expand="auto" needs the features as a table or array in memory'):
+        sq.OrthogonalGLMClassifier(expand="auto").fit(sparse.csr_matrix(Z), y, protected=sex)
+    stream = sq.Stream(lambda: iter([table.assign(y=y, sex=sex)]))
+    with pytest.raises(InputError, match="not as rows that are read in batches"):
+        sq.OrthogonalGLMClassifier("sex", expand="auto").fit(stream, "y")
+
+
+def test_coders_survive_a_round_trip_through_plain_data() -> None:
+    curve = ((0.0, 1.0), (0.25, 0.75))
+    products = Products(("a", "b"), (curve, ()), ((), ("x", None)), (0.5, 0.0), ((0, 0, 1, 1),))
+    design = Design((Hinges("a", 0.0, 1.0, (0.5,), (1.0, 2.0)), products), "level", "pool")
+    assert Design.from_dict(design.to_dict()) == design
+    assert design.columns == ("a", "b")
+    assert products.names == ("a:b[missing]",)
+
+
+@pytest.mark.parametrize(
+    ("values", "knots"),
+    [
+        ([1.0, 1.0, 2.0], ()),
+        ([3.0, 3.0, 3.0], ()),
+        ([0.0, 1.0, 2.0, 3.0], (1.0, 2.0)),
+        ([*[0.0] * 90, *range(1, 11)], (3.0, 5.0, 6.0, 8.0)),
+    ],
+)
+def test_knots_go_where_the_values_are(values: list[float], knots: tuple[float, ...]) -> None:
+    found = learn_hinges(Numeric("x"), np.array(values), 5)
+    assert found.knots == knots
+    assert min(found.scales) > 0.0

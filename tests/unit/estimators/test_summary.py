@@ -1,0 +1,58 @@
+"""The table of coefficients, in every format, and when it cannot be had."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import setsquare as sq
+from setsquare.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    sex = rng.choice(["F", "M"], 500)
+    table = pd.DataFrame(rng.normal(size=(500, 3)) + (sex == "M")[:, None], columns=["a", "b", "c"]).assign(sex=sex)
+    return table, (table.a + rng.normal(size=500) > 0).astype(int)
+
+
+def test_it_prints_in_every_format(rows, tmp_path):
+    model = sq.OrthogonalGLMClassifier("sex").fit(*rows)
+    found = model.summary()
+    frame = found.table()
+    assert list(frame.columns) == ["term", "estimate", "std_error", "statistic", "p_value", "ci_low", "ci_high"]
+    assert list(frame.term) == ["intercept", "a", "b", "c"]
+    np.testing.assert_allclose(frame.estimate[1:], model.coef_[0])
+    np.testing.assert_allclose(frame.ci_high - frame.estimate, 1.959964 * frame.std_error, rtol=1e-6)
+    np.testing.assert_allclose(frame.statistic, frame.estimate / frame.std_error)
+    assert "std. error" in str(found) and "sandwich" in str(found)
+    assert "\\begin{tabular}" in found.to_latex() and "<table" in found._repr_html_()
+    assert "std. error" in found.to_html()
+    assert found.to_dict()["coefficients"][1]["term"] == "a"
+    narrow = model.summary(confidence=0.5).table()
+    assert (narrow.ci_high < frame.ci_high).all()
+    with pytest.raises(InputError, match="confidence"):
+        model.summary(confidence=1.5)
+
+
+def test_a_saved_model_keeps_it(rows, tmp_path):
+    model = sq.OrthogonalGLMClassifier("sex").fit(*rows)
+    sq.save(model, tmp_path / "model.setsquare")
+    again = sq.load(tmp_path / "model.setsquare")
+    pd.testing.assert_frame_equal(again.summary().table(), model.summary().table())
+
+
+def test_classes_and_clusters_are_named(rows):
+    table, _ = rows
+    three = sq.OrthogonalGLMClassifier("sex").fit(table, np.digitize(table.b, [0.0, 1.0]), cluster=np.arange(500) // 2)
+    found = three.summary()
+    assert list(dict.fromkeys(found.table()["class"])) == ["0", "1", "2"] and "cluster-robust" in str(found)
+
+
+def test_it_is_refused_where_it_is_not_known(rows):
+    table, y = rows
+    model = sq.OrthogonalGLMClassifier("sex", solver="large").fit(table, y)
+    with pytest.raises(InputError, match='solver="sqp"'):
+        model.summary()

@@ -1,0 +1,167 @@
+"""Sealed model files that ask for much memory, or whose parts contradict each other: one short sentence."""
+
+from __future__ import annotations
+
+import io
+import json
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.storage.test_models import FIXTURES, sealed
+
+import setsquare as sq
+from setsquare.errors import InputError
+from setsquare.storage import models
+from setsquare.storage.container import DIGEST, TREE, pack, unpack
+
+
+def archive(members: dict[str, bytes], change: Callable[[zipfile.ZipInfo], None] = lambda _: None) -> bytes:
+    """A sealed file of these members."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as target:
+        for name, content in members.items():
+            target.writestr(name, content)
+        for info in target.infolist():
+            change(info)
+        target.comment = b"0" * DIGEST
+    return sealed(stream.getvalue())
+
+
+def array(shape: tuple[int, ...], dtype: str, content: bytes = b"") -> bytes:
+    """An .npy member that declares what it does not hold."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"shape": shape, "fortran_order": False, "descr": dtype})
+    return stream.getvalue() + content
+
+
+def refused(content: bytes, folder: Path) -> str:
+    """The sentence with which a file is refused, using little memory."""
+    path = folder / "model"
+    path.write_bytes(content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError) as error:
+            sq.load(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 30e6 + 20 * len(content)
+    sentence = str(error.value)
+    assert sentence.startswith(f"The file {path} ") and "\n" not in sentence and len(sentence) < 400 + len(str(path))
+    return sentence
+
+
+TREES = {
+    "one text of 2 GB": ({"a": {"$array": "a"}}, {"a.npy": array((1,), "|S2000000000")}),
+    "a long array": ({"a": {"$array": "a"}}, {"a.npy": array((1 << 40,), "<f8")}),
+    "empty and endless": ({"a": {"$array": "a"}}, {"a.npy": array((1 << 62, 0), "<f8")}),
+    "no bytes per value": ({"a": {"$array": "a"}}, {"a.npy": array((1 << 40,), "|S0")}),
+    "objects": ({"a": {"$array": "a"}}, {"a.npy": array((1,), "|O", b"12345678")}),
+    "records": ({"a": {"$array": "a"}}, {"a.npy": array((1,), "<f8,<f8", bytes(16))}),
+    "many references": (
+        {"a": [{"$array": "a"}] * 400},
+        {"a.npy": array((10000,), "<f8", bytes(80000))},
+    ),
+    "a number that is none": ({"a": {"$number": "much"}}, {}),
+    "an array that is not there": ({"a": {"$array": "b"}}, {}),
+    "an array without a name": ({"a": {"$array": [1]}}, {}),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_what_is_declared_is_bounded_by_what_is_there(name: str, tmp_path: Path):
+    tree, members = TREES[name]
+    content = archive({TREE: json.dumps(tree).encode(), **members})
+    assert "is not a saved model" in refused(content, tmp_path)
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a": NaN}', b'{"a": ' + b"9" * 5000 + b"}", b"\xff", b"[1]", b""])
+def test_a_tree_that_is_none(text: bytes, tmp_path: Path):
+    assert "is not a saved model" in refused(archive({TREE: text}), tmp_path)
+
+
+def test_odd_zip_flags(tmp_path: Path):
+    def flag(bits: int) -> Callable[[zipfile.ZipInfo], None]:
+        return lambda info: setattr(info, "flag_bits", info.flag_bits | bits)
+
+    for bits in (1, 8, 32, 64, 1 << 13):
+        content = archive({TREE: b'{"format": "setsquare model"}'}, flag(bits))
+        assert "is not a saved model" in refused(content, tmp_path)
+
+    def grow(info: zipfile.ZipInfo) -> None:
+        info.file_size = info.compress_size = 1 << 31
+
+    assert "is not a saved model" in refused(archive({TREE: b"{}"}, grow), tmp_path)
+
+
+def replaced(name: str, place: str, value: Any) -> bytes:
+    """A fixture with another value in one place."""
+    tree = unpack((FIXTURES / f"model-v1-{name}.setsquare").read_bytes())
+    *path, last = place.split(".")
+    node: Any = tree["model"]
+    for key in path:
+        node = node[int(key) if isinstance(node, list) else key]
+    node[int(last) if isinstance(node, list) else last] = value
+    return pack(tree)
+
+
+LONG = "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("classifier", "classes.dtype", "<U500000000"),
+        ("classifier", "classes.dtype", "|S2000000000"),
+        ("classifier", "classes.dtype", "f8,f8"),
+        ("classifier", "classes.dtype", LONG),
+        ("classifier", "classes.values", []),
+        ("classifier", "classes.values", [[1], [2]]),
+        ("classifier", "class", LONG),
+        ("classifier", "solution.coef", np.full((1, 10), np.nan)),
+        ("classifier", "solution.coef", np.full((1, 10), np.inf)),
+        ("classifier", "solution.coef", np.full((1, 10), 1e300)),
+        ("classifier", "solution.coef", np.zeros((1, 9))),
+        ("classifier", "solution.coef", np.zeros((3, 10))),
+        ("classifier", "solution.coef", [[1.0] * 10]),
+        ("classifier", "solution.intercept", np.zeros(2)),
+        ("classifier", "solution.intercept", np.array([np.nan])),
+        ("classifier", "solution.status", LONG),
+        ("classifier", "reader.features.coders.0.levels", []),
+        ("classifier", "reader.features.coders.0.levels", ["a", "a"]),
+        ("classifier", "reader.features.coders.0.levels", 3),
+        ("classifier", "reader.features.coders.0.name", 3),
+        ("classifier", "reader.features.coders.0.kind", LONG),
+        ("classifier", "reader.features.coders.2.fill", float("nan")),
+        ("classifier", "reader.features.coders.2.fill", "much"),
+        ("classifier", "reader.features.missing", "ignore"),
+        ("classifier", "reader.inside", 3),
+        ("classifier", "reader", None),
+        ("classifier", "feature_names_in", ["a"]),
+        ("classifier", "n_features_in", "many"),
+        ("classifier", "family.name", LONG),
+        ("classifier", "parameters.nothing", LONG),
+        ("multinomial", "reader.protected.coders.0.cells", [[0, 7]]),
+        ("multinomial", "reader.protected.coders.0.cells", [[10**9, 10**9]]),
+        ("generalized", "projector.basis.transform", np.zeros((2, 3))),
+        ("generalized", "projector.coefficients", np.full((4, 1), np.nan)),
+        ("generalized", "projector.activation", LONG),
+        ("generalized", "estimator.coef", np.full((1, 10), -np.inf)),
+        ("generalized", "boundary", ["a", "b"]),
+        ("linear", "projector.coefficients", np.zeros((9, 1))),
+        ("features_alone", "eraser.directions", np.zeros((10, 2))),
+        ("features_alone", "eraser.mean", np.full(10, np.inf)),
+    ],
+)
+def test_a_model_whose_parts_do_not_fit_is_refused(name: str, place: str, value: Any, tmp_path: Path):
+    refused(replaced(name, place, value), tmp_path)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(models, "MAX_BYTES", 1000)
+    assert "which no saved model is" in refused((FIXTURES / "model-v1-classifier.setsquare").read_bytes(), tmp_path)
