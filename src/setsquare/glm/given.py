@@ -24,7 +24,8 @@ from setsquare.families import Family, contrasts
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.projection.controls import Controls, controls_of
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import ArrayRows, Block, Rows, Sums
+from setsquare.rows.blocks import ArrayRows, Block, Rows
+from setsquare.rows.parallel import Sums
 
 #: Word for the outcome as what is given.
 OUTCOME = "outcome"

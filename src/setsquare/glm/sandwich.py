@@ -17,7 +17,8 @@ from setsquare.glm.leave_one_out import invert
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared
-from setsquare.rows.blocks import Block, Sums
+from setsquare.rows.blocks import Block
+from setsquare.rows.parallel import Sums
 
 
 def standard_errors(prepared: Prepared, end: Iterate) -> Array:
