@@ -55,7 +55,7 @@ class _Dense:
         return Direction(step, lam, float(step @ product), 0.5 * gain, curvature, corrected)
 
     def opened(self, model: Model, frame: Frame, step: Array) -> Array:
-        """Part of a step along open directions: ``x^2 (3 - 2x)`` of each eigenvector, ``x = 1 / (1 + value / limit)``."""
+        """Open part of a step: ``x^2 (3 - 2x)`` along each eigenvector, with ``x = 1 / (1 + value / limit)``."""
         limit = 10.0 * OPEN * self.objective.start.curvature
         inverse = TangentInverse.of(model.H, frame.basis, limit)
         if inverse is None:

@@ -243,7 +243,7 @@ class MixedMatrix:
 
 @dataclass(frozen=True)  # without slots: the matrix is created on first access
 class Part:
-    """One category of a :class:`MixedMatrix`: its levels, its columns among all, and the sparse map (columns, levels)."""
+    """A category of a :class:`MixedMatrix`: its levels, its columns among all, the sparse map (columns, levels)."""
 
     levels: slice
     columns: Index
