@@ -76,6 +76,17 @@ class Whitening:
         return np.asarray(out.reshape(m, -1, c).transpose(1, 0, 2).reshape(V.shape))
 
 
+def whitening_of(to_raw: Array, columns: NDArray[np.intp], second: Array, l2: float, unmix: Array | None) -> Whitening:
+    """The rows of ``to_raw`` (1 + q, m) that are not zero, with second moments and ridge of these coefficients."""
+    moving = np.concatenate([[0], 1 + columns])
+    gram, ridge = second[np.ix_(moving, moving)], None
+    if l2 > 0.0:
+        ridge = np.zeros_like(gram)
+        ridge[1:, 1:] = l2 * (np.eye(len(columns)) if unmix is None else unmix[:, columns].T @ unmix[:, columns])
+        gram = gram + ridge
+    return Whitening(moving, np.asfortranarray(to_raw[moving]), gram, ridge)
+
+
 class Hessian:
     """Symmetric matrix (k m, k m) ``R'AR``, as products and triangular systems; other uses form the matrix.
 

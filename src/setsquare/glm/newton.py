@@ -267,12 +267,9 @@ def _shorten(
     frame: Frame,
     direction: Direction,
 ) -> Direction:
-    """Find another step, with the curvature of some rows raised, if this one throws them back from the step before.
-
-    A row of weight ``1/n`` can change by at most ``sqrt(n)`` times the length of the step.
-    """
+    """Find another step, with the curvature of some rows raised, if this one throws them back from the step before."""
     longest = FAR * objective.start.slope / objective.start.curvature
-    shortest = longest / math.sqrt(objective.rows.n_rows)
+    shortest = longest / math.sqrt(objective.rows.n_rows)  # shorter steps change no row of weight 1/n that much
     whole = objective.whitening is not None and objective.n_predictors == 1
     if not whole or _norm(direction.step) <= shortest or not before.any():
         return direction

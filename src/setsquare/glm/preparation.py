@@ -26,7 +26,7 @@ from setsquare.glm.aliasing import (
     separate,
 )
 from setsquare.glm.freedom import check_freedom, refuse_early
-from setsquare.glm.hessian import Whitening
+from setsquare.glm.hessian import whitening_of
 from setsquare.glm.intercept import (
     Point,
     first_intercept,
@@ -322,7 +322,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     coefficients = T if unmix is None else unmix @ T
     penalty[1:, 1:] = problem.l2 * coefficients.T @ coefficients
     start = surveyed.start(problem, to_raw.shape[1], moments)
-    white = _triangular(problem, to_raw, columns, second, unmix)
+    white = whitening_of(to_raw, columns, second, problem.l2, unmix)
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start, whitening=white)
     aliased = tuple(np.delete(np.asarray(problem.feature_names, dtype=object), kept))
     return Prepared(problem, objective, basis, mean, scale, gram, aliased, surveyed.label_share, unmix)
@@ -332,21 +332,6 @@ def _merged(rows: Rows) -> Rows:
     """Merge small categories of rows in memory."""
     together = isinstance(rows, ArrayRows) and isinstance(rows.Z, MixedMatrix)
     return replace(rows, Z=rows.Z.merged()) if together else rows  # type: ignore[attr-defined, type-var]
-
-
-def _triangular(
-    problem: Problem, to_raw: Array, columns: NDArray[np.intp], second: Array, unmix: Array | None
-) -> Whitening:
-    """The rows of ``to_raw`` that are not zero, with the second moments and the ridge of these coefficients."""
-    moving = np.concatenate([[0], 1 + columns])
-    gram, ridge = second[np.ix_(moving, moving)], None
-    if problem.l2 > 0.0:
-        ridge = np.zeros_like(gram)
-        ridge[1:, 1:] = problem.l2 * (
-            np.eye(len(columns)) if unmix is None else unmix[:, columns].T @ unmix[:, columns]
-        )
-        gram = gram + ridge
-    return Whitening(moving, np.asfortranarray(to_raw[moving]), gram, ridge)
 
 
 def check_squares(problem: Problem, squares: Array) -> None:
