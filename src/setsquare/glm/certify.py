@@ -20,7 +20,7 @@ from setsquare.glm.objective import linear_predictor
 from setsquare.glm.preparation import Prepared
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Solution, Status
-from setsquare.glm.sqp import reduced_hessian
+from setsquare.glm.sqp import lowest_curvature_of, reduced_hessian
 from setsquare.glm.unconstrained_loss import defer_loss, unconstrained_loss
 from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import Sums
@@ -32,6 +32,8 @@ FLAT = 1e-5
 AT_THE_EDGE = 1e-3
 #: The same, for predictions measured as uncorrelated: below this they are so only because almost no variation is left.
 NOTHING_LEFT = 1e-9
+#: Coefficients from which the smallest curvature is found by inverse iterations, where it is clearly positive.
+MANY = 128
 #: Gradient of the constraint violation, relative to the violation, below which it cannot be reduced further.
 STUCK = 1e-4
 
@@ -127,6 +129,9 @@ def measure(prepared: Prepared, end: Iterate) -> Measured:
     """Measure curvature and unconstrained loss from the full Hessian."""
     objective = prepared.objective
     loss = defer_loss(prepared.problem, objective, end, lambda: unconstrained_loss(objective, end))
+    lowest = lowest_curvature_of(end.model) / objective.start.curvature if len(end.theta) > MANY else np.nan
+    if lowest > (OPEN if end.status is Status.FLAT else FLAT):
+        return Measured(lowest, np.zeros((len(end.theta), 0)), loss)
     reduced, null = reduced_hessian(end.model)
     if not len(reduced):
         return Measured(np.inf, null, loss)

@@ -35,7 +35,7 @@ from setsquare.glm.left_out_systems import (
 )
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
-from setsquare.glm.sqp import SINGULAR, frame_of
+from setsquare.glm.sqp import SINGULAR, frame_of, null_space
 from setsquare.rows.blocks import Block, cut, take_rows
 from setsquare.rows.parallel import BLOCK_BYTES, Sums, add_up
 from setsquare.tables.mixed_matrix import MixedMatrix
@@ -65,7 +65,7 @@ def invert(objective: Objective, model: Model) -> Inverse:
         model = model._replace(H=model.H.dense())
     k, r = objective.n_predictors, objective.n_basis
     frame = frame_of(model)
-    N, pinv = frame.basis, frame.pinv
+    N, pinv = null_space(frame), frame.pinv
     L = N @ _inverse_root(N.T @ model.H @ N)
     bent = model.H @ pinv
     inner = L.T @ bent

@@ -24,6 +24,8 @@ OPEN = 1e-3
 ROUNDING = 1e-15
 #: Predicted relative reduction of the loss at which mostly open directions remain.
 CLOSE = 1e-4
+#: Share of its gradient that an iteration leaves from which on it is slow: along an open direction it leaves 1/e.
+SLOW = 0.33
 #: Length of a step, in standard deviations of the linear predictor, up to which the Hessian is reused.
 SAME = 1e-4
 #: Length of a step, in standard deviations of the linear predictor and relative to its natural scale (slope over
@@ -32,6 +34,8 @@ SAME = 1e-4
 LONGEST = 30.0
 #: Curvature along a step, relative to the intercept-only model, below which its length means nothing.
 SINGULAR = 1e-4
+#: Change of a row's linear predictor, on its natural scale, beyond which its curvature is raised.
+FAR = 5.0
 #: Correlation with the basis up to which a point counts as near the constraint.
 NEAR = 0.1
 
@@ -71,7 +75,7 @@ class Iterate(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Right inverse ``pinv`` (m, r) of the Jacobian, and a ``basis`` whose meaning depends on the algebra."""
+    """Right inverse ``pinv`` (m, r) of the Jacobian, and an orthonormal ``basis`` of its rows (in a metric)."""
 
     pinv: Array
     basis: Array
@@ -133,7 +137,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
     model = objective.start_model() if theta is None else objective.model(theta, lam)
     theta = objective.start.theta if theta is None else theta
     trace: list[Step] = []
-    nu, length, corrected, confident, before = 0.0, 0.0, False, True, (np.inf, np.inf)
+    nu, length, corrected, confident, before, last = 0.0, 0.0, False, True, (np.inf, np.inf), theta
     status = Status.MAX_ITER
     for iteration in range(settings.max_iter + 1):
         frame = algebra.frame(model)
@@ -151,6 +155,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             theta, model = escape, objective.model(escape, lam)
             continue
         direction = algebra.direction(model, frame)
+        direction = _shorten(objective, algebra, theta, theta - last, lam, model, frame, direction)
         still = direction.reduction <= settings.loss * abs(model.loss) and kkt <= 100.0 * settings.kkt
         if still and direction.curvature <= OPEN * objective.start.curvature:
             status = Status.FLAT
@@ -158,12 +163,13 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         if direction.reduction <= ROUNDING * abs(model.loss) and gap >= 0.5 * before[0] and kkt >= 0.5 * before[1]:
             status = Status.STALLED  # at the limit of float64
             break
+        slow = kkt >= SLOW * before[1]
         before = gap, kkt
         if iteration == settings.max_iter:
             break
         nu = _penalty(nu, model, direction)
         flat = direction.curvature <= 50.0 * OPEN * objective.start.curvature
-        near = flat and direction.reduction <= CLOSE * abs(model.loss)
+        near = flat and slow and direction.reduction <= CLOSE * abs(model.loss)
         leaps = settings.leaps if near else ()
         taken = _leap(objective, algebra, theta, model, frame, direction, nu, leaps)
         taken = taken or _line_search(objective, theta, lam, model, frame, direction, nu, confident)
@@ -171,7 +177,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             status = Status.STALLED
             break
         length, corrected, confident = taken.length, direction.corrected, taken.length >= 0.5
-        theta, lam, model = taken.theta, taken.lam, taken.model
+        last, theta, lam, model = theta, taken.theta, taken.lam, taken.model
     theta, model = _restore(objective, algebra, theta, lam, model, settings)
     if not _is_feasible(model, settings, slack=100.0):
         theta, model = _retreat(objective, algebra, theta, lam, model, settings)
@@ -249,6 +255,28 @@ def _line_search(
         found = point if isinstance(point, Model) else objective.model(trial, new_lam)
         return _Taken(trial, new_lam, found, length)
     return None
+
+
+def _shorten(
+    objective: Objective,
+    algebra: Algebra,
+    theta: Array,
+    before: Array,
+    lam: Array,
+    model: Model,
+    frame: Frame,
+    direction: Direction,
+) -> Direction:
+    """Find another step, with the curvature of some rows raised, if this one throws them back from the step before."""
+    longest = FAR * objective.start.slope / objective.start.curvature
+    shortest = longest / math.sqrt(objective.rows.n_rows)  # shorter steps change no row of weight 1/n that much
+    whole = objective.whitening is not None and objective.n_predictors == 1
+    if not whole or _norm(direction.step) <= shortest or not before.any():
+        return direction
+    damped = objective.damped(theta, lam, model, np.column_stack([before, direction.step]), longest)
+    if damped is None:
+        return direction
+    return algebra.direction(damped, frame)._replace(curvature=direction.curvature)
 
 
 def _first_halving(objective: Objective, direction: Direction) -> int:

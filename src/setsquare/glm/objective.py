@@ -21,9 +21,11 @@ import numpy as np
 from setsquare._typing import Array, Matrix
 from setsquare.families import Family, RowTerms
 from setsquare.families.barrier import add_barrier, barrier_loss
+from setsquare.glm.hessian import Whitening
 from setsquare.rows.blocks import Block, Summable
 from setsquare.rows.parallel import Sums
 from setsquare.rows.products import gram_and_product, thin_product, weighted_gram
+from setsquare.rows.wide import pick_rows
 
 
 class Values(NamedTuple):
@@ -50,7 +52,7 @@ class Model(NamedTuple):
         Gradient of the loss.
     J : ndarray of shape (r, m)
         Jacobian of the constraint.
-    H : ndarray of shape (m, m), or an operator of that shape (see ``glm.wide``)
+    H : Hessian of shape (m, m), or an operator of that shape (see ``glm.wide``)
         Hessian of the Lagrangian ``loss + lam'c``; it can be indefinite. Not computed (NaN) without multipliers.
     """
 
@@ -113,6 +115,8 @@ class Objective:
         Strength of a logarithmic barrier at the edge of the link's domain (``glm.domain_edge``); none by default.
     target : ndarray of shape (r,) or None
         ``kappa``: the constraint is ``c = kappa``, by default zero; ``glm.new_rows`` chooses it.
+    whitening : Whitening or None
+        The triangular part of ``to_raw``; None if that is an operator.
     """
 
     rows: Summable
@@ -124,6 +128,7 @@ class Objective:
     start: Start
     barrier: float = field(default=0.0, kw_only=True)
     target: Array | None = field(default=None, kw_only=True)
+    whitening: Whitening | None = field(default=None, kw_only=True)
 
     @property
     def n_parameters(self) -> int:
@@ -186,6 +191,31 @@ class Objective:
 
         return self._assemble(theta, self.rows.reduce(kernel))
 
+    def damped(self, theta: Array, lam: Array, model: Model, steps: Array, longest: float) -> Model | None:
+        """Model with raised curvature of rows that a step throws back further than the step before moved them.
+
+        The quadratic model does not hold that far: a rare level could go on from one end of the predictions to the
+        other. Rows whose linear predictor changes by more than ``longest`` get at least the curvature of the
+        intercept-only model. ``steps`` (m, 2) are the step before and this one. None if no row needs it.
+        """
+        raw, changes, low = self.raw(theta), self.to_raw @ steps, self.start.curvature
+        multipliers = lam.reshape(1, -1).T
+
+        def kernel(block: Block) -> tuple[Array | None]:
+            before, now = (block.Z @ changes).T
+            far = np.flatnonzero((np.abs(now) > longest) & (np.abs(now) > np.abs(before)) & (now * before < 0.0))
+            if not len(far):
+                return (None,)
+            few = pick_rows(block, far)
+            extra = few.weight * np.maximum(low - self.terms(few, raw, multipliers).curvature[:, 0, 0], 0.0)
+            return (weighted_gram(few.Z, extra) if extra.any() else None,)
+
+        (extra,) = self.rows.reduce(kernel, _add_some)  # type: ignore[call-arg]
+        if extra is None:
+            return None
+        assert self.whitening is not None
+        return model._replace(H=self.whitening.raised(model.H, extra))
+
     def start_model(self) -> Model:
         """Model at the start, without multipliers."""
         start = self.start
@@ -199,11 +229,9 @@ class Objective:
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
         with np.errstate(over="ignore", invalid="ignore"):  # outside the domain the loss is infinite
             gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
-            hessian = T.T @ second[0] @ T if second else np.broadcast_to(np.nan, (k, k, m, m))
         if self.penalty.any():
             gradient = gradient + theta.reshape(k, -1) @ self.penalty
-            if second:
-                hessian[range(k), range(k)] += self.penalty
+        assert self.whitening is not None
         return Model(
             float(loss) + self._ridge(theta),
             self._residual(c),
@@ -211,7 +239,7 @@ class Objective:
             float(steepness),
             gradient.ravel(),
             jacobian,
-            hessian.transpose(0, 2, 1, 3).reshape(k * m, k * m),
+            self.whitening.hessian(second[0]) if second else np.broadcast_to(np.nan, (k * m, k * m)),
         )
 
     def terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:
@@ -277,6 +305,11 @@ class Objective:
         for i, (a, b) in enumerate(_pairs(k)):
             J[a, b] = J[b, a] = product[:, k + r * i : k + r * (i + 1)].T
         return product[:, :k], J
+
+
+def _add_some(a: tuple[Array | None], b: tuple[Array | None]) -> tuple[Array | None]:
+    """Add two sums that may be missing."""
+    return (b[0] if a[0] is None else a[0] if b[0] is None else a[0] + b[0],)
 
 
 def _pairs(k: int) -> list[tuple[int, int]]:

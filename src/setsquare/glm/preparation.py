@@ -26,6 +26,7 @@ from setsquare.glm.aliasing import (
     separate,
 )
 from setsquare.glm.freedom import check_freedom, refuse_early
+from setsquare.glm.hessian import whitening_of
 from setsquare.glm.intercept import (
     Point,
     first_intercept,
@@ -40,7 +41,7 @@ from setsquare.glm.problem import Problem
 from setsquare.projection import Basis
 from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import Block, Rows, is_sparse
+from setsquare.rows.blocks import ArrayRows, Block, Rows, is_sparse
 from setsquare.rows.parallel import Sums, add_sums
 from setsquare.rows.products import gram_and_product
 from setsquare.rows.wide import Slab
@@ -292,7 +293,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten (or only standardise) the features, compute a basis of the protected columns, and build the objective."""
     surveyed = survey(problem)
     basis, mean = surveyed.basis, surveyed.mean.copy()
-    rows: Rows = problem.rows.map(Centre(surveyed.mean, basis, stays_stored(problem))).keep()
+    rows: Rows = _merged(problem.rows).map(Centre(surveyed.mean, basis, stays_stored(problem))).keep()
     rank = 0 if basis is None else basis.rank
     of_features = partial(feature_moments, rank)
     moments = rows.reduce(of_features)
@@ -321,9 +322,16 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     coefficients = T if unmix is None else unmix @ T
     penalty[1:, 1:] = problem.l2 * coefficients.T @ coefficients
     start = surveyed.start(problem, to_raw.shape[1], moments)
-    objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start)
+    white = whitening_of(to_raw, columns, second, problem.l2, unmix)
+    objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start, whitening=white)
     aliased = tuple(np.delete(np.asarray(problem.feature_names, dtype=object), kept))
     return Prepared(problem, objective, basis, mean, scale, gram, aliased, surveyed.label_share, unmix)
+
+
+def _merged(rows: Rows) -> Rows:
+    """Merge small categories of rows in memory."""
+    together = isinstance(rows, ArrayRows) and isinstance(rows.Z, MixedMatrix)
+    return replace(rows, Z=rows.Z.merged()) if together else rows  # type: ignore[attr-defined, type-var]
 
 
 def check_squares(problem: Problem, squares: Array) -> None:

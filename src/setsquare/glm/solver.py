@@ -257,8 +257,9 @@ __all__ = ["Certificate", "Problem", "Settings", "Solution", "Status", "Step", "
 #: took 200 products, 2.7e-7 s n q, or fewer and slower ones for sparse rows. ``python -m benchmarks.bench_wide`` shows
 #: both.
 DECOMPOSITIONS, SPARSE_GRAM, PRODUCTS, SPARSE_PRODUCTS = 25.0, 200.0, 800.0, 2000.0
-#: The same for s numbers and codes per row: sums by level and by pair of levels.
-SPLIT_GRAM = 25.0
+#: The same for s numbers and codes per row: sums by level and by pair of levels; decompositions since these are
+#: triangular (ACSIncome, m = 803: 0.3 s).
+SPLIT_GRAM, SPLIT_DECOMPOSITIONS = 25.0, 8.0
 #: Factor by which ``large`` must be cheaper to be chosen, because only ``sqp`` reports the rank and aliased features.
 ADVANTAGE = 2.0
 #: Cost up to which ``sqp`` is always used: a third of a second.
@@ -280,14 +281,14 @@ def choose(problem: Problem) -> str:
     if problem.rows.in_memory() is None or problem.cluster is not None:
         return "sqp"
     (n, q), k = problem.features.shape, problem.n_predictors
-    pairs = k * (k + 1) / 2
+    pairs, cubes = k * (k + 1) / 2, DECOMPOSITIONS
     if isinstance(problem.features, MixedMatrix):
-        s = problem.features.stored
+        s, cubes = problem.features.stored, SPLIT_DECOMPOSITIONS
         gram, products, memory = SPLIT_GRAM * n * s * s, SPARSE_PRODUCTS * n * s, 8.0 * n * s
     elif is_sparse(problem.features):
         s = problem.features.nnz / n
         gram, products, memory = SPARSE_GRAM * n * s * s, SPARSE_PRODUCTS * n * s, 12.0 * n * s
     else:
         gram, products, memory = float(n) * q * q, PRODUCTS * n * q, 8.0 * n * q
-    sqp = pairs * gram + DECOMPOSITIONS * (k * (1.0 + q)) ** 3
+    sqp = pairs * gram + cubes * (k * (1.0 + q)) ** 3
     return "large" if sqp > max(ADVANTAGE * k * products, SMALL) or memory > MOST_MEMORY else "sqp"

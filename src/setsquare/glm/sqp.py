@@ -13,14 +13,17 @@ import numpy as np
 from scipy.linalg import lapack
 
 from setsquare._typing import Array
+from setsquare.glm.hessian import SINGULAR, TangentInverse
+from setsquare.glm.krylov import lowest_curvature
 from setsquare.glm.newton import OPEN, Direction, Frame, Iterate, Settings, kkt_residual, solve_newton
 from setsquare.glm.objective import Model, Objective
 
 #: Singular values of the Jacobian below this multiple of the activation's mean slope are rounding error: in that
 #: direction the features are uncorrelated with the protected columns, and cannot change the constraint.
 UNREACHABLE = 1e-10
-#: Eigenvalues of the reduced Hessian below this share of the largest cannot be distinguished from zero.
-SINGULAR = 1e-9
+#: Products with the inverse for the smallest curvature, and the relative residual at which that has converged: the
+#: error of the value is of the order of its square.
+PRODUCTS, RITZ = 40, 1e-5
 
 
 def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
@@ -30,7 +33,7 @@ def solve_sqp(objective: Objective, theta: Array | None, settings: Settings) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Dense:
-    """Linear algebra of a step from the full Hessian; the basis of a frame spans the tangent space, (m, m - r)."""
+    """Linear algebra of a step from the full Hessian; the basis of a frame spans the rows of the Jacobian, (m, r)."""
 
     objective: Objective
 
@@ -41,51 +44,88 @@ class _Dense:
         return kkt_residual(self.objective, model, -frame.pinv.T @ model.g)
 
     def direction(self, model: Model, frame: Frame) -> Direction:
-        normal, null = -frame.pinv @ model.c, frame.basis
-        target = -null.T @ (model.g + model.H @ normal)
-        tangent, corrected = solve_reduced(null.T @ model.H @ null, target)
-        step = normal + null @ tangent
+        normal = -frame.pinv @ model.c
+        slope = model.g + model.H @ normal if normal.any() else model.g
+        tangent, corrected = _tangent_step(model, frame, slope)
+        step = normal + tangent
         product = model.H @ step
-        gain = float(target @ tangent)
+        gain = -float(slope @ tangent)
         curvature = gain / max(float(tangent @ tangent), np.finfo(float).tiny)
         lam = -frame.pinv.T @ (model.g + product)
         return Direction(step, lam, float(step @ product), 0.5 * gain, curvature, corrected)
 
     def opened(self, model: Model, frame: Frame, step: Array) -> Array:
-        values, vectors = np.linalg.eigh(frame.basis.T @ model.H @ frame.basis)
-        flat = frame.basis @ vectors[:, values <= 10.0 * OPEN * self.objective.start.curvature]
-        return np.asarray(flat @ (flat.T @ step))
+        """Open part of a step: ``x^2 (3 - 2x)`` along each eigenvector, with ``x = 1 / (1 + value / limit)``."""
+        limit = 10.0 * OPEN * self.objective.start.curvature
+        inverse = TangentInverse.of(model.H, frame.basis, limit)
+        if inverse is None:
+            return np.zeros_like(step)
+        twice = limit * inverse(limit * inverse(step))
+        return 3.0 * twice - 2.0 * limit * inverse(twice)
 
     def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
-        if not frame.basis.shape[1]:
+        if frame.basis.shape[1] == len(model.g):
             return np.inf, model.g
-        reduced = frame.basis.T @ model.H @ frame.basis
-        if is_clearly_positive(lapack.dpotrf(reduced)):
+        if TangentInverse.of(model.H, frame.basis) is not None:
             return 0.0, model.g
-        values, vectors = np.linalg.eigh(reduced)
-        return float(values[0]) / self.objective.start.curvature, frame.basis @ vectors[:, 0]
+        null = null_space(frame)
+        values, vectors = np.linalg.eigh(null.T @ model.H.dense() @ null)
+        return float(values[0]) / self.objective.start.curvature, null @ vectors[:, 0]
+
+
+def _tangent_step(model: Model, frame: Frame, slope: Array) -> tuple[Array, bool]:
+    """Step on the tangent space, and whether the Hessian had a negative eigenvalue there."""
+    inverse = TangentInverse.of(model.H, frame.basis)
+    if inverse is not None:
+        return inverse(-slope), False
+    null = null_space(frame)
+    tangent, corrected = solve_reduced(null.T @ model.H.dense() @ null, -null.T @ slope)
+    return null @ tangent, corrected
 
 
 def reduced_hessian(model: Model) -> tuple[Array, Array]:
     """Hessian of the Lagrangian on the tangent space, and the orthonormal basis of that space, (m, m - r)."""
-    null = frame_of(model).basis
-    return null.T @ model.H @ null, null
+    null = null_space(frame_of(model))
+    return null.T @ np.asarray(model.H) @ null, null
+
+
+def lowest_curvature_of(model: Model) -> float:
+    """Smallest eigenvalue of the Hessian on the tangent space, by Lanczos with its inverse; NaN where that is no way.
+
+    The largest eigenvalues of the inverse converge within a few products; the residual shows whether they did.
+    """
+    frame = frame_of(model)
+    inverse = TangentInverse.of(model.H, frame.basis)
+    if inverse is None or frame.basis.shape[1] == len(model.g):
+        return np.nan
+    draw = np.random.default_rng(0).normal(size=len(model.g))  # fixed seed: reproducible digits
+    value, vector = lowest_curvature(lambda v: -inverse(v), draw, frame.basis, PRODUCTS)
+    left = float(np.linalg.norm(inverse(vector) + value * vector))
+    return -1.0 / value if left <= RITZ * -value else np.nan
 
 
 def frame_of(model: Model) -> Frame:
-    """Right inverse of the Jacobian, and an orthonormal basis of its null space."""
+    """Right inverse of the Jacobian, and an orthonormal basis of its rows."""
     r, m = model.J.shape
     if r == 0:
-        return Frame(np.zeros((m, 0)), np.eye(m))
+        return Frame(np.zeros((m, 0)), np.zeros((m, 0)))
     R, tau, *_ = lapack.dgeqrf(model.J.T)  # input checks of numpy and scipy take longer than the work
-    if np.abs(R.diagonal()).min() > 1e-6 * model.steepness:
-        reflectors = np.zeros((m, m), order="F")
-        reflectors[:, :r] = R
-        Y = lapack.dorgqr(reflectors, tau)[0]
-        return Frame(lapack.dtrtrs(R[:r], Y[:, :r].T)[0].T, Y[:, r:])
-    U, s, Vt = np.linalg.svd(model.J)  # singular values show which directions are unreachable
+    if r <= m and np.abs(R.diagonal()).min() > 1e-6 * model.steepness:
+        Y = lapack.dorgqr(R, tau)[0]
+        return Frame(lapack.dtrtrs(R[:r], Y.T)[0].T, Y)
+    U, s, Vt = np.linalg.svd(model.J, full_matrices=False)  # singular values show which directions are unreachable
     rank = int(np.count_nonzero(s > UNREACHABLE * model.steepness))
-    return Frame(Vt[:rank].T @ (U[:, :rank] / s[:rank]).T, Vt[rank:].T)
+    return Frame(Vt[:rank].T @ (U[:, :rank] / s[:rank]).T, Vt[:rank].T)
+
+
+def null_space(frame: Frame) -> Array:
+    """Orthonormal basis (m, m - r) of the tangent space, orthogonal to the rows of the Jacobian."""
+    m, r = frame.basis.shape
+    if r == 0:
+        return np.eye(m)
+    reflectors = np.zeros((m, m), order="F")
+    reflectors[:, :r], tau, *_ = lapack.dgeqrf(frame.basis)
+    return np.asarray(lapack.dorgqr(reflectors, tau)[0][:, r:])
 
 
 def is_clearly_positive(factored: tuple[Array, int]) -> bool:
@@ -120,6 +160,8 @@ __all__ = [
     "Settings",
     "frame_of",
     "kkt_residual",
+    "lowest_curvature_of",
+    "null_space",
     "reduced_hessian",
     "solve_reduced",
     "solve_sqp",

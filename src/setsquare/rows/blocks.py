@@ -157,7 +157,7 @@ class ArrayRows(_Held):
         count = cores * -(-n_bytes // (cores * BLOCK_BYTES))  # equally many for each core, to avoid idle cores
         step = max(100, -(-self.n_rows // max(count, 1)))
         if split:  # a block's cross-products (q, q) should cost less than its rows
-            step = max(step, min(self.Z.shape[1] ** 2 // 8, -(-self.n_rows // n_cores())))
+            step = max(step, min(self.Z.shape[1] ** 2 // 2, -(-self.n_rows // n_cores())))
         return tuple(take_rows(self, rows) for rows in cut(self.n_rows, step, self.group))
 
     def keep(self) -> ArrayRows:

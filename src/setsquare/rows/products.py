@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from itertools import combinations, pairwise
 
 import numpy as np
-from scipy import sparse
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import is_sparse
@@ -88,26 +86,32 @@ def thin_product(A: Matrix, thin: Array) -> Array:
 
 def _split_gram(A: MixedMatrix, weight: Array, thin: Array) -> tuple[Array, Array]:
     """The same for numbers and categories: sums by level, and by pair of levels."""
-    (n, d), L, t = A.dense.shape, A.n_levels, thin.shape[1]
-    scaled = np.empty((n, 1 + d + t))
+    d, t = A.dense.shape[1], thin.shape[1]
+    scaled = _scratch((len(weight), 1 + d + t), row_major=True)
     scaled[:, 0], scaled[:, 1 + d :] = weight, thin
     np.multiply(A.dense, weight[:, None], out=scaled[:, 1 : 1 + d])
     sums, numbers = A.sums_by_level(scaled), A.dense.T @ scaled[:, 1:]
-    full = np.zeros((d + L, d + L))
-    full[:d, :d] = 0.5 * (numbers[:, :d] + numbers[:, :d].T)
-    full[d:, :d] = sums[:, 1 : 1 + d]
-    full[:d, d:] = full[d:, :d].T
-    full[range(d, d + L), range(d, d + L)] = sums[:, 0]  # a row has one level of each category
-    levels = [np.ascontiguousarray(A.codes[:, j]) - first for j, first in enumerate(A.bounds[:-1])]
-    parts = [slice(d + first, d + last) for first, last in pairwise(A.bounds)]
-    for i, j in combinations(range(len(parts)), 2):
-        shape = A.bounds[i + 1] - A.bounds[i], A.bounds[j + 1] - A.bounds[j]
-        full[parts[i], parts[j]] = sparse.coo_array((weight, (levels[i], levels[j])), shape).toarray()
-        full[parts[j], parts[i]] = full[parts[i], parts[j]].T
-    order = np.empty(A.width, dtype=np.intp)
-    order[A.places], order[A.columns[A.coded]] = np.arange(d), d + A.coded
-    product = np.concatenate([numbers[:, d:], sums[:, 1 + d :]])
-    return full[np.ix_(order, order)], product[order]
+    product = A.onto @ sums[:, 1:]  # (q, d + t): of each column with the numbers, and with the thin columns
+    product[A.places] = numbers
+    gram = np.zeros((A.width, A.width))
+    gram[:, A.places] = product[:, :d]
+    gram[A.places] = gram[:, A.places].T
+    gram[np.ix_(A.places, A.places)] = 0.5 * (numbers[:, :d] + numbers[:, :d].T)
+    _count_pairs(A, weight, sums[:, 0], gram)
+    return gram, product[:, d:]
+
+
+def _count_pairs(A: MixedMatrix, weight: Array, totals: Array, gram: Array) -> None:
+    """Fill in the products of dummies: sums of weights by pair of levels, given those by level."""
+    parts = A.parts
+    for one in parts:
+        one.put(gram, one, one.fold_diagonal(totals[one.levels]))
+    for (i, j), flat in A.pairs.items():
+        one, other = parts[i], parts[j]
+        counts: Array = np.bincount(flat, weights=weight, minlength=one.size * other.size).astype(float, copy=False)
+        block = one.fold(other.fold(counts.reshape(one.size, other.size).T).T)
+        one.put(gram, other, block)
+        other.put(gram, one, block.T)
 
 
 def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:

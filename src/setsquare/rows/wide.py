@@ -7,7 +7,7 @@ of ones is implicit, and centring and scaling are applied to the coefficients (:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,13 @@ class _Turned:
         if slab.far is not None:
             product[1 + slab.far] = slab.near().T @ thin
         return product
+
+
+def pick_rows(block: Block, rows: NDArray[np.intp]) -> Block:
+    """Copy some rows of a block."""
+    Z = replace(block.Z, Z=block.Z.Z[rows]) if isinstance(block.Z, Slab) else block.Z[rows]
+    offset = None if block.offset is None else block.offset[rows]
+    return Block(Z, block.y[rows], block.Q[rows], block.weight[rows], offset)
 
 
 @dataclass(frozen=True, slots=True)

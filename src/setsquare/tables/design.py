@@ -18,12 +18,12 @@ from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
 from setsquare.tables.mixed_matrix import MixedMatrix, join
 from setsquare.tables.smooth import Ball, Kernel, Spline
 
-#: Categories of up to this many levels are written out as dummies, whose products are then faster than by counting.
-FEW_LEVELS = 8
-#: Up to this many dummies of such categories, a matrix product of all dummies is faster than counting.
+#: Categories of up to this many levels are written out: a single dummy is a number.
+FEW_LEVELS = 2
+#: Up to this many dummies of larger categories, a matrix product of all dummies is faster than counting.
 FEW_DUMMIES = 100
-#: The same in values of these dummies, for tables in memory.
-FEW_VALUES = 8_000_000
+#: The same in values of these dummies, for tables in memory, whose categories are merged before they are counted.
+FEW_VALUES = 1_000_000
 _KINDS: dict[str, Callable[..., Coder]] = {
     "numeric": Numeric,
     "categorical": Categorical,

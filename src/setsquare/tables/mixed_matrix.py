@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +20,8 @@ from scipy import sparse
 from setsquare._typing import Array
 
 Index: TypeAlias = NDArray[np.intp]
+#: Combinations of levels up to which categories are merged: sums by level then stay in the fastest cache.
+MOST_CELLS = 512
 
 
 @dataclass(frozen=True)  # without slots: the dummies are created on first access
@@ -35,8 +38,9 @@ class MixedMatrix:
         Level of each row in each category; the levels of all categories are numbered consecutively.
     bounds : tuple of c + 1 ints
         The levels of category j are ``bounds[j], ..., bounds[j + 1] - 1``.
-    columns : ndarray of shape (bounds[-1],)
-        Position of each level's dummy among the q columns; -1 for a level without one.
+    columns : ndarray of shape (bounds[-1],) or (bounds[-1], c)
+        Position of each level's dummy among the q columns; -1 for a level without one. A level of several categories
+        merged into one (:meth:`merged`) has a dummy of each.
     width : int
         q.
 
@@ -91,9 +95,11 @@ class MixedMatrix:
         return self.bounds[-1]
 
     @cached_property
-    def coded(self) -> Index:
-        """Levels that have a column."""
-        return np.flatnonzero(self.columns >= 0)
+    def onto(self) -> Any:
+        """CSR matrix (q, levels) that adds up values of levels by column."""
+        columns = self.columns.reshape(self.n_levels, -1)
+        levels, slots = np.nonzero(columns >= 0)
+        return sparse.csr_array((np.ones(len(levels)), (columns[levels, slots], levels)), (self.width, self.n_levels))
 
     @cached_property
     def dummies(self) -> Any:
@@ -103,6 +109,32 @@ class MixedMatrix:
         dummies.indptr = np.arange(0, n * c + 1, c, dtype=np.int32)
         return dummies
 
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The categories."""
+        return tuple(self._part(first, last) for first, last in pairwise(self.bounds))
+
+    def _part(self, first: int, last: int) -> Part:
+        onto = self.onto[:, first:last].tocsr()
+        columns = np.flatnonzero(np.diff(onto.indptr))
+        return Part(slice(first, last), columns, onto[columns])
+
+    @cached_property
+    def pairs(self) -> dict[tuple[int, int], Index]:
+        """Combination of levels of each row, numbered from 0, for each pair of categories."""
+        levels = [self.codes[:, j].astype(np.intp) - first for j, first in enumerate(self.bounds[:-1])]
+        sizes = np.diff(self.bounds).tolist()
+        return {(i, j): levels[i] * sizes[j] + levels[j] for i, j in combinations(range(len(levels)), 2)}
+
+    @cached_property
+    def _from_columns(self) -> Any:
+        """``onto`` transposed; a transpose costs more than a small product."""
+        return self.onto.T.tocsr()
+
+    @cached_property
+    def _by_level(self) -> Any:
+        return self.dummies.T
+
     def __reduce__(self) -> tuple[Any, ...]:
         return MixedMatrix, (self.dense, self.places, self.codes, self.bounds, self.columns, self.width)
 
@@ -110,9 +142,14 @@ class MixedMatrix:
         return replace(self, dense=self.dense[rows], codes=np.ascontiguousarray(self.codes[rows]))
 
     def __matmul__(self, B: Array) -> Array:
-        full = np.zeros((self.n_levels, *B.shape[1:]))
-        full[self.coded] = B[self.columns[self.coded]]
-        return np.asarray(self.dense @ B[self.places] + self.dummies @ full)
+        full = self._from_columns @ B
+        product = self.dense @ B[self.places]
+        if full.ndim > 1 and full.shape[1] > 1:
+            product += self.dummies @ full
+        else:  # a gather for each category is faster than a sparse product
+            for codes in self.codes.T:
+                product += full[codes]
+        return np.asarray(product)
 
     def __rmatmul__(self, A: Array) -> Array:
         return (self.T @ A.T).T
@@ -124,20 +161,47 @@ class MixedMatrix:
 
     def sums_by_level(self, thin: Array) -> Array:
         """Sums (levels, t) of ``thin`` (n, t) over the rows of each level."""
-        return np.asarray(self.dummies.T @ np.ascontiguousarray(thin))
+        return np.asarray(self._by_level @ np.ascontiguousarray(thin))
 
     def counts(self) -> Index:
         """Number of rows in which each column (q,) is stored: all for numbers, those of its level for a dummy."""
-        counts = np.full(self.width, len(self.codes), dtype=np.intp)
-        counts[self.columns[self.coded]] = np.bincount(self.codes.reshape(-1), minlength=self.n_levels)[self.coded]
-        return counts
+        counts = self.onto @ np.bincount(self.codes.reshape(-1), minlength=self.n_levels)
+        counts[self.places] = len(self.codes)
+        return np.asarray(counts, dtype=np.intp)
 
     def squares(self, weight: Array) -> Array:
         """Weighted sums of squares (q,) of the columns."""
-        squares = np.zeros(self.width)
+        squares = self.onto @ self.sums_by_level(weight)
         squares[self.places] = weight @ np.square(self.dense)
-        squares[self.columns[self.coded]] = self.sums_by_level(weight)[self.coded]
-        return squares
+        return np.asarray(squares)
+
+    def merged(self, most: int = MOST_CELLS) -> MixedMatrix:
+        """Merge categories, smallest first, into one whose levels are their observed combinations.
+
+        Products are then sums by fewer codes per row. A category is merged as long as there are at most ``most``
+        combinations.
+        """
+        sizes = np.diff(self.bounds)
+        groups = group_sizes(sizes.tolist(), most)
+        if len(groups) == len(sizes):
+            return self
+        codes, columns, bounds = np.empty((len(self.codes), len(groups)), np.int32), list[Index](), [0]
+        deepest = max(map(len, groups))
+        for i, group in enumerate(groups):
+            found = np.zeros(len(self.codes), dtype=np.intp)
+            for j in group:
+                found *= sizes[j]
+                found += self.codes[:, j] - self.bounds[j]
+            seen = np.flatnonzero(np.bincount(found))
+            place = np.zeros(seen[-1] + 1, dtype=np.int32)
+            place[seen] = np.arange(bounds[-1], bounds[-1] + len(seen))
+            codes[:, i] = place[found]
+            bounds.append(bounds[-1] + len(seen))
+            parts = np.full((len(seen), deepest), -1, dtype=np.intp)
+            for slot, (j, level) in enumerate(zip(group, np.unravel_index(seen, sizes[group]), strict=True)):
+                parts[:, slot] = self.columns[self.bounds[j] + level]
+            columns.append(parts)
+        return replace(self, codes=codes, bounds=tuple(bounds), columns=np.concatenate(columns))
 
     def take(self, columns: Any) -> Array:
         """Some columns as a dense array (n, c)."""
@@ -177,6 +241,54 @@ class MixedMatrix:
         )
 
 
+@dataclass(frozen=True)  # without slots: the matrix is created on first access
+class Part:
+    """A category of a :class:`MixedMatrix`: its levels, its columns among all, the sparse map (columns, levels)."""
+
+    levels: slice
+    columns: Index
+    onto: Any
+
+    @property
+    def size(self) -> int:
+        """Number of levels."""
+        return int(self.levels.stop - self.levels.start)
+
+    @cached_property
+    def _map(self) -> Array:
+        return np.asarray(self.onto.toarray())
+
+    @cached_property
+    def _only(self) -> Index | None:
+        """Level of each column, if no column has several, and no level several columns."""
+        levels = self.onto.indices
+        alone = (np.diff(self.onto.indptr) == 1).all() and len(np.unique(levels)) == len(levels)
+        return levels.astype(np.intp) if alone else None
+
+    @cached_property
+    def _range(self) -> slice | None:
+        """The columns as a slice, if they are consecutive."""
+        first, last = (self.columns[0], self.columns[-1]) if len(self.columns) else (0, -1)
+        return slice(first, last + 1) if last - first + 1 == len(self.columns) else None
+
+    def fold(self, values: Array) -> Array:
+        """Add up rows (levels, c) of levels by column."""
+        return np.asarray(self._map @ values if self._only is None else values[self._only])
+
+    def fold_diagonal(self, values: Array) -> Array:
+        """The matrix (columns, columns) of products of dummies, given sums by level."""
+        if self._only is not None:
+            return np.diag(values[self._only])
+        return np.asarray((self._map * values) @ self._map.T)
+
+    def put(self, gram: Array, other: Part, block: Array) -> None:
+        """Write a block of products with another category's dummies; slices are faster than lists of positions."""
+        if self._range is None or other._range is None:
+            gram[np.ix_(self.columns, other.columns)] = block
+        else:
+            gram[self._range, other._range] = block
+
+
 @dataclass(frozen=True, slots=True)
 class Turned:
     """Transpose of a :class:`MixedMatrix`."""
@@ -185,10 +297,28 @@ class Turned:
 
     def __matmul__(self, thin: Array) -> Array:
         Z = self.matrix
-        product = np.zeros((Z.width, *thin.shape[1:]))
+        product = Z.onto @ Z.sums_by_level(thin)
         product[Z.places] = Z.dense.T @ thin
-        product[Z.columns[Z.coded]] = Z.sums_by_level(thin)[Z.coded]
-        return product
+        return np.asarray(product)
+
+
+def group_sizes(sizes: Sequence[int], most: int) -> list[list[int]]:
+    """Positions of categories that are merged: each group has at most ``most`` combinations, or one category.
+
+    Examples
+    --------
+    >>> group_sizes([500, 5, 24, 18, 8], 256)
+    [[1, 4], [3], [2], [0]]
+    """
+    groups, product = list[list[int]](), most + 1
+    for j in sorted(range(len(sizes)), key=sizes.__getitem__):
+        if product * sizes[j] <= most:
+            groups[-1].append(j)
+            product *= sizes[j]
+        else:
+            groups.append([j])
+            product = sizes[j]
+    return groups
 
 
 def join(numbers: Array, codes: Sequence[NDArray[Any]], sizes: Sequence[int], is_coded: Sequence[bool]) -> MixedMatrix:
