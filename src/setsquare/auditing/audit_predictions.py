@@ -85,7 +85,7 @@ def audit(
         or a tensor or embedding with one row per observation. A column of a :class:`setsquare.Stream`, such as
         ``stream["score"]``, is read in batches; its evaluation model is the generalised linear model.
     protected : dataframe, series or array of n rows, or columns of the same stream
-        The protected columns; text and categories are dummy-coded.
+        The protected columns; text and categories are dummy-coded. At most 1000 columns after coding.
     family : str or Family, optional
         Family of the evaluation model, by name or, with a link or a parameter, as in
         ``sq.families.family("tweedie", parameter=1.5)``. By default binomial for values in [0, 1], multinomial for

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.interpolate import BSpline
 from scipy.linalg import solve_triangular
-from scipy.spatial.distance import cdist
 
 from setsquare._typing import Array, IntArray
 from setsquare.errors import InputError
@@ -61,6 +59,8 @@ class Spline(Coder):
 
     def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` and return the number of pooled rows by source."""
+        from scipy.interpolate import BSpline  # brings scipy.optimize, which a plain audit does not need
+
         values, missing, pooled = Numeric(self.name, self.fill, self.indicator).values(rows, unseen)
         x = np.clip(values, self.knots[0], self.knots[-1])
         splines = BSpline.design_matrix(x, np.array(self.knots), self.degree).toarray()[:, 1:]
@@ -170,6 +170,8 @@ class Kernel(Coder):
 
 def gaussian(U: Array, V: Array) -> Array:
     """Gaussian kernel (n, m) of the rows of U and V."""
+    from scipy.spatial.distance import cdist
+
     return np.asarray(np.exp(-0.5 * cdist(U, V, "sqeuclidean") / WIDTH**2))
 
 
