@@ -90,4 +90,5 @@ def test_they_are_those_of_the_bootstrap_on_real_sets(name):
     Z, X = (tables.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
     whole, drawn = bootstrap(Z.values, X.values, np.asarray(data.y, dtype=float), data.family, 2000)
     ratio = whole.std_error[0] / drawn.std(axis=0)
-    assert abs(np.median(ratio) - 1.0) < 0.05
+    # Coefficients of nearly collinear columns (dates of custody in compas) have heavy tails in the bootstrap.
+    assert abs(np.median(ratio) - 1.0) < 0.05 and np.mean(np.abs(ratio - 1.0) < 0.05) > 0.6
