@@ -33,8 +33,16 @@ def estimates(solution):
     return np.column_stack([solution.intercept, solution.coef])
 
 
-@pytest.mark.parametrize("name", ["gaussian", "binomial", "poisson", "multinomial"])
-@pytest.mark.parametrize("option", ["plain", "weights", "clusters", "given", "outcome", "ridge"])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        (name, option)
+        for name in ("gaussian", "binomial", "poisson", "multinomial")
+        for option in ("plain", "weights", "clusters", "given", "outcome", "ridge")
+        # Knots of a numeric outcome move when a row is left out; the sandwich takes them as fixed.
+        if option != "outcome" or name in ("binomial", "multinomial")
+    ],
+)
 def test_they_are_those_of_the_jackknife(name, option):
     """Refits without each row, or cluster: an independent estimate of the same covariance, equal to order 1/n."""
     n = 240
