@@ -10,6 +10,16 @@ score within an outcome class, which is what the GLM makes zero on the training 
 protected column to predict; the others do not. ExponentiatedGradient is run for several bounds `eps`, and the table
 also has the one whose accuracy on the new rows is closest to ours from above, chosen with knowledge of the new rows.
 Decisions of the GLM are probabilities of at least one half, as in scikit-learn; it decides nothing by the threshold.
+
+Means of three splits (`results/given.json`), accuracy and equalised-odds difference on the new rows:
+
+* Adult, sex: logistic regression 0.846, 0.084; the GLM given the outcome 0.832, 0.046; ThresholdOptimizer 0.830, 0.022;
+  ExponentiatedGradient 0.834, 0.024. The GLM halves the difference, and fairlearn's methods, which constrain decisions
+  and not scores, do better. By split the GLM has 0.018, 0.083 and 0.037.
+* COMPAS, race (six groups, two of them very small, which decide the maximum): logistic regression 0.742, 0.509; the GLM
+  given the outcome 0.639, 0.403; ThresholdOptimizer, which uses race, 0.725, 0.481; ExponentiatedGradient at about the
+  same accuracy 0.631, 0.543. With `orthogonal_on="new rows"` one of three fits is refused, and the others do not help
+  (0.620, 0.535).
 """
 
 from __future__ import annotations

@@ -33,8 +33,16 @@ def estimates(solution):
     return np.column_stack([solution.intercept, solution.coef])
 
 
-@pytest.mark.parametrize("name", ["gaussian", "binomial", "poisson", "multinomial"])
-@pytest.mark.parametrize("option", ["plain", "weights", "clusters", "given", "outcome", "ridge"])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        (name, option)
+        for name in ("gaussian", "binomial", "poisson", "multinomial")
+        for option in ("plain", "weights", "clusters", "given", "outcome", "ridge")
+        # Knots of a numeric outcome move when a row is left out; the sandwich takes them as fixed.
+        if option != "outcome" or name in ("binomial", "multinomial")
+    ],
+)
 def test_they_are_those_of_the_jackknife(name, option):
     """Refits without each row, or cluster: an independent estimate of the same covariance, equal to order 1/n."""
     n = 240
@@ -90,4 +98,5 @@ def test_they_are_those_of_the_bootstrap_on_real_sets(name):
     Z, X = (tables.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
     whole, drawn = bootstrap(Z.values, X.values, np.asarray(data.y, dtype=float), data.family, 2000)
     ratio = whole.std_error[0] / drawn.std(axis=0)
-    assert abs(np.median(ratio) - 1.0) < 0.05
+    # Coefficients of nearly collinear columns (dates of custody in compas) have heavy tails in the bootstrap.
+    assert abs(np.median(ratio) - 1.0) < 0.05 and np.mean(np.abs(ratio - 1.0) < 0.05) > 0.6

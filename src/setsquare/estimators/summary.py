@@ -47,7 +47,7 @@ class Coefficients(Documented):
             for j, name in enumerate(self.names):
                 b, s = float(self.estimate[c, j]), float(self.std_error[c, j])
                 z = b / s if s > 0.0 else math.nan
-                row = {"class": label} if self.classes else {}
+                row: dict[str, Any] = {"class": label} if self.classes else {}
                 row |= {"term": name, "estimate": b, "std_error": s, "statistic": z}
                 row["p_value"] = float(2.0 * special.ndtr(-abs(z))) if z == z else math.nan
                 found.append(row | {"ci_low": b - half * s, "ci_high": b + half * s})
