@@ -210,7 +210,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
             orthogonal_on=self.orthogonal_on,
             confidence=self.confidence,
         )
-        judge(solution, reader.protected.constant)
+        judge(solution, reader.protected.constant, coefficients=self.expand is None)
         keep_promise(solution, self.max_correlation, automatic=automatic)
         warn_left_out(solution, problem.feature_names)
         self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, problem.family, solution.n_iter
