@@ -4,8 +4,8 @@
     python -m benchmarks.bases --quick
 
 Constrained models with the protected columns in the basis named, on 70 % of the rows, with the columns as they are
-(linear) beside them; the features are widened (``expand="auto"``), because there must be more of them than columns of the
-basis. Audited on the rows of the fit and on the others: the verdict of each evaluation model and its p-value.
+(linear) beside them; the features are widened (``expand="auto"``), because there must be more of them than columns of
+the basis. Audited on the rows of the fit and on the others: the verdict of each evaluation model and its p-value.
 """
 
 from __future__ import annotations
