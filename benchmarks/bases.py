@@ -1,11 +1,11 @@
-"""Do a forest and a ReLU regression find anything in predictions that are orthogonal to a basis of protected columns?
+"""What a forest and a ReLU regression find in predictions that are orthogonal to a basis of the protected columns.
 
     nice -n 15 python -m benchmarks.bases --output benchmarks/results   # about 10 minutes on one core
     python -m benchmarks.bases --quick
 
 Constrained models with the protected columns in the basis named, on 70 % of the rows, with the columns as they are
-(linear) beside them; the features are widened (``expand="auto"``) so that there are more of them than protected columns.
-Audited on the rows of the fit and on the others: the verdict of each evaluation model and its p-value.
+(linear) beside them; the features are widened (``expand="auto"``), because there must be more of them than columns of
+the basis. Audited on the rows of the fit and on the others: the verdict of each evaluation model and its p-value.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ CELLS = {
     "bank kernel": (load_bank, "kernel"),
 }
 EVALUATIONS = ("forest", "relu")
-SPLIT, HELD_OUT = 0, 0.3
+SPLIT, HELD_OUT, PERMUTATIONS = 0, 0.3, 99
 
 
 def audit(p: Any, protected: Any, most: int) -> dict[str, Any]:
-    """Verdict and p-value of each evaluation model, on the first rows of a random order."""
+    """Verdict and p-value of each evaluation model, on at most so many rows, drawn at random."""
     found = {}
     for name in EVALUATIONS:
-        result = sq.audit(p[:most], protected.iloc[:most].reset_index(drop=True), evaluation=name, random_state=0)
+        result = sq.audit(p, protected, evaluation=name, max_rows=most, n_permutations=PERMUTATIONS)
         found[name] = {"verdict": str(result.verdict), "p_value": float(result.p_value), "rows": min(most, len(p))}
     return found
 

@@ -48,9 +48,9 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     confidence : float
         Confidence of that bound. It holds for rows like the training rows.
     expand : "auto" or None
-        "auto" widens the features: numeric columns become hinges, clipped to the range of the training rows, levels
-        stay, and up to 60 products of two columns are chosen by what they add to the constrained fit; a ridge of 0 is
-        then chosen as with ``l2="auto"``. For tables and arrays in memory.
+        "auto" widens the features: numeric columns become hinges, clipped to the inner 99 % of the training rows,
+        levels stay, and up to 60 products of two columns are chosen by what they add to the constrained fit; a ridge of
+        0 is then chosen as with ``l2="auto"``. For tables and arrays in memory.
     given : "outcome", or columns inside the feature table, by name or position, optional
         Controls. With columns, predictions may differ between groups as far as these columns explain it: the effects of
         the protected columns are zero in a regression of the predictions on both. With "outcome", mean predictions are

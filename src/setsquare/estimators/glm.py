@@ -210,7 +210,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
             orthogonal_on=self.orthogonal_on,
             confidence=self.confidence,
         )
-        judge(solution, reader.protected.constant)
+        judge(solution, reader.protected.constant, coefficients=self.expand is None)
         keep_promise(solution, self.max_correlation, automatic=automatic)
         warn_left_out(solution, problem.feature_names)
         self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, problem.family, solution.n_iter
@@ -225,10 +225,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def ball_(self) -> Ball | None:
         """With ``basis="kernel"``: what holds for every smooth function of the protected columns on the training rows.
 
-        None without a kernel, with ``orthogonal_on="new rows"``, and with sample weights, where it does not hold.
+        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given`` or weights.
         """
         check_is_fitted(self, "solution_")
-        exact = self.orthogonal_on == TRAINING_ROWS and not getattr(self, "has_weight_", False)
+        exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and not getattr(self, "has_weight_", False)
         return self.reader_.protected.ball if exact else None
 
     def summary(self, confidence: float = 0.95) -> Coefficients:

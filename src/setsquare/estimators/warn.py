@@ -36,10 +36,11 @@ LEFT_ON_NEW_ROWS = 0.25
 MOST_NAMES = 10
 
 
-def judge(solution: Solution, constant: Sequence[str] = ()) -> None:
+def judge(solution: Solution, constant: Sequence[str] = (), *, coefficients: bool = True) -> None:
     """Raise if the guarantee does not hold, and warn about any other problem.
 
-    ``constant`` names protected columns with a single level, which have no column in the problem.
+    ``constant`` names protected columns with a single level, which have no column in the problem. ``coefficients`` says
+    whether they are of interest, or only the predictions.
     """
     certificate = solution.certificate
     if not certificate.is_orthogonal or solution.status is Status.INFEASIBLE:
@@ -47,7 +48,8 @@ def judge(solution: Solution, constant: Sequence[str] = ()) -> None:
     warn_dropped((*constant, *certificate.constant_protected), certificate.collinear_protected)
     warn_label_share(certificate.label_share)
     _warn_few_rows(certificate)
-    _warn_undetermined(certificate)
+    if coefficients:
+        _warn_undetermined(certificate)
     if certificate.is_orthogonal and not certificate.is_optimal:
         _warn(
             f"The predictions are orthogonal, but the loss may not be the lowest possible: {solution.status} "

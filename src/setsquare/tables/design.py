@@ -199,7 +199,7 @@ class Design:
         """Plain data, fit for JSON; a design from a formula has none."""
         kinds = {kind: name for name, kind in _KINDS.items()}
         if not all(type(coder) in kinds for coder in self.coders):
-            raise InputError("A design of a formula or a transformer cannot be written as plain data; pickle it.")
+            raise InputError("A design of a transformer or formula cannot be written as plain data; pickle it.")
         coders = [{"kind": kinds[type(coder)], **asdict(coder)} for coder in self.coders]  # type: ignore[call-overload]
         return {"missing": self.missing, "unseen": self.unseen, "coders": coders}
 

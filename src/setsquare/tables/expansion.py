@@ -1,7 +1,7 @@
 """Coders of a wider feature space: hinges of numeric columns, and products of columns.
 
-All values are bounded by those of the training rows: numbers are clipped to their range, and products are of ranks
-between 0 and 1 and of dummies, so that no new row lies far outside the rows of the fit.
+All values are bounded by those of the training rows: numbers are clipped to the inner 99 % of them, and products are of
+ranks between 0 and 1 and of dummies, so that no new row lies outside the rows of the fit.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from setsquare.tables.column import Level, TableRows, label
 
 #: Points of the empirical distribution function between which ranks are interpolated.
 RANK_POINTS = 21
+#: Quantiles to which numeric columns of more values than that are clipped.
+TAILS = (0.005, 0.995)
 
 
 @dataclass(frozen=True, slots=True)
 class Hinges(Coder):
-    """A numeric column, clipped to the range of training, and ``max(x - knot, 0)`` for each knot.
+    """A numeric column, clipped to the inner 99 % of the training rows, and ``max(x - knot, 0)`` for each knot.
 
     Each is divided by its standard deviation in the training rows, so that one ridge penalty suits all.
 
@@ -29,7 +31,7 @@ class Hinges(Coder):
     ----------
     name : str
     low, high : float
-        Range of the column in the training rows.
+        Range to which the column is clipped.
     knots : tuple of float
     scales : tuple of float
         Standard deviations of the column and of each hinge.
@@ -85,11 +87,19 @@ def learn_hinges(base: Numeric, values: Array, most: int) -> Hinges:
     (1.0, 4.0)
     """
     x = values[~np.isnan(values)]
-    low, high = float(x.min()), float(x.max())
-    knots = _knots(x, most)
-    parts = np.maximum(x[:, None] - np.array([low, *knots]), 0.0)
+    low, high = _range(x)
+    knots = tuple(knot for knot in _knots(x, most) if low < knot < high)
+    parts = np.maximum(np.minimum(x, high)[:, None] - np.array([low, *knots]), 0.0)
     scales = tuple(float(s) if s > 0.0 else 1.0 for s in parts.std(axis=0))
     return Hinges(base.name, low, high, knots, scales, base.fill, base.indicator)
+
+
+def _range(x: Array) -> tuple[float, float]:
+    """Range in which a column varies: of many values the inner 99 % of the rows, lest a few rows decide a slope."""
+    ends = np.quantile(x, TAILS, method="nearest") if len(np.unique(x)) > RANK_POINTS else x
+    inner, whole = (ends.min(), ends.max()), (x.min(), x.max())
+    low, high = inner if inner[0] < inner[1] else whole
+    return float(low), float(high)
 
 
 def _knots(x: Array, most: int) -> tuple[float, ...]:

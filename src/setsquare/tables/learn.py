@@ -176,8 +176,7 @@ def settle(
     Examples
     --------
     >>> import numpy as np
-    >>> from setsquare.tables.smooth import learn_kernel, learn_spline, learn_transformed
-    from setsquare.tables.summary import observe
+    >>> from setsquare.tables.summary import observe
     >>> batches = [np.array([["b", 1.0]], dtype=object), np.array([["a", 2.0]], dtype=object)]
     >>> seen = [observe(batch, ["x0", "x1"], missing="error") for batch in batches]
     >>> settle(seen[0].merge(seen[1]), ["x0", "x1"]).names

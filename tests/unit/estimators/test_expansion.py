@@ -116,6 +116,22 @@ def test_an_array_of_numbers_and_new_rows() -> None:
     assert model.solution_.certificate.new_rows.correlation < 0.01
 
 
+@pytest.mark.parametrize("given", [["b"], "outcome"])
+def test_what_the_predictions_are_given_holds_with_wider_features(given: Any) -> None:
+    table, y, sex = people(1200)
+    model = sq.OrthogonalGLMClassifier(expand="auto", l2=0.001, given=given, basis="kernel").fit(
+        table, y, protected=sex
+    )
+    p = model.predict_proba(table)[:, 1]
+    if given == "outcome":
+        gaps = [abs(p[(sex == 1) & (y == k)].mean() - p[(sex == 0) & (y == k)].mean()) for k in (0, 1)]
+        assert max(gaps) < 1e-7
+    else:
+        design = np.column_stack([np.ones(1200), table["b"], sex])
+        assert abs(np.linalg.lstsq(design, p, rcond=None)[0][2]) < 1e-8
+    assert model.ball_ is None  # its bound is for predictions that are given nothing
+
+
 def test_few_rows_get_few_hinges_and_no_product() -> None:
     rng = np.random.default_rng(0)
     Z = rng.normal(size=(45, 3))
