@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import faulthandler
 import io
+import json
 import os
 import resource
 import subprocess
@@ -34,87 +35,14 @@ FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures"
 NAMES = ("sex", "age", "score", "x", "y")
 ODD_CELLS = ("", "NaN", "inf", "-1e308", "1e200", "=1+1", '"', "\0", "é", "1,5", "9" * 400, "true", " ", "2026-01-01")
 ODD_VALUES: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1e308, float("nan"), "", "~ x", "a" * 10_000, [], {}, [[]])
-PIECES = (
-    "age",
-    "sex",
-    "race",
-    "I(",
-    ")",
-    "(",
-    "+",
-    "*",
-    ":",
-    "**",
-    "2",
-    "99",
-    "bs(",
-    "df=3",
-    ",",
-    "np.log(",
-    "C(",
-    "poly(",
-)
-PIECES += (
-    "`my col`",
-    "`",
-    "'a'",
-    '"',
-    "{",
-    "}",
-    "~",
-    "|",
-    ".",
-    "-",
-    "/",
-    "lambda: 0",
-    "__import__('os')",
-    "[0]",
-    "0",
-    "%in%",
-)
-WORDS = (
-    "--predictions",
-    "--protected",
-    "--outcome",
-    "--model",
-    "--json",
-    "--html",
-    "--seed",
-    "--folds",
-    "--l2",
-    "--family",
-)
-WORDS += (
-    "--confidence",
-    "--min-group",
-    "--threshold",
-    "--quiet",
-    "--missing",
-    "--reference",
-    "--group-cells",
-    "--standard",
-)
-VALUES = (
-    "score",
-    "sex",
-    "age",
-    "x",
-    "y",
-    "-1",
-    "0",
-    "1e999",
-    "nan",
-    "drop",
-    "out",
-    "m",
-    "table",
-    "",
-    "=",
-    "a,b",
-    "\n",
-    "é",
-    "10" * 40,
-)
+PIECES = ("age", "sex", "race", "`my col`", "I(", "(", ")", "+", "*", ":", "**", "-", "/", ".", ",", "2", "99", "0")
+PIECES += ("bs(", "df=3", "np.log(", "C(", "poly(", "'a'", '"', "`", "{", "}", "~", "|", "[0]", "%in%", "lambda: 0")
+PIECES += ("__import__('os')",)
+WORDS = ("--predictions", "--protected", "--outcome", "--model", "--json", "--html", "--seed", "--folds", "--l2")
+WORDS += ("--family", "--confidence", "--min-group", "--threshold", "--quiet", "--missing", "--reference")
+WORDS += ("--group-cells", "--standard")
+VALUES = ("score", "sex", "age", "x", "y", "-1", "0", "1e999", "nan", "drop", "out", "m", "table", "", "=", "a,b")
+VALUES += ("\n", "é", "10" * 40)
 
 
 def rows(rng: np.random.Generator) -> pd.DataFrame:
@@ -198,11 +126,9 @@ def formulas(rng: np.random.Generator) -> str:
 
     text = "~ " + " ".join(rng.choice(PIECES, int(rng.integers(1, 9))))
     n = 40
-    table = pd.DataFrame(
-        {"age": rng.uniform(20, 80, n), "sex": rng.choice(["f", "m"], n), "race": rng.choice(["a", "b"], n)}
-    )
+    table = pd.DataFrame({"age": rng.uniform(20, 80, n), "my col": rng.normal(size=n)})
     try:
-        reading.learn(table.assign(**{"my col": rng.normal(size=n)}), text)
+        reading.learn(table.assign(sex=rng.choice(["f", "m"], n), race=rng.choice(["a", "b"], n)), text)
     except SetsquareError as error:
         return "" if "\n" not in str(error) and len(str(error)) < 1000 else f"{text!r}: {str(error)[:300]}"
     except Exception as error:
@@ -215,11 +141,7 @@ def commands(rng: np.random.Generator) -> str:
     name = str(rng.choice(["audit", "compare", "correct", "apply", "monitor", "data", "demo2", ""]))
     words = [name, "good.csv"]
     if rng.random() < 0.7:
-        words += (
-            ["--predictions", "score", "--protected", "sex"]
-            if name != "correct"
-            else ["--protected", "sex", "--model", "m"]
-        )
+        words += ["--protected", "sex", *(["--model", "m"] if name == "correct" else ["--predictions", "score"])]
     for _ in range(int(rng.integers(0, 4))):
         words += [str(rng.choice(WORDS)), str(rng.choice(VALUES))]
     return command(*words)
@@ -235,8 +157,6 @@ def work(target: str, first: int, cases: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         rows(np.random.default_rng(0)).to_csv("good.csv", index=False)
-        import json
-
         pd.DataFrame(json.loads((FIXTURES / "model-v1.json").read_text())["rows"]).to_csv("rows.csv", index=False)
         for seed in range(first, first + cases):
             print("case", seed, flush=True)
@@ -250,23 +170,9 @@ def work(target: str, first: int, cases: int) -> None:
 
 def batch(target: str, first: int, cases: int) -> tuple[int, list[str]]:
     """Run cases in a child; how many were run, and what was found."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "benchmarks.fuzz",
-            "--target",
-            target,
-            "--first",
-            str(first),
-            "--cases",
-            str(cases),
-            "--child",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ["--target", target, "--first", str(first), "--cases", str(cases), "--child"]
+    child = [sys.executable, "-m", "benchmarks.fuzz", *words]
+    done = subprocess.run(child, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     started = [int(line.split()[1]) for line in lines if line.startswith("case ")]
     found = [line for line in lines if line.startswith("finding ")]

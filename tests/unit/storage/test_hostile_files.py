@@ -156,6 +156,14 @@ LONG = "x" * 1_000_000
         ("linear", "projector.coefficients", np.zeros((9, 1))),
         ("features_alone", "eraser.directions", np.zeros((10, 2))),
         ("features_alone", "eraser.mean", np.full(10, np.inf)),
+        ("features_alone", "parameters.using", "protected"),
+        ("features", "parameters.using", []),
+        ("classifier", "has_offset", None),
+        ("classifier", "has_offset", "no"),
+        ("classifier", "classes", None),
+        ("generalized", "activation", None),
+        ("generalized", "parameters.method", ""),
+        ("generalized", "estimator", None),
     ],
 )
 def test_a_model_whose_parts_do_not_fit_is_refused(name: str, place: str, value: Any, tmp_path: Path):

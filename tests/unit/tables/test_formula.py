@@ -182,6 +182,7 @@ def test_only_known_functions_are_evaluated(expression: str, tmp_path: Any, monk
         ("~ (age + year) ^ 99", "power above 20"),
         ("~ " + "age + " * 9000 + "age", "characters: write at most"),
         ("~ I(age year)", "cannot be used"),
+        ("~ race ** [0]", "cannot be used"),
         ("~ bs(age, df='a')", "cannot be used"),
         ("~ poly(age, degree=-1)", "cannot be used"),
         ("~ I(age / 0)", "cannot be used|not finite"),
