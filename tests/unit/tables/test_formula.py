@@ -224,7 +224,7 @@ def test_a_formula_design_pickles_but_has_no_plain_data() -> None:
     learned = tables.learn(frame, FORMULA)
     again = pickle.loads(pickle.dumps(learned))
     np.testing.assert_array_equal(again.apply(frame).values, learned.apply(frame).values)
-    with pytest.raises(InputError, match="formula cannot be written"):
+    with pytest.raises(InputError, match="cannot be written as plain data"):
         learned.to_dict()
 
 
