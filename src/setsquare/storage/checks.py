@@ -61,7 +61,7 @@ def _check_complete(model: Any) -> None:
         _require(isinstance(model.has_offset_, bool), "offset")
     if hasattr(model, "using"):
         _require(model.using in ("features", "protected"), "parameter using")
-        _require(hasattr(model, "eraser_") == (model.using == "features"), "projector")
+        _require(hasattr(model, "eraser_" if model.using == "features" else "projector_"), "projector")
     if hasattr(model, "method"):
         _require(model.method in ("linear", "generalized"), "method")
         _require(model.method == "linear" or hasattr(model, "activation_"), "activation")
@@ -117,6 +117,9 @@ def _check_names(model: Any) -> None:
     _require(count is None or (type(count) is int and count >= 0), "number of features")
     if names is not None:
         _require(_are_texts(names.tolist()) and count in (None, len(names)), "names of features")
+        reader = getattr(model, "reader_", None)
+        used = () if reader is None else (*reader.inside, *(reader.features.columns if reader.features else ()))
+        _require(set(used) <= set(names.tolist()), "names of features")
     classes = getattr(model, "classes_", None)
     _require(classes is None or len(classes) >= 1, "classes")
 
