@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export SETSQUARE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test lint bench bench-compare docs paper clean
+.PHONY: demo test lint bench bench-compare fuzz soak docs paper clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -52,6 +52,12 @@ bench: $(VENV)/.test  ## speed as ratios against peers, each in one run: docs/be
 
 bench-compare: $(VENV)/.test  ## is anything slower than in the commit before (or COMMIT=...)?
 	$(BIN)/python -m benchmarks.compare_commits $(COMMIT)
+
+fuzz: $(VENV)/.test  ## damaged tables, model files, formulas and command lines, for SECONDS (300)
+	$(BIN)/python -m benchmarks.fuzz --seconds $(or $(SECONDS),300) --first $(or $(FIRST),0)
+
+soak: $(VENV)/.test  ## fit, save, load and audit ROUNDS (5000) times in one process: memory, open files, statuses
+	$(BIN)/python -m benchmarks.soak --rounds $(or $(ROUNDS),5000)
 
 docs: $(VENV)/.docs  ## the site in docs/_build/html, without a warning; pages and examples run as they are written
 	$(BIN)/python -m pytest -q tests/pipeline/test_docs.py

@@ -31,8 +31,13 @@ from setsquare.tables.summary import FEW_VALUES
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "feather"}
 _GZIP = b"\x1f\x8b"
 _HEAD = 1 << 16
+_LONGEST_HEADER = 1 << 22
+#: Most columns of a CSV file, and most columns that are read from any file.
+MAX_COLUMNS = 10_000
 #: Longest content of a pipe, a device or a compressed file, in bytes.
 MAX_PIPED = 1 << 31
+#: So many protected columns are counted first.
+MANY_PROTECTED = 100
 #: Numbers above this have no squares in float64, nor sums of squares.
 LARGEST = 1e150
 
@@ -79,6 +84,11 @@ class Source:
     def columns(self) -> tuple[str, ...]:
         """Names of the columns."""
         with _reading(self.name):
+            if self.kind == "csv" and self._n_fields() > MAX_COLUMNS:
+                raise InputError(
+                    f"{self.name} has more than {MAX_COLUMNS} columns, which are slow to read from CSV: save the "
+                    "columns that are needed, or the table as Parquet."
+                )
             return tuple(self._schema())
 
     @cached_property
@@ -98,6 +108,10 @@ class Source:
 
     def read(self, columns: Sequence[str], text: Sequence[str] = ()) -> pa.Table:
         """Read some columns, those in `text` as text even if they look numeric."""
+        if len(columns) > MAX_COLUMNS:
+            raise InputError(
+                f"{len(columns)} columns of {self.name} would be read, at most {MAX_COLUMNS} are: name fewer columns."
+            )
         self.check(columns)
         with _reading(self.name):
             table = self._read(list(columns), text).select(list(columns))
@@ -164,6 +178,12 @@ class Source:
                 if quoted_lines:
                     raise
         raise AssertionError
+
+    def _n_fields(self) -> int:
+        """Number of fields of the header, counted without reading their types."""
+        with self._stream() as stream:
+            header = bytes(stream.read(_LONGEST_HEADER)).split(b"\n", 1)[0]
+        return 1 + max(header.count(mark) for mark in (b",", b";", b"\t", b"|"))
 
     def _parsing(self, *, quoted_lines: bool) -> Any:
         header = self.head.split(b"\n", 1)[0].decode(errors="replace")
@@ -277,6 +297,10 @@ def read_roles(
         table = table.set_column(j, name, _as_category(table.column(j)))
     if table.num_rows == 1:
         raise InputError(f"{source.name} has a single row, which is too few for an audit: add rows.")
+    if len(roles["protected"]) > MANY_PROTECTED:  # before they are coded, which takes long
+        from setsquare.projection.basis import check_rows
+
+        check_rows(table.num_rows, len(roles["protected"]))
     table, notes = _prepare_groups(table, roles["protected"], options)
     if options.missing != "drop":
         return table, roles, notes

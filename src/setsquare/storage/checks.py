@@ -17,11 +17,23 @@ from setsquare.tables.coders import SavedTerms
 LARGEST = 1e150
 #: Most bytes of the class labels of a model.
 MAX_LABELS = 1 << 26
+_GLM = ("reader", "family", "solution", "has_offset", "n_dropped")
+_PLAIN = ("design", "family", "intercept", "coef")
+#: Attributes with which each kind of model predicts; files of earlier versions have them too.
+_NEEDED = {
+    "OrthogonalGLMClassifier": (*_GLM, "classes"),
+    "OrthogonalGLMRegressor": _GLM,
+    "LinearOrthogonalizer": ("reader",),
+    "PredictionOrthogonalizer": ("reader", "projector", "estimator"),
+    "PlainGLMClassifier": (*_PLAIN, "classes"),
+    "PlainGLMRegressor": _PLAIN,
+}
 _LEVELS = (str, int, float, bool, type(None))
 
 
 def check_model(model: Any) -> None:
     """Refuse a loaded model whose parts contradict each other; messages end a sentence about the file."""
+    _check_complete(model)
     reader: Any = getattr(model, "reader_", None)
     for design in (getattr(reader, "features", None), getattr(reader, "protected", None), _design(model)):
         if design is not None:
@@ -39,6 +51,23 @@ def check_model(model: Any) -> None:
         _check_projector(model.projector_, len(reader.protected.names))
     for value in getattr(model, "boundary_", ()):
         _require(isinstance(value, int | float) and math.isfinite(value), "boundary")
+
+
+def _check_complete(model: Any) -> None:
+    """Refuse a model that lacks an attribute with which it predicts."""
+    for name in _NEEDED[type(model).__name__]:
+        _require(hasattr(model, f"{name}_"), name)
+    if hasattr(model, "has_offset_"):
+        _require(isinstance(model.has_offset_, bool), "offset")
+    if hasattr(model, "using"):
+        _require(model.using in ("features", "protected"), "parameter using")
+        _require(hasattr(model, "eraser_" if model.using == "features" else "projector_"), "projector")
+    if hasattr(model, "method"):
+        _require(model.method in ("linear", "generalized"), "method")
+        _require(model.method == "linear" or hasattr(model, "activation_"), "activation")
+        is_linear = model.method == "linear" or model.activation_.name == "identity"
+        _require(is_linear != isinstance(model.projector_, GeneralizedProjector), "projector")
+        _require(is_linear or len(getattr(model, "boundary_", ())) > 0, "boundary")
 
 
 def read_classes(values: Any, dtype: Any) -> Any:
@@ -88,6 +117,9 @@ def _check_names(model: Any) -> None:
     _require(count is None or (type(count) is int and count >= 0), "number of features")
     if names is not None:
         _require(_are_texts(names.tolist()) and count in (None, len(names)), "names of features")
+        reader = getattr(model, "reader_", None)
+        used = () if reader is None else (*reader.inside, *(reader.features.columns if reader.features else ()))
+        _require(set(used) <= set(names.tolist()), "names of features")
     classes = getattr(model, "classes_", None)
     _require(classes is None or len(classes) >= 1, "classes")
 

@@ -26,6 +26,7 @@ _FAULTS = (
     LookupError,
     MemoryError,
     RuntimeError,
+    StopIteration,
     SyntaxError,
     TypeError,
     ValueError,

@@ -143,6 +143,7 @@ LONG = "x" * 1_000_000
         ("classifier", "reader.inside", 3),
         ("classifier", "reader", None),
         ("classifier", "feature_names_in", ["a"]),
+        ("classifier", "feature_names_in.7", LONG),
         ("classifier", "n_features_in", "many"),
         ("classifier", "family.name", LONG),
         ("classifier", "parameters.nothing", LONG),
@@ -156,6 +157,15 @@ LONG = "x" * 1_000_000
         ("linear", "projector.coefficients", np.zeros((9, 1))),
         ("features_alone", "eraser.directions", np.zeros((10, 2))),
         ("features_alone", "eraser.mean", np.full(10, np.inf)),
+        ("features_alone", "parameters.using", "protected"),
+        ("features", "parameters.using", []),
+        ("features", "projector", None),
+        ("classifier", "has_offset", None),
+        ("classifier", "has_offset", "no"),
+        ("classifier", "classes", None),
+        ("generalized", "activation", None),
+        ("generalized", "parameters.method", ""),
+        ("generalized", "estimator", None),
     ],
 )
 def test_a_model_whose_parts_do_not_fit_is_refused(name: str, place: str, value: Any, tmp_path: Path):
