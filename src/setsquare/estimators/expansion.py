@@ -54,8 +54,8 @@ def expand_problem(problem: Problem, reader: Reader, table: Table) -> tuple[Prob
         design = replace(design, coders=(*design.coders, chosen))
     reader = replace(reader, features=design)
     Z, _ = reader.feature_matrix(frame, as_codes=True)
-    names = {"feature_names": design.names, "protected_names": reader.protected.names}  # given the outcome it has more
-    return replace(problem, features=Z, **names), reader
+    names, protected = design.names, reader.protected.names  # a problem that is given the outcome has more of these
+    return replace(problem, features=Z, feature_names=names, protected_names=protected), reader
 
 
 def widen(design: Design, rows: TableRows) -> Design:

@@ -219,7 +219,7 @@ def test_cells_of_numeric_codes_are_refused(table):
     codes = pd.DataFrame({"sex": table["sex"], "site": np.arange(N) % 3})
     with pytest.raises(InputError, match="'site' is numeric"):
         sq.PredictionOrthogonalizer(LogisticRegression(), basis="cells").fit(table[["a"]], table["y"], protected=codes)
-    with pytest.raises(InputError, match="formula codes its own cells"):
+    with pytest.raises(InputError, match="formula is a basis of its own"):
         sq.OrthogonalGLMClassifier(protected="~ sex", basis="cells").fit(table.drop(columns="y"), table["y"])
 
 

@@ -341,7 +341,7 @@ def test_a_failed_fit_leaves_no_model_that_leaks(monkeypatch):
     table = patients()
     features = table.drop(columns="sick")
 
-    def refuse(solution, constant):
+    def refuse(solution, constant, **_):
         raise sq.errors.NotOrthogonalError("it leaks")
 
     monkeypatch.setattr("setsquare.estimators.glm.judge", refuse)
