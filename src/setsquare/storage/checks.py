@@ -119,6 +119,8 @@ def _check_names(model: Any) -> None:
         _require(_are_texts(names.tolist()) and count in (None, len(names)), "names of features")
         reader = getattr(model, "reader_", None)
         used = () if reader is None else (*reader.inside, *(reader.features.columns if reader.features else ()))
+        inner = _design(getattr(model, "estimator_", None))
+        used = (*used, *(inner.columns if inner is not None else ()))
         _require(set(used) <= set(names.tolist()), "names of features")
     classes = getattr(model, "classes_", None)
     _require(classes is None or len(classes) >= 1, "classes")

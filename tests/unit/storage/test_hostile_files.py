@@ -166,6 +166,7 @@ LONG = "x" * 1_000_000
         ("generalized", "activation", None),
         ("generalized", "parameters.method", ""),
         ("generalized", "estimator", None),
+        ("generalized", "feature_names_in.7", LONG),
     ],
 )
 def test_a_model_whose_parts_do_not_fit_is_refused(name: str, place: str, value: Any, tmp_path: Path):
