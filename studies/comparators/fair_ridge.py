@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -90,7 +90,7 @@ class RidgePath:
         penalty = np.zeros_like(self.objective.penalty)
         # |b|^2 of the shortest b with loadings b = delta: collinear protected columns share an effect, as a ridge does
         penalty[own, own] = lam * T.T @ np.linalg.solve(self.loadings @ self.loadings.T, T)
-        return replace(self.objective, penalty=penalty)
+        return self.objective.penalised(penalty)
 
     def fit(self, lam: float, start: Array | None = None) -> Iterate:
         """Newton's method from a neighbouring fit.

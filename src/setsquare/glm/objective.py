@@ -130,6 +130,14 @@ class Objective:
     target: Array | None = field(default=None, kw_only=True)
     whitening: Whitening | None = field(default=None, kw_only=True)
 
+    def penalised(self, penalty: Array) -> Objective:
+        """The same objective with another penalty (m, m), in value, slope and curvature."""
+        assert self.whitening is not None
+        half = self.whitening.undo(penalty, gradients=True).T
+        return replace(
+            self, penalty=penalty, whitening=replace(self.whitening, ridge=self.whitening.undo(half, gradients=True))
+        )
+
     @property
     def n_parameters(self) -> int:
         """Length of ``theta``."""
