@@ -75,9 +75,7 @@ class Source:
             if self.head.startswith(magic):
                 return kind
         if b"\0" in self.head or self.head.startswith(b"PK\x03\x04"):
-            raise InputError(
-                f"{self.name} is not a CSV, Parquet or Feather file: save the table in one of these formats."
-            )
+            _refuse_format(self.name)
         return "csv"
 
     @cached_property
@@ -213,6 +211,10 @@ def open_source(file: str) -> Source:
     return source
 
 
+def _refuse_format(name: str) -> NoReturn:
+    raise InputError(f"{name} is not a CSV, Parquet or Feather file: save the table in one of these formats.")
+
+
 def _read_all(stream: Any, name: str, when: str = "when it is no file") -> bytes:
     """Read a pipe, a device or a compressed file, which may be endless."""
 
@@ -221,7 +223,7 @@ def _read_all(stream: Any, name: str, when: str = "when it is no file") -> bytes
 
     start = stream.read(len(_GZIP))
     if start.startswith(b"\0"):  # no table starts like this, but /dev/zero does
-        raise InputError(f"{name} is not a CSV, Parquet or Feather file: save the table in one of these formats.")
+        _refuse_format(name)
     return bytes(start) + read_bounded(stream, MAX_PIPED, refuse)
 
 

@@ -61,9 +61,14 @@ def test_large_data_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "read", [pickle.dumps, copy.deepcopy, lambda s: (s.certificate.cost, s.certificate.new_rows), lambda s: str(s)]
+    "read",
+    [
+        *(pickle.dumps, copy.deepcopy),
+        lambda s: (s.certificate.cost, s.certificate.new_rows, s.std_error),
+        lambda s: (str(s), s.std_error),
+    ],
 )
-def test_rows_are_released_when_the_loss_is_read(read: Callable[[sq.Solution], object]) -> None:
+def test_rows_are_released_when_everything_is_read(read: Callable[[sq.Solution], object]) -> None:
     Z, y, X = draw()
     problem = sq.Problem(Z, y, X, family="binomial")
     solution = sq.solve(problem)
