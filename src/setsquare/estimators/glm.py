@@ -234,8 +234,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def summary(self, confidence: float = 0.95) -> Coefficients:
         """Table of the coefficients: estimates, sandwich standard errors, intervals and p-values.
 
-        The standard errors are those of the constrained estimator, cluster-robust after ``fit(..., cluster=)``. The
-        result prints as text, and has ``table()`` (dataframe), ``to_latex()`` and ``to_html()``.
+        The standard errors are those of the constrained estimator, cluster-robust after ``fit(..., cluster=)``. They
+        assume that the features predict every protected column. Where they hardly do, what the constraint removes is
+        itself random, and the standard errors can be far off: use the bootstrap there. The result prints as text, and
+        has ``table()`` (dataframe), ``to_latex()`` and ``to_html()``.
         """
         check_is_fitted(self, "solution_")
         check_confidence(confidence)
