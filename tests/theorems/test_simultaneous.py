@@ -13,7 +13,7 @@ from setsquare.auditing.groups.result import number_groups
 from setsquare.auditing.groups.simultaneous import covariance, critical_value
 
 
-@pytest.mark.parametrize("k", [2, 6, 20])
+@pytest.mark.parametrize("k", [2, 6, pytest.param(20, marks=pytest.mark.slow)])
 def test_rates_are_covered_at_once(k: int) -> None:
     truth = np.linspace(0.1, 0.6, k)
     held = alone = 0
