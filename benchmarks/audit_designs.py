@@ -1,6 +1,6 @@
 """Whether the audit keeps its promises in hard designs: skewed, rare, tied, clustered, many levels, few rows.
 
-    python -m benchmarks.audit_designs            # 2000 samples per cell, 500 from n = 1000 on: over an hour on 2 cores
+    python -m benchmarks.audit_designs            # 2000 samples per cell, 500 at n = 5000: an hour on 2 cores
     python -m benchmarks.audit_designs --quick    # a tenth of the samples, nothing written
 
 *Size*: how often innocent predictions are accused, by the verdict and by the test of the effects. Heteroscedastic
@@ -177,7 +177,7 @@ def cells(samples: int) -> list[Cell]:
     for n in SIZES:
         for groups in GROUPS:
             for score in (*SCORES, *FURTHER):
-                count = min(samples, {200: 2000, 1000: 500, 5000: 500}[n])  # long audits have fewer samples
+                count = min(samples, {200: 2000, 1000: 2000, 5000: 500}[n])  # long audits have fewer samples
                 found.append(("size", draw_null, (score, groups, n), count))
         for score in COVERED:
             for leak in (0.3, 1.0):
