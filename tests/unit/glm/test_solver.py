@@ -451,6 +451,14 @@ def test_a_certificate_that_does_not_hold_says_so(draw) -> None:
     assert certificate.to_dict()["is_orthogonal"] is False
 
 
+def test_mdmm_leaves_out_features_that_are_combinations_of_others(draw) -> None:
+    Z, y, X = draw(family("binomial"))
+    found = solve(Problem(np.column_stack([Z, Z[:, 0] + Z[:, 1]]), y, X, family="binomial"), "mdmm", max_iter=50)
+    alone = solve(Problem(Z, y, X, family="binomial"), "mdmm", max_iter=50)
+    assert not found.coef[:, -1].any()
+    np.testing.assert_allclose(found.coef[:, :-1], alone.coef, rtol=1e-8)
+
+
 def test_without_protected_columns_the_certificate_claims_nothing_about_them(draw) -> None:
     Z, y, _ = draw(family("binomial"))
     c = solve(Problem(Z, y, family="binomial")).certificate
