@@ -183,6 +183,6 @@ def test_other_starts_find_nothing_much_better(name: str) -> None:
     require(name)
     data = read(name)
     problem = Problem(data.Z, data.y, data.X, family=data.family)
-    found = solve(problem, n_restarts=2, rng=np.random.default_rng(0))
+    found = solve(problem, n_restarts=2, random_state=0)
     assert found.certificate.loss <= solution(name, True).certificate.loss + 1e-12
     assert found.certificate.loss == pytest.approx(LOSSES[name], abs=2e-4)

@@ -302,7 +302,7 @@ def test_restarts_are_ranked_by_it_before_the_loss(monkeypatch: pytest.MonkeyPat
         return len(seen) == 1  # as if the first end rested on a row
 
     monkeypatch.setattr(solvers, "rests_on_few", few)
-    solve(problem, "sqp", n_restarts=1, rng=np.random.default_rng(0))
+    solve(problem, "sqp", n_restarts=1, random_state=0)
     assert len(seen) == 2 and rests_on_few(0.3, 1000) and not rests_on_few(0.3, 50)
 
 

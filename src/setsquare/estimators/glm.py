@@ -206,7 +206,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
             tol=self.tol,
             start=start,
             n_restarts=self.n_restarts,
-            rng=np.random.default_rng(self.random_state) if self.n_restarts else None,
+            random_state=self.random_state,
             orthogonal_on=self.orthogonal_on,
             confidence=self.confidence,
         )

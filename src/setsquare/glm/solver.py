@@ -55,7 +55,7 @@ def solve(
     tol: float = 1e-8,
     start: tuple[Array, Array] | None = None,
     n_restarts: int = 0,
-    rng: np.random.Generator | None = None,
+    random_state: int | np.random.Generator | None = None,
     orthogonal_on: str = TRAINING_ROWS,
     confidence: float = 0.95,
 ) -> Solution:
@@ -78,8 +78,8 @@ def solve(
         Warm start, on the scale of the features.
     n_restarts : int
         Additional runs from random starting points; the best solution is kept. The problem is not convex.
-    rng : numpy.random.Generator, optional
-        Random generator for the restarts.
+    random_state : int or numpy.random.Generator, optional
+        Seed of the restarts.
     orthogonal_on : {"training rows", "new rows"}
         Rows on which the predictions are orthogonal: exactly on the training rows (the paper), or on new rows, by a
         target of the constraint for which the leave-one-out covariance is zero.
@@ -113,6 +113,7 @@ def solve(
     check_new_rows(problem, name, orthogonal_on, confidence)
     settings = Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # steps that overflow are rejected
+        rng = np.random.default_rng(random_state) if n_restarts else None
         found = fit_rows(
             problem, name, settings, start, n_restarts, rng, orthogonal_on=orthogonal_on, confidence=confidence
         )

@@ -147,5 +147,5 @@ def test_rare_levels_of_rare_groups_end_at_the_optimum(seed: int) -> None:
     found = solve(problem)
     assert found.status in (Status.CONVERGED, Status.FLAT)
     assert found.certificate.max_correlation < 1e-8 and found.certificate.is_optimal
-    best = solve(problem, n_restarts=3, rng=np.random.default_rng(0))
+    best = solve(problem, n_restarts=3, random_state=0)
     assert found.certificate.loss == pytest.approx(best.certificate.loss, rel=1e-8)

@@ -206,7 +206,7 @@ def test_restarts_are_reproducible_and_never_worse(draw) -> None:
     Z, y, X = draw(family("binomial"), n=200, q=5, seed=4)
     problem = Problem(Z, y, X, family="binomial")
     once = solve(problem)
-    first, again = (solve(problem, n_restarts=5, rng=np.random.default_rng(0)) for _ in range(2))
+    first, again = (solve(problem, n_restarts=5, random_state=0) for _ in range(2))
     np.testing.assert_array_equal(first.coef, again.coef)
     assert first.certificate.loss <= once.certificate.loss + 1e-12
     assert first.certificate.is_orthogonal
