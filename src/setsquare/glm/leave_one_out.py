@@ -184,7 +184,7 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
         out[lost] = null if block.offset is None else null + block.offset[lost]
     capped = np.clip(out, shared.low, shared.high)
     lost |= (capped != out).any(axis=1)
-    return LeftOut(capped, leverage, lost, steered if shared.steer else None)
+    return LeftOut(capped, leverage, lost, steered)
 
 
 def _leave_units_out(shared: Shared, projected: Array, block: Block, Q: Array, D: Array, terms: RowTerms) -> LeftOut:

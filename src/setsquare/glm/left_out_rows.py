@@ -51,7 +51,7 @@ class LeftOutRows(NamedTuple):
     change: Array
     leverage: Array
     lost: BoolArray
-    steered: SteeredRows
+    steered: SteeredRows | None
 
 
 def solve_rows(shared: Shared, projected: Array, Qt: Array, D: Array, terms: RowTerms, w: Array) -> LeftOutRows:
@@ -88,15 +88,17 @@ def solve_rows(shared: Shared, projected: Array, Qt: Array, D: Array, terms: Row
         ut = shared.uf @ kappa
         along = ut[0] if controls is None else ut @ controls
         change -= w * (first * (kappa @ cross) + second * (kappa @ corner) + third * along)
-    steered = SteeredRows(
-        cross,
-        corner,
-        shared.uf,
-        controls,
-        1.0 + x0 * bent + x1 * tied - w * first,
-        x0 * (w * (steep + held)) - rest * x2 - w * second,
-        -rest * x1 - w * third,
-    )
+    steered = None
+    if shared.steer:
+        steered = SteeredRows(
+            cross,
+            corner,
+            shared.uf,
+            controls,
+            1.0 + x0 * bent + x1 * tied - w * first,
+            x0 * (w * (steep + held)) - rest * x2 - w * second,
+            -rest * x1 - w * third,
+        )
     return LeftOutRows(change, zz * bent, lost, steered)
 
 
