@@ -23,7 +23,6 @@ import numpy as np
 from scipy.linalg import lapack
 
 from setsquare._typing import Array, BoolArray
-from setsquare.families import RowTerms
 from setsquare.families.activations import IDENTITY
 from setsquare.glm.left_out_rows import SteeredRows, solve_rows
 from setsquare.glm.left_out_systems import Seen, Shared, SteeredUnits, groups_of, solve_clusters
@@ -167,37 +166,43 @@ class LeftOut(NamedTuple):
 
 def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave-one-out predictors of the rows of a block."""
-    Q, D, k = objective.basis(block), objective.controls(block), shared.mean.shape[1]
-    projected = np.asarray(block.Z @ shared.project).reshape(len(Q), k, -1)
-    eta = projected[:, :, -1] if block.offset is None else projected[:, :, -1] + block.offset
-    terms = objective.terms_at(block, eta, shared.multipliers)
-    steered: SteeredRows | SteeredUnits | None
-    if block.group is None and k == 1:
-        Qt = np.ascontiguousarray(Q.T)
-        change, leverage, lost, steered = solve_rows(shared, projected[:, 0, :-1], Qt, D, terms, block.weight)
-        out = eta + change[:, None]
+    if block.group is None and objective.n_predictors == 1:
+        out, leverage, lost, steered = _leave_rows_out(objective, shared, block)
     else:
-        out, leverage, lost, steered = _leave_units_out(shared, projected[:, :, :-1], block, Q, D, terms)
-        out += eta
+        out, leverage, lost, steered = _leave_units_out(objective, shared, block)
     if lost.any():
-        null = objective.start.theta.reshape(k, -1)[:, 0]
+        null = objective.start.theta.reshape(objective.n_predictors, -1)[:, 0]
         out[lost] = null if block.offset is None else null + block.offset[lost]
     capped = np.clip(out, shared.low, shared.high)
     lost |= (capped != out).any(axis=1)
     return LeftOut(capped, leverage, lost, steered)
 
 
-def _leave_units_out(shared: Shared, projected: Array, block: Block, Q: Array, D: Array, terms: RowTerms) -> LeftOut:
-    """Changes of the linear predictors, by clusters or for several predictors per row."""
-    n, k, _ = projected.shape
-    seen = Seen.of(shared, projected, Q, D, terms, block.weight)
+def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
+    """Leave out rows with one linear predictor each; before caps."""
+    Z, project, Q = block.Z, shared.project, objective.basis(block)
+    projected = project.T @ Z.T if isinstance(Z, np.ndarray) else np.ascontiguousarray(np.asarray(Z @ project).T)
+    eta = projected[-1][:, None] if block.offset is None else projected[-1][:, None] + block.offset
+    terms = objective.terms_at(block, eta, shared.multipliers)
+    controls, Qt = objective.controls(block), np.ascontiguousarray(Q.T)
+    found = solve_rows(shared, projected[:-1], Qt, controls, terms, block.weight)
+    return LeftOut(eta + found.change[:, None], found.leverage, found.lost, found.steered)
+
+
+def _leave_units_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
+    """Leave out clusters, or rows with several linear predictors; before caps."""
+    Q, n, k = objective.basis(block), len(block.weight), objective.n_predictors
+    projected = np.asarray(block.Z @ shared.project).reshape(n, k, -1)
+    eta = projected[:, :, -1] if block.offset is None else projected[:, :, -1] + block.offset
+    terms = objective.terms_at(block, eta, shared.multipliers)
+    seen = Seen.of(shared, projected[:, :, :-1], Q, objective.controls(block), terms, block.weight)
     change, leverage, lost = np.empty((n, k, shared.targets.shape[1])), np.empty(n), np.zeros(n, dtype=bool)
     for members in groups_of(block):
         part, rows = solve_clusters(shared, seen.at(members)), members.ravel()
         change[rows] = part.change.reshape(len(rows), k, -1)
         leverage[rows], lost[rows] = part.leverage.ravel(), np.repeat(part.lost, members.shape[1])
     moved = SteeredUnits(seen.cross + change[:, :, 1:]) if shared.steer else None
-    return LeftOut(change[:, :, 0], leverage, lost, moved)
+    return LeftOut(eta + change[:, :, 0], leverage, lost, moved)
 
 
 class Tallied(NamedTuple):

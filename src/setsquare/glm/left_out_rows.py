@@ -55,14 +55,13 @@ class LeftOutRows(NamedTuple):
 
 
 def solve_rows(shared: Shared, projected: Array, Qt: Array, D: Array, terms: RowTerms, w: Array) -> LeftOutRows:
-    """Leave out each of n rows; ``projected`` (n, .) has ``L'z``, ``F'z`` and ``U'G z``, ``Qt`` is (r, n)."""
+    """Leave out each of n rows; ``projected`` (., n) has ``L'z``, ``F'z`` and ``U'G z``, ``Qt`` is (r, n)."""
     r, controls = len(Qt), None if D.shape[1] == 1 else np.ascontiguousarray(D.T)
-    s = projected.shape[1] - r - len(shared.uu)
-    zz = np.einsum("ns,ns->n", projected[:, :s], projected[:, :s])
-    thin = np.ascontiguousarray(projected[:, s:].T)
-    cross, corner = thin[:r], shared.corner[0, :, 0].T @ Qt
-    zq, qq = (np.einsum("rn,rn->n", part, Qt) for part in (cross, corner))
-    zu, qu, near, uu = thin[r:], shared.from_q[:, 0].T @ Qt, np.ones(1), shared.uu[0]
+    s = len(projected) - r - len(shared.uu)
+    root, cross, zu = np.split(projected, [s, s + r])
+    corner = shared.corner[0, :, 0].T @ Qt
+    zz, zq, qq = (np.einsum("an,an->n", *pair) for pair in ((root, root), (cross, Qt), (corner, Qt)))
+    qu, near, uu = shared.from_q[:, 0].T @ Qt, np.ones(1), shared.uu[0]
     if controls is None:
         zu, qu = zu[0], qu[0]
     else:
