@@ -215,7 +215,7 @@ def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
         confidence,
         problem.n_units,
         float(found.loss),
-        float(found.leverage),
+        _parameters_in_use(prepared.objective, found),
         problem.cluster is not None,
         min(1.0, prepared.label_share),
     )
@@ -260,10 +260,20 @@ def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence
         )
 
 
+def _parameters_in_use(objective: Objective, found: Tallied) -> float:
+    """Sum of the leverages: with a ridge, fewer than there are free parameters.
+
+    Where a level is separated, the Hessian has curvature zero up to rounding error, and the sum can be anything.
+    """
+    free = objective.n_parameters - objective.n_constraints
+    ridge = getattr(objective, "l2", 0.0) or objective.penalty.any()
+    used = float(found.leverage)
+    return used if ridge and 0.0 <= used <= free else float(free)
+
+
 def _is_lost(objective: Objective, end: Iterate, found: Tallied, n_units: int) -> bool:
     """Whether most rows determine their own predictions, or the outcome is separated."""
-    free = not getattr(objective, "l2", 0.0) and not objective.penalty.any()
-    used = objective.n_parameters - objective.n_constraints if free else float(found.leverage)
+    used = _parameters_in_use(objective, found)
     most = MOST_LEVERAGE if objective.family.activation is IDENTITY else MOST_CURVED
     saturated = end.model.steepness < SATURATED * objective.start.steepness
     return bool(not used <= most * n_units or found.lost > MOST_LOST * n_units or saturated)

@@ -201,7 +201,7 @@ def bound_new_rows(
         n_units,
         by_cluster,
         n_directions=k * r,
-        uppers={name: min(1.0, value) for name, value in zip(names, alone, strict=True)},
+        uppers={name: min(1.0, float(value)) for name, value in zip(names, alone, strict=True)},
     )
 
 
