@@ -90,6 +90,7 @@ def check_offset(offset: Array) -> None:
 def read_cluster(cluster: Any, n_rows: int) -> IntArray:
     """Clusters as numbers 0, 1, ...; a missing label is refused."""
     values = np.asarray(cluster)
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     check_per_row("cluster", values, n_rows)
     labels = values.dtype.kind == "O"
     if any(map(is_missing, values)) if labels else values.dtype.kind in "fmM" and not np.isfinite(values).all():
