@@ -73,9 +73,7 @@ def certify(
         intercept, coef = C @ intercept, C @ coef
     curvature, flat = measured.curvature, _moved_features(prepared, measured.flat_directions)
     kkt = kkt_residual(objective, end.model, end.lam)
-    status = Status.FLAT if flat and end.status is Status.CONVERGED else end.status
-    if status in (Status.CONVERGED, Status.FLAT) and (kkt > MAX_KKT or curvature < MIN_CURVATURE):
-        status = Status.STALLED  # the final steps onto the constraint moved away from the optimum
+    status = _status(end, bool(flat), curvature, kkt)
     association = associate(prepared, end)
     met = orthogonal_on != TRAINING_ROWS or is_met(prepared, end, association)
     if not met and problem.has_offset and _is_stuck(prepared, end):
@@ -110,6 +108,19 @@ def certify(
     return Solution(intercept, coef, multipliers, status, end.trace[-1].iteration, end.trace, certificate, solver)
 
 
+def settle_status(prepared: Prepared, end: Iterate) -> Status:
+    """Status of a fit without constraints, as a certificate has it."""
+    curvature, flat = measure_curvature(prepared, end)
+    return _status(end, flat.shape[1] > 0, curvature, kkt_residual(prepared.objective, end.model, end.lam))
+
+
+def _status(end: Iterate, is_flat: bool, curvature: float, kkt: float) -> Status:
+    status = Status.FLAT if is_flat and end.status is Status.CONVERGED else end.status
+    if status in (Status.CONVERGED, Status.FLAT) and (kkt > MAX_KKT or curvature < MIN_CURVATURE):
+        return Status.STALLED  # the final steps onto the constraint moved away from the optimum
+    return status
+
+
 def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple[Array, Array]:
     """Convert user-facing coefficients to the contrasts used by the objective."""
     intercept, coef = np.atleast_1d(intercept), np.atleast_2d(coef)
@@ -129,12 +140,18 @@ def measure(prepared: Prepared, end: Iterate) -> Measured:
     """Measure curvature and unconstrained loss from the full Hessian."""
     objective = prepared.objective
     loss = defer_loss(prepared.problem, objective, end, lambda: unconstrained_loss(objective, end))
+    return Measured(*measure_curvature(prepared, end), loss)
+
+
+def measure_curvature(prepared: Prepared, end: Iterate) -> tuple[float, Array]:
+    """Smallest curvature on the tangent space, and directions of zero curvature; see :class:`Measured`."""
+    objective = prepared.objective
     lowest = lowest_curvature_of(end.model) / objective.start.curvature if len(end.theta) > MANY else np.nan
     if lowest > (OPEN if end.status is Status.FLAT else FLAT):
-        return Measured(lowest, np.zeros((len(end.theta), 0)), loss)
+        return lowest, np.zeros((len(end.theta), 0))
     reduced, null = reduced_hessian(end.model)
     if not len(reduced):
-        return Measured(np.inf, null, loss)
+        return np.inf, null
     limit = OPEN if end.status is Status.FLAT else FLAT  # the solver already stopped for lack of curvature
     limit *= objective.start.curvature
     values = np.linalg.eigvalsh(reduced)  # without vectors in a third of the time
@@ -142,7 +159,7 @@ def measure(prepared: Prepared, end: Iterate) -> Measured:
     if (np.abs(values) <= limit).any():
         values, vectors = np.linalg.eigh(reduced)
         flat = null @ vectors[:, np.abs(values) <= limit]
-    return Measured(float(values[0]) / objective.start.curvature, flat, loss)
+    return float(values[0]) / objective.start.curvature, flat
 
 
 def is_met(prepared: Prepared, end: Iterate, association: Association) -> bool:

@@ -12,8 +12,7 @@ from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
 from setsquare.tables.column import Level, Missing, TableRows, open_rows, refuse_missing
 from setsquare.tables.design import Design, read_matrix
 from setsquare.tables.formula import learn_formula, parse
-from setsquare.tables.formula_check import is_formula
-from setsquare.tables.frame import ColumnSelection, Frame, is_sparse, open_table, require_filled, resolve
+from setsquare.tables.frame import ColumnSelection, Frame, is_formula, is_sparse, open_table, require_filled, resolve
 from setsquare.tables.smooth import learn_kernel, learn_spline, learn_transformed
 from setsquare.tables.summary import TableSeen, code_column, looks_like_codes, observe, see
 from setsquare.tables.validation import check_choice, check_reference, refuse_no_rows

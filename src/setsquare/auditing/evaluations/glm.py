@@ -19,7 +19,7 @@ from setsquare.auditing.evaluations.score import answer, larger, largest_score, 
 from setsquare.auditing.protected import Predictions, Protected
 from setsquare.document.formats import joined
 from setsquare.families import Family, contrasts
-from setsquare.glm.certify import certify
+from setsquare.glm.certify import settle_status
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
@@ -113,14 +113,14 @@ def _total_weight(y: Predictions, protected: Protected) -> float:
 def _fit_prepared(prepared: Prepared, protected: Protected, vcov: str, total_weight: float) -> Fit:
     glm = prepared.problem.family
     end = solve_sqp(prepared.objective, None, Settings(kkt=1e-7))
-    solution = certify(prepared, end, "sqp")
-    rough = solution.status is Status.CONVERGED and end.trace[-1].kkt > 1e-11
+    status = settle_status(prepared, end)
+    rough = status is Status.CONVERGED and end.trace[-1].kkt > 1e-11
     theta = _polish(prepared, end.theta) if rough else end.theta
     V = covariance(prepared.objective, theta, vcov, total_weight=total_weight, cluster=protected.cluster)
     linear = glm.name == "gaussian" and glm.link == "canonical"
-    separated = () if linear or solution.status is Status.CONVERGED else _separated(prepared, theta, protected.ends)
+    separated = () if linear or status is Status.CONVERGED else _separated(prepared, theta, protected.ends)
     fit = _summarise(prepared, theta, V, protected, separated)
-    if solution.status in (Status.CONVERGED, Status.FLAT) or separated:
+    if status in (Status.CONVERGED, Status.FLAT) or separated:
         return fit
     return replace(fit, converged=False, coef=np.full_like(fit.coef, np.nan))  # a failed solver has no estimate
 
