@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from sklearn.base import clone
 
 from setsquare import families
@@ -17,8 +18,8 @@ from setsquare.auditing.audit_models import audit_given, predict_held_out
 from setsquare.auditing.comparison.compare import read_compared, side_by_side
 from setsquare.auditing.held_out import HeldOut, audit_held_out
 from setsquare.cli.apply import predict_table, render_table
-from setsquare.cli.files import Source, is_category, open_source, read_roles, resolve, values
-from setsquare.cli.options import Fitting, Options, check_outputs, is_outcome, origin, render_results
+from setsquare.cli.files import open_source, read_rows
+from setsquare.cli.options import Fitting, Options, about_command, is_outcome, render_results
 from setsquare.cli.terminal import Screen, collected_warnings, working
 from setsquare.document import Headline
 from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
@@ -53,6 +54,7 @@ class Training:
     cluster: Any
     guess: Guess
     notes: tuple[Note, ...]
+    origin: dict[str, str]
     given: str | list[str] | None = None
 
 
@@ -60,16 +62,10 @@ def correct(
     file: str, fitting: Fitting, saved: Path, apply: str | None, predictions: Path | None, options: Options
 ) -> int:
     """Fit, certify, audit, save and apply."""
-    if (apply is None) != (predictions is None):
-        raise InputError("--apply and --write-predictions belong together: the rows to predict, and the file to write.")
-    if apply == "-" and file == "-":
-        raise InputError("Standard input can be read only once: give --apply a file.")
     if fitting.seed < 0:
         raise InputError(f"--seed {fitting.seed} is negative: use 0 or a larger whole number.")
-    check_outputs(options, file, apply, more=[saved, predictions])
     with working(f"Reading {file}", quiet=options.quiet) as say:
-        source = open_source(file)
-        rows = _read(source, fitting, options)
+        rows = _read(file, fitting, options)
         positive = _positive(rows, fitting.positive)
         say("Fitting")
         plain, model = _models(rows, fitting, options)
@@ -86,7 +82,7 @@ def correct(
             contents[predictions] = render_table(predict_table(model, open_source(apply), ()), predictions)
         say("Writing")
         audited = comparison.sides[-1].audit
-        about = origin(source)
+        about = about_command(rows.origin)
         document = comparison.document(certificate=certificate, method=[METHODS[fitting.method]], **about)
         more = {
             "verdict": str(audited.verdict),
@@ -96,13 +92,14 @@ def correct(
             "largest_correlation_in_training": left,
             "certificate": None if certificate is None else certificate.to_dict(),
         }
-        contents |= render_results(options, document, about | comparison.to_dict() | more)
+        brief = document.brief()
+        contents |= render_results(options, document, lambda: about | comparison.to_dict() | more)
         write_files(contents)
     screen = Screen()
     screen.verdict(Headline("Corrected model, on rows that it has not seen", str(audited.verdict), audited.reason))
     if not options.quiet:
         screen.say(METHODS[fitting.method])
-        screen.show(document.brief())
+        screen.show(brief)
         if certificate is None:
             screen.title("Correlation on the training rows")
             screen.say(
@@ -114,38 +111,37 @@ def correct(
     return int(options.fail_on_leak and audited.is_leak)
 
 
-def _read(source: Source, fitting: Fitting, options: Options) -> Training:
-    parts = {"outcome": fitting.outcome, "protected": fitting.protected, "cluster": fitting.cluster}
-    roles = resolve(source, parts)
-    taken = {name for names in roles.values() for name in names}
-    # Columns without a name, or with pandas' own, are row numbers.
-    rest = [c for c in source.columns if c not in taken and c and not c.startswith("__index_level_")]
-    table, roles, notes = read_roles(source, parts | {"features": fitting.features or rest}, options)
-    if not roles["features"]:
-        raise InputError(f"{source.name} has no columns besides the outcome and the protected ones: add features.")
-    outcome = values(table.column(roles["outcome"][0]))
+def _read(file: str, fitting: Fitting, options: Options) -> Training:
+    asked: dict[str, Sequence[str] | str | None] = {"features": fitting.features}
+    asked |= {"outcome": fitting.outcome, "protected": fitting.protected, "cluster": fitting.cluster}
+    controls = {} if is_outcome(fitting.given) else {"given": fitting.given}
+    rows = read_rows(file, asked, options, others="features", again=controls, arrays=("outcome", "cluster"))
+    features, outcome, name = rows.roles["features"], rows.arrays["outcome"], rows.roles["outcome"][0]
+    if not features:
+        raise InputError(
+            f"{rows.origin['file']} has no columns besides the outcome and the protected ones: add features."
+        )
     guess = read_family(
         outcome,
         None if fitting.family is None else families.family(fitting.family),
-        name=roles["outcome"][0],
-        is_category=is_category(table.column(roles["outcome"][0])),
+        name=name,
+        is_category=bool(pa.types.is_dictionary(rows.table.column(name).type)),
     )
-    if guess.reason is not None:
-        notes = (guess.reason, *notes)
-    cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
-    given = _given(source, fitting, roles["features"])
-    return Training(table, outcome, roles["features"], roles["protected"], cluster, guess, notes, given)
-
-
-def _given(source: Source, fitting: Fitting, features: list[str]) -> str | list[str] | None:
-    """The outcome, or the controls, which are features."""
-    if not fitting.given or is_outcome(fitting.given):
-        return "outcome" if fitting.given else None
-    names = resolve(source, {"given": fitting.given})["given"]
-    for name in names:
-        if name not in features:
-            raise InputError(f"The given column {name!r} is not among the features: add it to --features.")
-    return names
+    given: str | list[str] | None = "outcome" if is_outcome(fitting.given) else rows.roles["given"] or None
+    for control in given if isinstance(given, list) else ():
+        if control not in features:
+            raise InputError(f"The given column {control!r} is not among the features: add it to --features.")
+    return Training(
+        rows.table,
+        outcome,
+        features,
+        rows.roles["protected"],
+        rows.arrays.get("cluster"),
+        guess,
+        rows.notes if guess.reason is None else (guess.reason, *rows.notes),
+        rows.origin,
+        given,
+    )
 
 
 def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
