@@ -112,7 +112,8 @@ class Hessian:
     def scale(self) -> Array:
         """Diagonal of ``R`` for each predictor."""
         R = self.whitening.R
-        return np.tile(R.diagonal(), len(self.inner) // len(R))
+        k = len(self.inner) // len(R)
+        return R.diagonal() if k == 1 else np.tile(R.diagonal(), k)
 
     def __matmul__(self, V: Array) -> Array:
         white, columns = self.whitening, V.reshape(len(V), -1)
