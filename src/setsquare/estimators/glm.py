@@ -39,7 +39,7 @@ from setsquare.glm.ridge import choose_ridge
 from setsquare.glm.solver import Solution, solve
 from setsquare.rows import Stream, as_stream, is_dask_array
 from setsquare.rows.blocks import is_sparse
-from setsquare.rows.parallel import row_slices
+from setsquare.rows.parallel import row_slices, single_threaded_blas
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, Reader, learn_reader
 from setsquare.tables.smooth import Ball
@@ -122,6 +122,12 @@ class OrthogonalGLM(BaseEstimator, ABC):
 
     def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any = None) -> Any:
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
+        with single_threaded_blas():  # from the start: threads that BLAS has used go on spinning for a while
+            return self._read_and_solve(X, y, protected, weight, offset, cluster)
+
+    def _read_and_solve(
+        self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any = None
+    ) -> Any:
         check_promise(self.max_correlation)
         check_expand(self.expand)
         if cluster is not None and (is_dask_array(X) or as_stream(X) is not None):

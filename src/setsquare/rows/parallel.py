@@ -24,7 +24,7 @@ BLOCK_BYTES = 2**22
 #: Size of a block that, with its intermediate results, about fits the private cache of a core.
 OWN_CACHE = 2**21
 #: Minimum bytes per core: with less, starting another thread costs more than it gains.
-SHARE_BYTES = 2**20
+SHARE_BYTES = 2**22
 
 
 def add_sums(a: Sums, b: Sums) -> Sums:
