@@ -254,7 +254,10 @@ class Objective:
 
     def terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:
         """Contribution of each row of a block, with multipliers (r, k)."""
-        eta = linear_predictor(block, raw)
+        return self.terms_at(block, linear_predictor(block, raw), multipliers)
+
+    def terms_at(self, block: Block, eta: Array, multipliers: Array) -> RowTerms:
+        """The same at known linear predictors."""
         terms = self.family.terms(block.y, eta, self.basis(block) @ multipliers)
         return add_barrier(terms, eta, self.edge, self.barrier) if self.barrier else terms
 

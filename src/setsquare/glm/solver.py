@@ -40,7 +40,7 @@ from setsquare.glm.solution import Solution, Status, Step
 from setsquare.glm.sqp import solve_sqp
 from setsquare.glm.wide import WideObjective, prepare_wide
 from setsquare.rows.blocks import is_sparse
-from setsquare.rows.parallel import single_threaded_blas
+from setsquare.rows.parallel import keep_freed_memory, single_threaded_blas
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
@@ -112,6 +112,7 @@ def solve(
         raise InputError(f"tol must be a nonnegative number, got {tol!r}.")
     check_new_rows(problem, name, orthogonal_on, confidence)
     settings = Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter)
+    keep_freed_memory()
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # steps that overflow are rejected
         rng = np.random.default_rng(random_state) if n_restarts else None
         found = fit_rows(
