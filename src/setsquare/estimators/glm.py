@@ -32,6 +32,7 @@ from setsquare.estimators.stream_outcome import Outcome
 from setsquare.estimators.summary import Coefficients, summarise
 from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
+from setsquare.glm.budget import check_budget
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.given import OUTCOME
 from setsquare.glm.problem import Problem
@@ -66,6 +67,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         orthogonal_on: Literal["training rows", "new rows"] = "training rows",
         max_correlation: float | None = None,
         confidence: float = 0.95,
+        budget: float = 0.0,
         expand: Literal["auto"] | None = None,
         given: str | int | Sequence[str | int] | None = None,
         use_protected: bool = False,
@@ -85,6 +87,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.orthogonal_on = orthogonal_on
         self.max_correlation = max_correlation
         self.confidence = confidence
+        self.budget = budget
         self.expand = expand
         self.given = given
         self.use_protected = use_protected
@@ -124,6 +127,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
         check_promise(self.max_correlation)
         check_expand(self.expand)
+        check_budget(self.budget)
         if cluster is not None and (is_dask_array(X) or as_stream(X) is not None):
             raise InputError("cluster= needs the rows in memory, where the rows of a cluster can be put together.")
         if is_dask_array(X):
@@ -197,7 +201,8 @@ class OrthogonalGLM(BaseEstimator, ABC):
         start = self._start(problem) if self.warm_start else None
         if automatic:
             wide = self.expand is not None
-            found = choose_ridge(problem, self.solver, orthogonal_on=self.orthogonal_on, tol=self.tol, wide=wide)
+            asked: dict[str, Any] = {"orthogonal_on": self.orthogonal_on, "budget": self.budget}
+            found = choose_ridge(problem, self.solver, tol=self.tol, wide=wide, **asked)
             problem, start = problem.with_l2(found.l2), found.start if wide else start
         solution = solve(
             problem,
@@ -209,6 +214,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
             random_state=self.random_state,
             orthogonal_on=self.orthogonal_on,
             confidence=self.confidence,
+            budget=self.budget,
         )
         judge(solution, reader.protected.constant, coefficients=self.expand is None)
         keep_promise(solution, self.max_correlation, automatic=automatic)
@@ -225,11 +231,12 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def ball_(self) -> Ball | None:
         """With ``basis="kernel"``: what holds for every smooth function of the protected columns on the training rows.
 
-        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given`` or weights.
+        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given``, ``budget`` or
+        weights.
         """
         check_is_fitted(self, "solution_")
-        exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and not getattr(self, "has_weight_", False)
-        return self.reader_.protected.ball if exact else None
+        exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and not self.budget
+        return self.reader_.protected.ball if exact and not getattr(self, "has_weight_", False) else None
 
     def summary(self, confidence: float = 0.95) -> Coefficients:
         """Table of the coefficients: estimates, sandwich standard errors, intervals and p-values.
@@ -242,6 +249,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
         check_is_fitted(self, "solution_")
         check_confidence(confidence)
         errors = self.solution_.std_error
+        if errors is None and self.solution_.certificate.budget:
+            raise InputError(
+                "Standard errors are not available with budget=: the bound itself is estimated from the same rows. Use "
+                "the bootstrap, or budget=0."
+            )
         if errors is None:
             raise InputError(
                 'Standard errors need solver="sqp" and training rows that were in memory (up to 128 MB) and unchanged: '
