@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -52,6 +52,15 @@ from setsquare.tables.validation import (
     read_weight,
     refuse_coding,
 )
+
+
+class ReadRows(NamedTuple):
+    """Rows of a fit as a problem, how they were read, the number of rows left out, and the classes if there are any."""
+
+    problem: Problem
+    reader: Reader
+    n_dropped: int
+    classes: Any
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
@@ -137,6 +146,12 @@ class OrthogonalGLM(BaseEstimator, ABC):
         stream = as_stream(X)
         if stream is not None:
             return self._fit_stream(stream, y, protected, weight, offset)
+        read = self._read(X, y, protected, weight, offset, cluster)
+        self._solve(read.problem, read.reader, read.n_dropped, offset is not None)
+        return read.classes
+
+    def _read(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any) -> ReadRows:
+        """The problem of rows in memory."""
         X = validate_features(self, X, reset=True)
         n = tables.n_rows(X)
         named = {"the outcome": y, "sample_weight": weight, "offset": offset, "cluster": cluster}
@@ -171,8 +186,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if self.expand is not None:
             problem, reader = expand_problem(problem, reader, reader.feature_table(tables.filter_rows(X, encoded.keep)))
         n_dropped = 0 if encoded.keep is None else int(np.count_nonzero(~encoded.keep))
-        self._solve(problem, reader, n_dropped, offset is not None)
-        return classes
+        return ReadRows(problem, reader, n_dropped, classes)
 
     def _fit_stream(self, stream: Stream, y: Any, protected: Any, weight: Any, offset: Any) -> Any:
         """Fit to rows that are read in batches, as often as the solver needs them."""
@@ -196,14 +210,18 @@ class OrthogonalGLM(BaseEstimator, ABC):
             raise InputError(f'l2 must be a number of 0 or more, or "auto", not {self.l2!r}.')
         return 0.0 if isinstance(self.l2, str) else self.l2
 
+    def _penalised(self, problem: Problem, start: Any = None) -> tuple[Problem, Any, bool]:
+        """The problem with a chosen ridge, if it is to be chosen; a start; and whether it was."""
+        if not (isinstance(self.l2, str) or (self.expand is not None and not self.l2)):
+            return problem, start, False
+        wide = self.expand is not None
+        asked: dict[str, Any] = {"orthogonal_on": self.orthogonal_on, "budget": self.budget}
+        found = choose_ridge(problem, self.solver, tol=self.tol, wide=wide, **asked)
+        return problem.with_l2(found.l2), found.start if wide else start, True
+
     def _solve(self, problem: Problem, reader: Reader, n_dropped: int, has_offset: bool) -> None:
-        automatic = isinstance(self.l2, str) or (self.expand is not None and not self.l2)
         start = self._start(problem) if self.warm_start else None
-        if automatic:
-            wide = self.expand is not None
-            asked: dict[str, Any] = {"orthogonal_on": self.orthogonal_on, "budget": self.budget}
-            found = choose_ridge(problem, self.solver, tol=self.tol, wide=wide, **asked)
-            problem, start = problem.with_l2(found.l2), found.start if wide else start
+        problem, start, automatic = self._penalised(problem, start)
         solution = solve(
             problem,
             self.solver,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -87,6 +87,11 @@ class Spent:
     def slope(self) -> float:
         """Loss that a further unit of covariance would save."""
         return float(np.linalg.norm(self.end.lam))
+
+    def refreshed(self) -> Spent:
+        """The same fit, with the Hessian of its own point: on a path it may be that of a point nearby."""
+        model = self.objective.model(self.end.theta, self.end.lam)
+        return replace(self, end=self.end._replace(model=model))
 
     def within(self) -> Iterate:
         """The same end, with one constraint on the length of the covariance in place of those on its parts.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
-from setsquare.glm.budget import Spent, check_spending, spend
+from setsquare.glm.budget import Spent, check_spending, follow, spend
 from setsquare.glm.certificate import NEW_ROWS, TRAINING_ROWS, Certificate, rests_on_few
 from setsquare.glm.certify import (
     AT_THE_EDGE,
@@ -209,6 +209,33 @@ def fit_rows(
         return Fitted(prepared, end, found, measured, wanted)
     spent = spend(prepared.objective, end, budget, run, settings)
     return Fitted(replace(prepared, objective=spent.objective), spent.end, None, measured, wanted, spent)
+
+
+class Path(NamedTuple):
+    """Fits along a path of budgets.
+
+    Attributes
+    ----------
+    prepared : Prepared
+    points : tuple of Spent
+    n_iter : int
+        Iterations of the orthogonal fit that the path starts at.
+    """
+
+    prepared: Prepared
+    points: tuple[Spent, ...]
+    n_iter: int
+
+
+def fit_path(problem: Problem, budgets: Sequence[float], solver: str = "auto", *, tol: float = 1e-7) -> Path:
+    """Fit for increasing budgets, each from the ones before; ``tol`` is the relative gradient of the Lagrangian."""
+    name = choose(problem) if solver == "auto" else solver
+    check_spending(problem, name, max(budgets), TRAINING_ROWS)
+    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
+        found = fit_rows(problem, name, Settings(kkt=min(tol, 1e-8)))
+        run, _ = _runner(found.prepared.objective, name, Settings(kkt=tol))
+        points = follow(found.prepared.objective, found.end, budgets, run, Settings(kkt=tol))
+        return Path(found.prepared, tuple(points), found.end.trace[-1].iteration)
 
 
 def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, Callable[[Prepared, Iterate], Measured]]:
