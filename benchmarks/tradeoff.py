@@ -36,7 +36,12 @@ from studies.paper.benchmark_sets import SETS, BenchmarkSet, load
 
 RESULTS = Path(__file__).parent / "results" / "tradeoff.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "tradeoff.png"
-METHODS = {"komiyama-sp": "Komiyama, parity", "komiyama-eo": "Komiyama, opportunity", "berk-if": "Berk", "zafar": "Zafar"}
+METHODS = {
+    "komiyama-sp": "Komiyama, parity",
+    "komiyama-eo": "Komiyama, opportunity",
+    "berk-if": "Berk",
+    "zafar": "Zafar",
+}
 BOUNDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 N_BUDGETS, ROUNDS = 20, 7
 
@@ -46,9 +51,7 @@ def problem_of(data: BenchmarkSet, *, with_protected: bool) -> sq.Problem:
     kept = [j for j, name in enumerate(data.features) if with_protected or name not in data.protected]
     names = tuple(data.features[j] for j in kept)
     family = sq.families.family(data.family)
-    return sq.Problem(
-        data.Z[:, kept], data.y, data.X, family, feature_names=names, protected_names=data.protected
-    )
+    return sq.Problem(data.Z[:, kept], data.y, data.X, family, feature_names=names, protected_names=data.protected)
 
 
 def fits(path: BudgetPath) -> list[dict[str, float]]:

@@ -37,8 +37,9 @@ METHODS = {
     "columns; it does not need them to predict.",
     "generalized": "The scores of an ordinary model were shifted by as little as makes its predictions orthogonal to "
     "the protected columns; it needs these columns to predict.",
-    "budget": "The model was fitted with a budget of {budget:g}: that share of the covariance of its predictions with the "
-    "protected columns may stay on the training rows, so it is not orthogonal to them. It does not need them to predict.",
+    "budget": "The model was fitted with a budget of {budget:g}: that share of the covariance of its predictions with "
+    "the protected columns may stay on the training rows, so it is not orthogonal to them. It does not need these "
+    "columns to predict.",
     "linear": "The linear effect of the protected columns was subtracted from the predictions of an ordinary model; it "
     "needs these columns to predict, and predictions can leave their range.",
 }
@@ -122,6 +123,7 @@ def _about(fitting: Fitting) -> str:
 
 
 def read_training(source: Source, fitting: Fitting, options: Options) -> Training:
+    """Read the training rows by role, and guess their family."""
     parts = {"outcome": fitting.outcome, "protected": fitting.protected, "cluster": fitting.cluster}
     roles = resolve(source, parts)
     taken = {name for names in roles.values() for name in names}

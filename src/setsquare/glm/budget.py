@@ -146,7 +146,7 @@ def check_spending(problem: Problem, solver: str, budget: float, orthogonal_on: 
 
 def spend(objective: Objective, exact: Iterate, budget: float, run: Run, settings: Settings) -> Spent:
     """Fit with a budget, from the orthogonal fit ``exact``."""
-    return next(follow(objective, exact, [budget], run, settings))
+    return next(follow(objective, exact, [budget], run, settings)).refreshed()
 
 
 def follow(
@@ -304,7 +304,9 @@ def cheapest_target(free: Array, corner: Array, radius: float) -> tuple[Array, f
         return np.zeros_like(free), 0.0
     price = max(float(values.max()), 0.0)
     price += 1e-12 * (float(np.abs(values).max()) + size / radius)
-    for _ in range(MOST_PRICES):  # 1 / length is concave in the price and nearly linear: Newton's steps do not overshoot
+    for _ in range(
+        MOST_PRICES
+    ):  # 1 / length is concave in the price and nearly linear: Newton's steps do not overshoot
         target = pull / (price - values)
         length = math.sqrt(float(target @ target))
         if length <= radius * (1.0 + PRECISION):
@@ -314,7 +316,7 @@ def cheapest_target(free: Array, corner: Array, radius: float) -> tuple[Array, f
 
 
 def soften(inverse: Inverse, price: float) -> Inverse:
-    """Inverse of ``[[H, J'], [J, -1/price]]`` from that of ``[[H, J'], [J, 0]]``: a constraint that yields at a price."""
+    """Inverse of ``[[H, J'], [J, -1/price]]`` from that of ``[[H, J'], [J, 0]]``: the constraint yields at a price."""
     if math.isinf(price):
         return inverse
     (k, m, _), (_, r, _, _) = inverse.root.shape, inverse.corner.shape

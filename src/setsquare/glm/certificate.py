@@ -178,7 +178,9 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values, including derived ones, as plain types."""
-        derived = {key: getattr(self, key) for key in ("is_orthogonal", "is_kept", "is_optimal", "rests_on_few_rows", "cost")}
+        derived = {
+            key: getattr(self, key) for key in ("is_orthogonal", "is_kept", "is_optimal", "rests_on_few_rows", "cost")
+        }
         return {
             key: list(value) if isinstance(value, tuple) else value for key, value in self.state().items()
         } | derived

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -121,7 +121,7 @@ def solve(
     settings = Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # steps that overflow are rejected
         rng = np.random.default_rng(random_state) if n_restarts else None
-        where = {"orthogonal_on": orthogonal_on, "confidence": confidence, "budget": budget}
+        where: dict[str, Any] = {"orthogonal_on": orthogonal_on, "confidence": confidence, "budget": budget}
         found = fit_rows(problem, name, settings, start, n_restarts, rng, **where)
         prepared, end, spent = found.prepared, found.end, found.spent
         left_out: Deferred[NewRows | None] = Deferred(found.new_rows)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-
 from setsquare._typing import Table
 from setsquare.auditing.tradeoffs.points import SCORES, measure_points
 from setsquare.auditing.tradeoffs.result import Tradeoff
@@ -103,7 +102,9 @@ def tradeoff(
     points = measure_points(path, shares, confidence, new_rows=known)
     score = SCORES.get(problem.family.name, "rmse")
     notes = () if known or not new_rows else (f"Leave-one-out predictions are not available here (solver {solver}).",)
-    return Tradeoff(points, score, confidence, problem.n_rows, tuple(problem.protected_names), backend_of(X, protected), notes)
+    return Tradeoff(
+        points, score, confidence, problem.n_rows, tuple(problem.protected_names), backend_of(X, protected), notes
+    )
 
 
 def read_budgets(budgets: int | Sequence[float]) -> tuple[float, ...]:

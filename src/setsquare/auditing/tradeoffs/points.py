@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,9 +65,8 @@ class Observed(NamedTuple):
     def of(cls, problem: Problem) -> Observed:
         """Rows of a problem in memory."""
         order = problem.order()
-        parts = (problem.outcome, problem.weight, problem.cluster)
-        y, weight, cluster = (part if part is None or order is None else part[order] for part in parts)
-        return cls(problem, y, weight, cluster)
+        parts: tuple[Any, ...] = (problem.outcome, problem.weight, problem.cluster)
+        return cls(problem, *(part if part is None or order is None else part[order] for part in parts))
 
     def score(self, mean: Array) -> Metric:
         """The score of predictions, in the coding of the objective (n, k)."""
@@ -91,9 +90,7 @@ def measure_points(
         )
 
 
-def _measure(
-    path: Path, observed: Observed, spent: Spent, budget: float, confidence: float | None
-) -> TradeoffPoint:
+def _measure(path: Path, observed: Observed, spent: Spent, budget: float, confidence: float | None) -> TradeoffPoint:
     intercept, coef = path.prepared.coefficients(spent.end.theta)
     rows = observed.problem.rows
     assert isinstance(rows, ArrayRows)

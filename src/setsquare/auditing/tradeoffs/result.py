@@ -89,8 +89,8 @@ class Tradeoff(Documented):
     def table(self) -> Table:
         """Dataframe with one row per budget.
 
-        ``budget``, ``price``, ``loss``, ``score`` and ``correlation`` (training rows), ``new_loss``, ``new_score`` (each
-        with ``_low`` and ``_high``), ``new_correlation`` and ``new_correlation_high``.
+        ``budget``, ``price``, ``loss``, ``score`` and ``correlation`` (training rows), ``new_loss`` and ``new_score``
+        (each with ``_low`` and ``_high``), ``new_loss_std_error``, ``new_correlation`` and ``new_correlation_high``.
         """
         rows = self.rows()
         return to_frame({key: [row[key] for row in rows] for key in rows[0]}, self.backend)
@@ -120,8 +120,8 @@ class Tradeoff(Documented):
         if self.knows_new_rows:
             picked = self.pick()
             text.append(
-                f"The smallest budget within one standard error of the smallest loss on new rows is {picked.budget:.3g}: "
-                f"loss {picked.new_loss.estimate:.4g}, correlation {picked.new_correlation:.3f} (at most "
+                "The smallest budget within one standard error of the smallest loss on new rows is "
+                f"{picked.budget:.3g}: loss {picked.new_loss.estimate:.4g}, correlation {picked.new_correlation:.3f} (at most "
                 f"{picked.new_correlation_upper:.3f}). New rows: leave-one-out predictions."
             )
         return text
