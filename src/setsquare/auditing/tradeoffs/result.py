@@ -121,8 +121,8 @@ class Tradeoff(Documented):
             picked = self.pick()
             text.append(
                 "The smallest budget within one standard error of the smallest loss on new rows is "
-                f"{picked.budget:.3g}: loss {picked.new_loss.estimate:.4g}, correlation {picked.new_correlation:.3f} (at most "
-                f"{picked.new_correlation_upper:.3f}). New rows: leave-one-out predictions."
+                f"{picked.budget:.3g}: loss {picked.new_loss.estimate:.4g}, correlation {picked.new_correlation:.3f} "
+                f"(at most {picked.new_correlation_upper:.3f}). New rows: leave-one-out predictions."
             )
         return text
 
