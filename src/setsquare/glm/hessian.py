@@ -218,7 +218,7 @@ class TangentInverse:
 def tangent_minimum(H: Hessian, Y: Array, v: Array) -> tuple[Array, Array] | None:
     """``x`` with ``Y'x = 0`` that minimises ``x'Hx/2 - v'x``, and ``Hx``; None if H is not clearly positive there.
 
-    One system for all right-hand sides, where :class:`TangentInverse` would solve two; ``Hx = v - Yt`` needs no product.
+    One system for all right-hand sides, where :class:`TangentInverse` solves two; ``Hx = v - Yt`` needs no product.
     """
     factor = _tangent_factor(H, Y, 0.0)
     if factor is None:
