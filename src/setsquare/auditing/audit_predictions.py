@@ -342,6 +342,4 @@ def decide(result: AuditResult) -> AuditResult:
         # Group means are not those given the controls.
         numbers=None if any(note.code == GIVEN for note in result.notes) else result.numbers,
     )
-    return replace(
-        result, verdict=decision.verdict, reason=decision.reason, found=decision.found, members=decision.members
-    )
+    return result.judged(decision)

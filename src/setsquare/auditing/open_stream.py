@@ -12,7 +12,14 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Array
 from setsquare.auditing.predictions import Subject, guess_family, outside_note
-from setsquare.auditing.protected import Protected, check_count, check_size, note_constant, note_left_out
+from setsquare.auditing.protected import (
+    Protected,
+    check_count,
+    check_size,
+    note_constant,
+    note_left_out,
+    reference_groups,
+)
 from setsquare.errors import InputError
 from setsquare.estimators.stream import Encoder, Roles, read_once, require_numbers
 from setsquare.estimators.stream_outcome import Numbers
@@ -81,7 +88,8 @@ def open_stream(
     outside = outside_note(seen.n_outside, outcomes.n_rows, family.name)
     encoder = Encoder(Reader(learned, Design(()), (), False), roles, Numbers(family), outcomes.weight)
     blocks = stream.hold(stream.parts(2 + len(learned.names)).map(encoder))
-    columns = Protected(None, learned.names, learned.sources, elsewhere=RowsInParts(blocks, outcomes.n_rows))
+    rows, references = RowsInParts(blocks, outcomes.n_rows), reference_groups(learned)
+    columns = Protected(None, learned.names, learned.sources, references=references, elsewhere=rows)
     subject = Subject(np.zeros(0), family, n_outside=seen.n_outside, notes=(*guessed, *outside), summary=outcomes)
     return subject, columns, learned, notes
 

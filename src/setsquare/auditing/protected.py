@@ -99,6 +99,8 @@ class Protected:
     taken : integer ndarray or None
         Indices of these rows among the audited rows; None for all rows.
     notes : tuple of Note
+    references : tuple of (str, str)
+        Categorical source columns, each with its reference group.
     elsewhere : Rows or None
         Rows that are read in blocks: a column of ones and the columns as features, the predictions as the outcome.
     """
@@ -110,6 +112,7 @@ class Protected:
     cluster: IntArray | None = None
     taken: IntArray | None = None
     notes: tuple[Note, ...] = ()
+    references: tuple[tuple[str, str], ...] = ()
     elsewhere: Rows | None = None
 
     @property
@@ -345,4 +348,6 @@ def code_protected(
     learned = tables.learn(protected, **reading)
     check_size(learned, int(keep.sum()))
     encoded = learned.apply(protected)
-    return keep, Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster), learned
+    values, references = dense(encoded.values), reference_groups(learned)
+    coded = Protected(values, encoded.names, encoded.sources, weight, cluster, references=references)
+    return keep, coded, learned

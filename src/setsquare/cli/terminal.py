@@ -106,6 +106,8 @@ class Screen(Console):
         )
         text.highlight_words([each.verdict.upper()], f"bold {colour(each.verdict)}")
         self.print(text, soft_wrap=True)
+        if each.statistics:
+            self.say(each.statistics)
 
 
 def colour(verdict: str) -> str:
