@@ -72,7 +72,7 @@ class Document:
     >>> probability = 1 / (1 + np.exp(-rng.normal(size=2000) - 0.5 * (sex == "male")))
     >>> report = build(sq.audit(probability, sex), predictions=probability, protected=sex)
     >>> report.verdict, [section["id"] for section in report.sections]
-    ('leak', ['summary', 'meaning', 'effects', 'numbers', 'leakage', 'levels', 'method', 'notes', 'reproduce'])
+    ('leak', ['summary', 'meaning', 'numbers', 'effects', 'levels', 'leakage', 'notes', 'method'])
     >>> Report.from_dict(report.to_dict()) == report
     True
     """
