@@ -268,8 +268,16 @@ def _finding(what: str, kinds: Mapping[str, Sequence[Member]]) -> str:
     """The finding on means, or else those of the other tests."""
     if EFFECTS in kinds:
         return f"{_sentence(what, EFFECTS, kinds[EFFECTS])}."
-    sentences = " ".join(f"{_sentence(what, kind, members)}." for kind, members in kinds.items())
-    return f"Mean predictions show no linear effect, but there is another dependence. {sentences}"
+    found = "; ".join(_other(kind, members) for kind, members in kinds.items())
+    return f"Mean predictions show no linear effect, but there is another dependence: {found}."
+
+
+def _other(kind: str, members: Sequence[Member]) -> str:
+    """A dependence that is not one of the means."""
+    columns = _columns(members)
+    known = {CURVATURE: f"a curve along {columns}", COMBINATIONS: f"combinations of {columns}"}
+    known[SPREAD] = f"a spread that differs with {columns}"
+    return known.get(kind, f"on {columns} ({members[0].evaluation.title})")
 
 
 def _further(what: str, kinds: Mapping[str, Sequence[Member]]) -> str:
@@ -284,16 +292,23 @@ def _further(what: str, kinds: Mapping[str, Sequence[Member]]) -> str:
     return " ".join(said)
 
 
+def _single(members: Sequence[Member]) -> list[str]:
+    """Source columns that stand out."""
+    return [m.test.name for m in members if m.test is not m.evaluation.joint]
+
+
+def _columns(members: Sequence[Member]) -> str:
+    """Columns that a finding is about, in a sentence."""
+    every = [test.name for test in members[0].evaluation.by_source]
+    found = members[0].test.sources or tuple(dict.fromkeys(_single(members) or every))
+    return joined(found, most=9) or "the protected columns"
+
+
 def _sentence(what: str, kind: str, members: Sequence[Member]) -> str:
     """A finding, without a full stop."""
-    evaluation = members[0].evaluation
-    single = [m.test.name for m in members if m.test is not evaluation.joint]
-    columns = joined(
-        members[0].test.sources or tuple(dict.fromkeys(single or [t.name for t in evaluation.by_source])), most=9
-    )
-    columns = columns or "the protected columns"
+    evaluation, columns = members[0].evaluation, _columns(members)
     if kind == EFFECTS:
-        alone = len(evaluation.by_source) < 2 or single
+        alone = len(evaluation.by_source) < 2 or _single(members)
         return f"{what} depend on {columns}{'' if alone else ' taken together; no single column stands out'}"
     if kind == CURVATURE:
         return f"{what} follow {columns} along a curve"

@@ -166,7 +166,7 @@ def _intervals(figure: Figure, name: str, width: float) -> str:
     every = [m[key] for row in figure["rows"] for m in row["marks"] for key in ("value", "low", "high")]
     zero = figure.get("from_zero", True)
     scale = make_scale(every, left, width - 14.0, zero=zero)
-    step, y, parts = {1: 15.0, 2: 15.0, 3: 11.0}.get(len(figure["sides"]), 9.0), 10.0, []
+    step, y, parts = {1: 15.0, 2: 12.0, 3: 11.0}.get(len(figure["sides"]), 9.0), 10.0, []
     for row in figure["rows"]:
         if wide:
             middle = y + step * len(row["marks"]) / 2.0 + 4.0
