@@ -15,6 +15,7 @@ from setsquare._typing import Array
 from setsquare.auditing.bounds import Association, associate
 from setsquare.auditing.documents import sections
 from setsquare.auditing.evaluations.glm import Fit
+from setsquare.auditing.evaluations.score import rows_of, summary_of
 from setsquare.auditing.evaluations.tensor import unit_correlations
 from setsquare.auditing.protected import Predictions, Protected
 from setsquare.document import Document, Documented, Headline
@@ -52,6 +53,8 @@ class ColumnBound:
     difference, difference_upper : float or None
         Distance of the group's mean prediction from that of all other rows, in standard deviations of the predictions,
         and its upper bound; None for a column that is not a group.
+    scale : float
+        Size of the unit: 1 for a group, the standard deviation of another column.
     """
 
     term: str
@@ -65,6 +68,7 @@ class ColumnBound:
     error: float = 0.0
     difference: float | None = None
     difference_upper: float | None = None
+    scale: float = 1.0
 
     def widened(self, correlation_upper: float, effect_upper: float, grown: float) -> ColumnBound:
         """Return the bounds with standard errors ``grown`` times as large."""
@@ -139,7 +143,7 @@ class Certificate(Documented):
 def certify(y: Predictions, protected: Protected, glm: Family, fit: Fit | None, confidence: float) -> Certificate:
     """Bound every association of predictions."""
     whole, single = _largest(y, protected, protected.basis, confidence)
-    summary = protected.summary(y)
+    summary = summary_of(y, protected)
     scale = summary.spread if glm.activation.name == "identity" and len(summary.mean) == 1 else 1.0
     found = _bound_effects(whole, single, protected, glm, fit, confidence, scale)
     return replace(found, references=_bound_references(y, protected, confidence))
@@ -148,17 +152,18 @@ def certify(y: Predictions, protected: Protected, glm: Family, fit: Fit | None, 
 def _bound_references(y: Predictions, protected: Protected, confidence: float) -> tuple[ColumnBound, ...]:
     """Bounds for the reference groups, which have no column of their own."""
     moments = protected.found.moments
-    found = _find_references(moments.mean, protected.sources, protected.is_group)
+    found = _find_references(moments.mean, protected.sources, protected.group_sizes)
     if not found.sources:
         return ()
     scatter = found.members.T @ moments.scatter @ found.members
     basis = basis_of_moments(Moments(moments.weight, found.share, scatter), found.sources)
     single = _largest(y, protected, basis, confidence, partial(_rest, found.members))[1]
     total = np.asarray([0 if size is None else size for size in protected.group_sizes])
-    sizes, bounds = protected.n_rows - total @ found.members, []
+    sizes, names, bounds = protected.n_rows - total @ found.members, dict(protected.references), []
     for source, one, share, size in zip(found.sources, single, found.share, sizes, strict=True):
         spread = math.sqrt(float(share * (1.0 - share)))
-        name, numbers = f"{source} (reference group)", (one.estimate / spread, one.upper / spread)
+        level, numbers = names.get(source), (one.estimate / spread, one.upper / spread)
+        name = f"{source} (reference group)" if level is None else f"{source}[{level}]"
         effects = (math.inf, math.inf)  # a reference group has no effect of its own
         bounds.append(
             ColumnBound(name, source, one.estimate, one.upper, "group", *effects, int(size), one.error, *numbers)
@@ -178,14 +183,14 @@ class References(NamedTuple):
     share: Array
 
 
-def _find_references(mean: Array, sources: Sequence[str], is_group: Sequence[bool]) -> References:
+def _find_references(mean: Array, sources: Sequence[str], group_sizes: Sequence[int | None]) -> References:
     """Reference groups of columns with these (weighted) means; the two groups of a single column mirror each other."""
     found, members = [], []
     for source in dict.fromkeys(sources):
         own = np.asarray([s == source for s in sources])
         if (
             own.sum() > 1
-            and all(group for group, o in zip(is_group, own, strict=True) if o)
+            and all(size is not None for size, o in zip(group_sizes, own, strict=True) if o)
             and mean @ own < 1.0 - 1e-12
         ):
             found.append(source)
@@ -209,13 +214,14 @@ def _bound_effects(
     for j, (name, source, n_group, spread) in enumerate(terms):
         unit = "group" if n_group is not None else f"sd ({spread:.3g})" if spread > 0.0 else "-"
         found = single[j]
-        effect, upper = _effect(fit, j, 1.0 if n_group is not None else spread, confidence, scale, ratio=_is_ratio(glm))
+        size = 1.0 if n_group is not None or spread <= 0.0 else spread
+        effect, upper = _effect(fit, j, size, confidence, scale, ratio=_is_ratio(glm))
         distances: tuple[float | None, float | None] = (None, None)
         if n_group is not None and spread > 0.0:  # the correlation with an indicator is a difference of means
             distances = found.estimate / spread, found.upper / spread
         bounds.append(
             ColumnBound(
-                name, source, found.estimate, found.upper, unit, effect, upper, n_group, found.error, *distances
+                name, source, found.estimate, found.upper, unit, effect, upper, n_group, found.error, *distances, size
             )
         )
     kind, n = "" if fit is None else _kind(glm), protected.n_rows
@@ -248,8 +254,9 @@ def _largest(
         given = list(Y.T)
     found = []
     for one in given:
-        rows = protected.beside(one) if change is None else protected.beside(one).map(change)
-        mean, share = float(protected.summary(one).mean[0]), 1.0 - (1.0 - confidence) / k
+        rows = rows_of(one, protected)
+        rows = rows if change is None else rows.map(change)
+        mean, share = float(summary_of(one, protected).mean[0]), 1.0 - (1.0 - confidence) / k
         found.append(associate(rows, mean, basis, protected.found.concentration, share, protected.cluster))
     whole = max((total for total, _ in found), key=lambda a: a.upper)
     single = [max((own[j] for _, own in found), key=lambda a: a.upper) for j in range(len(basis.names))]

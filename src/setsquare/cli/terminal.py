@@ -19,8 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from setsquare.document import Document, Headline
-from setsquare.document.formats import TONES, grid_of, tone_name
-from setsquare.document.text import headline
+from setsquare.document.formats import TONES, grid_of, headline, tone_name
 from setsquare.errors import SetsquareWarning
 from setsquare.notes import Note, Option, Surface
 
@@ -99,13 +98,15 @@ class Screen(Console):
             self.print(table)
             start = stop
 
-    def verdict(self, each: Headline) -> None:
-        """Print a verdict and its reason."""
+    def verdict(self, each: Headline, *, quiet: bool = False) -> None:
+        """Print a verdict, its reason and, if not quiet, the statistics."""
         text = Text(
             "\n".join(textwrap.wrap(clean(headline(asdict(each))), min(PROSE, self.width), break_on_hyphens=False))
         )
         text.highlight_words([each.verdict.upper()], f"bold {colour(each.verdict)}")
         self.print(text, soft_wrap=True)
+        if each.statistics and not quiet:
+            self.say(each.statistics)
 
 
 def colour(verdict: str) -> str:

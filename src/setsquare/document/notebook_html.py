@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from setsquare.document.formats import fragment_style, grid_of, tone_name, visible
-from setsquare.document.text import lead
+from setsquare.document.formats import fragment_style, grid_of, lead, tone_name, visible
 
 STYLE = """
 .sq{font:14px/1.45 system-ui,sans-serif;color:#1b1f24;max-width:60rem}
@@ -26,7 +25,8 @@ def render(document: Mapping[str, Any]) -> str:
     parts = [f"<div class='sq'><style>{STYLE}{fragment_style()}</style>"]
     for each in document["verdicts"]:
         name = f"<b>{_text(lead(each) + each['verdict'])}</b><br>"
-        parts.append(f"<div class='verdict {tone_name(each['verdict'])}'>{name}{_text(each['sentence'])}</div>")
+        more = f"<br><small>{_text(each['statistics'])}</small>" if each["statistics"] else ""
+        parts.append(f"<div class='verdict {tone_name(each['verdict'])}'>{name}{_text(each['sentence'])}{more}</div>")
     for section in document["sections"]:
         parts += [f"<h3>{_text(section['title'])}</h3>"] if section["title"] else []
         parts += [f"<p>{_text(paragraph)}</p>" for paragraph in section["text"]]

@@ -65,9 +65,7 @@ def solve_rows(shared: Shared, projected: Array, Qt: Array, D: Array, terms: Row
     if controls is None:
         zu, qu = zu[0], qu[0]
     else:
-        zu, qu, near, uu = (
-            np.einsum("sn,sn->n", part, controls) for part in (zu, qu, controls, shared.uu @ controls)
-        )
+        zu, qu, near, uu = (np.einsum("sn,sn->n", part, controls) for part in (zu, qu, controls, shared.uu @ controls))
     price = shared.multipliers[:, 0] @ Qt
     bent, steep = w * terms.curvature[:, 0, 0], terms.mean_slope[:, 0, 0]
     slope = terms.slope[:, 0] + steep * price
@@ -110,9 +108,7 @@ def _cofactors(
     a02, a12, a22 = zq * rest, qq * rest, 1.0 + qu * rest
     first, second, third = a11 * a22 - a12 * a21, a02 * a21 - a01 * a22, a01 * a12 - a02 * a11
     determinant = (
-        (1.0 - zz * bent - zq * tied) * first
-        - (zq * bent + qq * tied) * second
-        - (zu * bent + qu * tied) * third
+        (1.0 - zz * bent - zq * tied) * first - (zq * bent + qq * tied) * second - (zu * bent + qu * tied) * third
     )
     lost = ~(np.abs(determinant) > UNDETERMINED)
     share = 1.0 / np.where(lost, np.inf, determinant)

@@ -193,11 +193,14 @@ def reach_new_rows(
     return aimed.objective, aimed.end._replace(status=aimed.status), found
 
 
-def measure_new_rows(prepared: Prepared, end: Iterate, confidence: float) -> NewRows | None:
+def measure_new_rows(
+    prepared: Prepared, end: Iterate, confidence: float, inverse: Inverse | None = None
+) -> NewRows | None:
     """Leave-one-out correlation of a fit; None if the rows do not determine it."""
     assert prepared.basis is not None
+    inverse = inverse or invert(prepared.objective, end.model)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = tally(prepared.objective, end, invert(prepared.objective, end.model), prepared.basis.mean)
+        found = tally(prepared.objective, end, inverse, prepared.basis.mean)
     known = np.isfinite(found.correlation) and np.isfinite(found.loss)
     return (
         _bound(prepared, found, confidence)

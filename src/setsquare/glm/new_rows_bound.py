@@ -211,9 +211,7 @@ def _uppers_alone(ways: Array, c: Array, V: Array, confidence: float) -> Array:
         variances = np.einsum("pr,pr->p", ways @ V, ways)
         return absolute_quantile(ways @ c[:, 0], np.sqrt(np.maximum(variances, 0.0)), confidence)
     picks = [np.kron(np.eye(c.shape[1]), way) for way in ways]
-    squares = [
-        length_quantile(way @ c, pick @ V @ pick.T, confidence) for way, pick in zip(ways, picks, strict=True)
-    ]
+    squares = [length_quantile(way @ c, pick @ V @ pick.T, confidence) for way, pick in zip(ways, picks, strict=True)]
     return np.sqrt(squares)
 
 

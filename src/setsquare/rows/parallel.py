@@ -26,7 +26,7 @@ OWN_CACHE = 2**21
 #: Half of the freed memory that a process keeps.
 KEPT_BYTES = 2**23
 #: Minimum bytes per core: with less, starting another thread costs more than it gains.
-SHARE_BYTES = 2**20
+SHARE_BYTES = 2**22
 
 
 def add_sums(a: Sums, b: Sums) -> Sums:
