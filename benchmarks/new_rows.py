@@ -52,15 +52,14 @@ def simulate(rng: np.random.Generator, n: int, q: int, family: str, kind: str) -
     if kind == "correlated":
         Z = Z @ np.linalg.cholesky(0.7 ** np.abs(np.subtract.outer(np.arange(q), np.arange(q)))).T
     Z[:, :5] += 0.8 * x[:, None]
-    if kind == "heavy tails":
-        Z = Z * np.sqrt(3.0 / rng.chisquare(3.0, size=(n, 1)))  # rows far from the others in all features
     eta = 0.4 * Z[:, :10].sum(axis=1) - 1.0  # half of the signal is independent of the protected column
     if cluster is not None:
         eta = eta + rng.normal(size=units)[cluster]
     if family == "binomial":
         y = (rng.random(n) < 1.0 / (1.0 + np.exp(-eta))).astype(float)
     elif family == "poisson":
-        y = rng.poisson(np.exp(np.minimum(0.5 * eta, 5.0))).astype(float)
+        frailty = rng.normal(size=n) if kind == "heavy tails" else 0.0
+        y = rng.poisson(np.exp(0.5 * eta + frailty)).astype(float)
     elif family == "gamma":
         y = rng.gamma(2.0, np.exp(0.5 * eta) / 2.0)
     else:
