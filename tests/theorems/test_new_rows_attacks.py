@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from setsquare import OrthogonalGLMClassifier
+from setsquare.errors import NotOrthogonalError
 from setsquare.glm import Problem, solve
 from setsquare.glm.solution import Status
 
@@ -105,3 +107,18 @@ def test_separated_levels_do_not_narrow_the_bound():
     found = solve(Problem(np.hstack([Z, dummies]), y, x, "binomial"), orthogonal_on="new rows").certificate.new_rows
     assert found.n_parameters == 11
     assert found.upper > 1.96 / np.sqrt(n)
+
+
+def test_a_fit_whose_bound_is_one_is_refused():
+    """Forty rows, four of them in the group: the certificate said "orthogonal on new rows", and at most 1."""
+    rng, n = np.random.default_rng(4), 40
+    X = np.column_stack([rng.random(n) < 0.1, rng.normal(size=(n, 3)).T[0], rng.normal(size=n), rng.normal(size=n)])
+    Z = rng.normal(size=(n, 16))
+    Z[:, :8] += X[:, :1]
+    y = (rng.random(n) < expit(Z[:, 0])).astype(float)
+    certificate = solve(Problem(Z, y, X, "binomial"), orthogonal_on="new rows").certificate
+    assert certificate.new_rows.upper == 1.0
+    assert certificate.new_rows.correlation <= certificate.new_rows.limit
+    assert not certificate.is_orthogonal
+    with pytest.raises(NotOrthogonalError, match="40 rows are too few for 16 features"):
+        OrthogonalGLMClassifier(orthogonal_on="new rows").fit(Z, y, protected=X)
