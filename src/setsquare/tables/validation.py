@@ -173,6 +173,20 @@ def check_reference(reference: Mapping[str, Any], columns: Sequence[str]) -> Non
             raise InputError(f"The reference names the column {name!r}, which is not among {list(columns)}.")
 
 
+def check_roles(roles: Mapping[str, Sequence[str | None]]) -> None:
+    """Refuse a column that has two roles.
+
+    Examples
+    --------
+    >>> check_roles({"protected": ["sex", "age"], "outcome": ["income"]})
+    """
+    seen: dict[str, str] = {}
+    for role, names in roles.items():
+        for name in names:
+            if name is not None and seen.setdefault(name, role) != role:
+                raise InputError(f"The column {name!r} has two roles ({seen[name]} and {role}): choose one.")
+
+
 def check_per_row(what: str, values: Array, n_rows: int) -> None:
     """Refuse anything but one value per row."""
     if values.shape != (n_rows,):
