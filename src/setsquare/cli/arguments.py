@@ -170,6 +170,30 @@ def correct(
 
 
 @app.command
+def tradeoff(
+    file: File,
+    /,
+    *,
+    fitting: Annotated[Fitting, Parameter(name="*")],
+    budgets: int = 20,
+    options: Shared = DEFAULTS,
+) -> int:
+    """Show what a correction costs: loss, score and correlation for budgets from orthogonal to no correction.
+
+    Parameters
+    ----------
+    file
+        Training rows: CSV, Parquet or Feather; "-" is standard input.
+    budgets
+        Number of budgets.
+    """
+    from setsquare.cli import tradeoff as trading
+
+    check_outputs(options, file)
+    return trading.show(file, fitting, budgets, options)
+
+
+@app.command
 def apply(
     file: File,
     /,

@@ -38,6 +38,9 @@ METHODS = {
     "columns; it does not need them to predict.",
     "generalized": "The scores of an ordinary model were shifted by as little as makes its predictions orthogonal to "
     "the protected columns; it needs these columns to predict.",
+    "budget": "The model was fitted with a budget of {budget:g}: that share of the covariance of its predictions with "
+    "the protected columns may stay on the training rows, so it is not orthogonal to them. It does not need these "
+    "columns to predict.",
     "linear": "The linear effect of the protected columns was subtracted from the predictions of an ordinary model; it "
     "needs these columns to predict, and predictions can leave their range.",
 }
@@ -65,10 +68,10 @@ def correct(
     if fitting.seed < 0:
         raise InputError(f"--seed {fitting.seed} is negative: use 0 or a larger whole number.")
     with working(f"Reading {file}", quiet=options.quiet) as say:
-        rows = _read(file, fitting, options)
+        rows = read_training(file, fitting, options)
         positive = _positive(rows, fitting.positive)
         say("Fitting")
-        plain, model = _models(rows, fitting, options)
+        plain, model = make_models(rows, fitting, options)
         with collected_warnings() as noted:
             model.fit(rows.table.select(rows.features + rows.protected), rows.outcome, cluster=rows.cluster)
         if fitting.l2 == "auto":
@@ -83,7 +86,7 @@ def correct(
         say("Writing")
         audited = comparison.sides[-1].audit
         about = about_command(rows.origin)
-        document = comparison.document(certificate=certificate, method=[METHODS[fitting.method]], **about)
+        document = comparison.document(certificate=certificate, method=[_about(fitting)], **about)
         more = {
             "verdict": str(audited.verdict),
             "reason": audited.reason,
@@ -98,7 +101,7 @@ def correct(
     screen = Screen()
     screen.verdict(Headline("Corrected model, on rows that it has not seen", str(audited.verdict), audited.reason))
     if not options.quiet:
-        screen.say(METHODS[fitting.method])
+        screen.say(_about(fitting))
         screen.show(brief)
         if certificate is None:
             screen.title("Correlation on the training rows")
@@ -111,7 +114,13 @@ def correct(
     return int(options.fail_on_leak and audited.is_leak)
 
 
-def _read(file: str, fitting: Fitting, options: Options) -> Training:
+def _about(fitting: Fitting) -> str:
+    """What the method does."""
+    return METHODS["budget" if fitting.budget else fitting.method].format(budget=fitting.budget)
+
+
+def read_training(file: str, fitting: Fitting, options: Options) -> Training:
+    """Read the training rows by role, and guess their family."""
     asked: dict[str, Sequence[str] | str | None] = {"features": fitting.features}
     asked |= {"outcome": fitting.outcome, "protected": fitting.protected, "cluster": fitting.cluster}
     controls = {} if is_outcome(fitting.given) else {"given": fitting.given}
@@ -144,7 +153,7 @@ def _read(file: str, fitting: Fitting, options: Options) -> Training:
     )
 
 
-def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
+def make_models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
     """The uncorrected and the corrected model."""
     reading = {"missing": options.audit["missing"], "unseen": fitting.unseen}
     shared: dict[str, Any] = {"protected": rows.protected, "basis": options.audit["basis"], **reading}
@@ -158,9 +167,12 @@ def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, An
         shared |= {"l2": fitting.l2, "max_correlation": fitting.max_correlation}
         shared["expand"] = None if fitting.expand == "none" else fitting.expand
         shared |= {"orthogonal_on": fitting.orthogonal_on.replace("-", " "), "confidence": options.confidence}
+        shared["budget"] = fitting.budget
         if rows.guess.is_classes:
             return plain, OrthogonalGLMClassifier(**shared)
         return plain, OrthogonalGLMRegressor(family, **shared)
+    if fitting.budget:
+        raise InputError("--budget needs --method constrained: the other corrections have no budget.")
     if fitting.expand != "none":
         raise InputError("--expand widens the features of the constrained method: leave out --method.")
     if fitting.orthogonal_on == "new-rows" or fitting.max_correlation is not None:
@@ -189,7 +201,7 @@ def _largest_correlation(model: Any, rows: Training) -> float:
     X, p = X - X.mean(axis=0), p - p.mean(axis=0)
     size = np.outer(np.linalg.norm(X, axis=0), np.linalg.norm(p, axis=0))
     left = float(np.max(np.abs(X.T @ p) / np.where(size > 0.0, size, np.inf)))
-    exact = getattr(model, "orthogonal_on", None) == TRAINING_ROWS
+    exact = getattr(model, "orthogonal_on", None) == TRAINING_ROWS and not getattr(model, "budget", 0.0)
     if exact and left > MAX_CORRELATION:
         raise NotOrthogonalError(
             f"The predictions are still correlated with the protected columns (largest |corr| {left:.1e}): add a small "

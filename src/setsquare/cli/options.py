@@ -113,6 +113,9 @@ class Fitting:
     max_correlation: float | None = None
     """Constrained method: write nothing and end with exit code 2 unless the upper bound on the correlation on new rows
     (at the level of --confidence) is at most this."""
+    budget: float = 0.0
+    """Constrained method: share of the covariance with the protected columns that may stay on the training rows, from 0
+    (orthogonal) to 1 (no correction)."""
     unseen: Literal["error", "pool"] = "error"
     """Whether rows to predict may have groups that the training rows do not have."""
     folds: int = 5

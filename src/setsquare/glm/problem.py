@@ -15,6 +15,7 @@ from setsquare.glm.given import OUTCOME, condition
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.projection import check_rows
 from setsquare.rows.blocks import ArrayRows, Rows, is_sparse, mean_weight
+from setsquare.rows.parallel import single_threaded_blas
 from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.validation import (
     check_clusters,
@@ -102,6 +103,10 @@ class Problem:
     determined: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
+        with single_threaded_blas():
+            self._read()
+
+    def _read(self) -> None:
         Z = self.features
         if not isinstance(Z, MixedMatrix):
             Z = Z.tocsr() if is_sparse(Z) else _array(Z, "feature", np.float16)
