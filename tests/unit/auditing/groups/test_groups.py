@@ -128,7 +128,7 @@ def test_undefined_numbers_are_nan_with_a_note_and_rates_of_zero_are_uncertain()
     assert table.loc["b", "impact_ratio_highest"] == 0.0
     assert table.loc["b", "impact_ratio_highest_high"] > 0.05
     assert table.loc["a", "calibration_high"] - table.loc["a", "calibration_low"] > 0.05
-    codes = [note.code for note in result.numbers.all_notes]
+    codes = [note.code for note in result.numbers.measures.notes]
     assert {"undefined-number", "undefined-ratio"} <= set(codes)
 
 
