@@ -315,11 +315,11 @@ def check_max_rows(max_rows: int | None) -> None:
         raise InputError(f"max_rows={max_rows} is too few: give 100 or more.")
 
 
-def check_folds(cv: int, n_rows: int, fewest: int = 2) -> None:
+def check_folds(cv: int, n_rows: int) -> None:
     """Refuse a number of folds that the rows, or clusters, cannot be split into."""
-    if not fewest <= cv <= n_rows:
-        text = "{cv} folds of the rows (n_samples = {n}) are not possible: give {fewest} or more, at most one per row."
-        raise InputError(Note("folds", text, cv=Option("cv", cv), n=n_rows, fewest=fewest))
+    if not 2 <= cv <= n_rows:
+        text = "{cv} folds of the rows (n_samples = {n}) are not possible: give 2 or more, at most one per row."
+        raise InputError(Note("folds", text, cv=Option("cv", cv), n=n_rows))
 
 
 def _numbers(values: Any, what: str) -> Array:
