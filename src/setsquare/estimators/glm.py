@@ -17,7 +17,6 @@ from setsquare._typing import Array, Matrix, Table
 from setsquare.errors import InputError
 from setsquare.estimators.expansion import check_expand, expand_problem, refuse_expansion
 from setsquare.estimators.feature_table import validate_features
-from setsquare.estimators.level_count import refuse_levels
 from setsquare.estimators.promise import check_promise, keep_promise
 from setsquare.estimators.stream import (
     assign,
@@ -34,6 +33,7 @@ from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn
 from setsquare.families import Family
 from setsquare.glm.budget import check_budget
 from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.freedom import refuse_levels
 from setsquare.glm.given import OUTCOME
 from setsquare.glm.problem import Problem
 from setsquare.glm.ridge import choose_ridge
