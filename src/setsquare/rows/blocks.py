@@ -18,6 +18,7 @@ from scipy import sparse
 
 from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
+from setsquare.rows.cells import Cells
 from setsquare.rows.parallel import BLOCK_BYTES, SHARE_BYTES, add_sums, n_cores, share_out
 from setsquare.tables.mixed_matrix import MixedMatrix
 
@@ -43,6 +44,8 @@ class Block:
         The protected columns themselves, for certificates.
     group : ndarray of shape (b,) or None
         Numbers of the clusters; the rows of a cluster are consecutive and in one block.
+    cells : Cells or None
+        The basis once more, if few of its rows differ and the features are a MixedMatrix.
     """
 
     Z: Matrix
@@ -52,6 +55,7 @@ class Block:
     offset: Array | None = None
     X: Array | None = None
     group: IntArray | None = None
+    cells: Cells | None = None
 
     def __sizeof__(self) -> int:
         """Bytes of the arrays; dask uses this to place the block on a cluster."""
