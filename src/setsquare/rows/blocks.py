@@ -19,7 +19,7 @@ from scipy import sparse
 from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
 from setsquare.rows.cells import Cells
-from setsquare.rows.parallel import BLOCK_BYTES, SHARE_BYTES, add_sums, n_cores, share_out
+from setsquare.rows.parallel import HELD_BYTES, SHARE_BYTES, add_sums, n_cores, share_out
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 R = TypeVar("R")
@@ -158,7 +158,7 @@ class ArrayRows(_Held):
         row = (2 * self.Z.stored + r if split else self.Z.shape[1]) + (4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0)
         n_bytes = 8 * self.n_rows * row
         cores = max(1, min(n_cores(), n_bytes // SHARE_BYTES))
-        count = cores * -(-n_bytes // (cores * BLOCK_BYTES))  # equally many for each core, to avoid idle cores
+        count = cores * -(-n_bytes // (cores * HELD_BYTES))  # equally many for each core, to avoid idle cores
         step = max(100, -(-self.n_rows // max(count, 1)))
         if split:  # a block's cross-products (q, q) should cost less than its rows
             step = max(step, min(self.Z.shape[1] ** 2 // 2, -(-self.n_rows // n_cores())))

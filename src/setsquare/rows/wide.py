@@ -94,7 +94,8 @@ class _Turned:
 
     def __matmul__(self, thin: Array) -> Array:
         slab, total = self.slab, thin.sum(axis=0)
-        product = np.concatenate([total[None], np.asarray(slab.Z.T @ thin)])
+        turned = (thin.T @ slab.Z).T if isinstance(slab.Z, np.ndarray) else slab.Z.T @ thin  # row by row, as stored
+        product = np.concatenate([total[None], np.asarray(turned)])
         if slab.far is not None:
             product[1 + slab.far] = slab.near().T @ thin
         return product
