@@ -247,7 +247,8 @@ def all_rows(rows: Rows) -> Block:
     if not rest:
         return first
     parts = [(np.asarray(block.Z), block.y, block.Q, block.weight) for block in (first, *rest)]
-    return Block(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    Z, y, Q, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Block(Z, y, Q, weight)
 
 
 def view_rows(Z: Matrix, rows: slice) -> Matrix:

@@ -44,7 +44,7 @@ class Cells:
         >>> Z = join(np.zeros((4, 0)), [np.array([0, 1, 0, 1])], [2], [True])
         >>> X = np.array([[0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]])
         >>> Cells.of(Z, X, X).code
-        array([0, 1, 1, 2])
+        array([2, 0, 0, 1])
         """
         code = combinations_of(X) if Q.shape[1] >= FEWEST_COLUMNS else None
         if code is None:

@@ -63,9 +63,9 @@ class Slab:
         """Bytes of the features."""
         return int(self.Z.nbytes)
 
-    def near(self) -> Array:
-        """Shifted features (b, far); only if there are any."""
-        return np.asarray(self.Z[:, self.far] - self.shift)
+    def near(self, rows: slice = slice(None)) -> Array:
+        """Shifted features (b, far) of some rows; only if there are any."""
+        return np.asarray(self.Z[rows, self.far] - self.shift)
 
     def toarray(self) -> Array:
         """Column-major array (b, 1 + q) with the column of ones."""
