@@ -86,6 +86,8 @@ def tradeoff(
         raise InputError(
             'A budget sets the covariance on the training rows: pass an estimator with orthogonal_on="training rows".'
         )
+    if estimator.threshold is not None:
+        raise InputError("A budget is about the probabilities, and threshold= about the decisions: use one of them.")
     if is_dask_array(X) or as_stream(X) is not None:
         raise InputError("A trade-off needs the rows in memory: pass a table or an array.")
     check_confidence(confidence)
