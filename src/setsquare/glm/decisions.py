@@ -7,8 +7,8 @@ probability in the constraint, while the loss stays the logistic one:
     min over gamma   loss     subject to   sum_i w_i q_i sigma((eta_i - t) / s) = 0.
 
 At ``s = 1`` and a threshold of one half this is the ordinary constraint. ``s`` is then halved, each fit starting at the
-one before, as long as the constraint can be met and enough rows are near the threshold. The smaller ``s``, the closer the constraint is to that of the
-decisions themselves; what is left of it is measured on the decisions.
+one before, as long as the constraint can be met and enough rows are near the threshold. The smaller ``s``, the closer
+the constraint is to that of the decisions themselves; what is left of it is measured on the decisions.
 """
 
 from __future__ import annotations
