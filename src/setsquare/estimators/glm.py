@@ -33,6 +33,7 @@ from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn
 from setsquare.families import Family
 from setsquare.glm.budget import check_budget
 from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.decisions import certify_decisions, check_decisions, solve_decisions
 from setsquare.glm.freedom import refuse_levels
 from setsquare.glm.given import OUTCOME
 from setsquare.glm.problem import Problem
@@ -77,6 +78,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         max_correlation: float | None = None,
         confidence: float = 0.95,
         budget: float = 0.0,
+        threshold: float | None = None,
         expand: Literal["auto"] | None = None,
         given: str | int | Sequence[str | int] | None = None,
         use_protected: bool = False,
@@ -97,6 +99,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.max_correlation = max_correlation
         self.confidence = confidence
         self.budget = budget
+        self.threshold = threshold
         self.expand = expand
         self.given = given
         self.use_protected = use_protected
@@ -228,18 +231,22 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def _solve(self, problem: Problem, reader: Reader, n_dropped: int, has_offset: bool) -> None:
         start = self._start(problem) if self.warm_start else None
         problem, start, automatic = self._penalised(problem, start)
-        solution = solve(
-            problem,
-            self.solver,
+        settled = partial(
+            solve,
+            solver=self.solver,
             max_iter=self.max_iter,
             tol=self.tol,
-            start=start,
             n_restarts=self.n_restarts,
             random_state=self.random_state,
             orthogonal_on=self.orthogonal_on,
             confidence=self.confidence,
             budget=self.budget,
         )
+        if self.threshold is None:
+            solution = settled(problem, start=start)
+        else:
+            check_decisions(problem, self.threshold, self.orthogonal_on, self.budget, self.max_correlation)
+            solution = certify_decisions(solve_decisions(problem, self.threshold, settled), self.threshold)
         judge(solution, reader.protected.constant, coefficients=self.expand is None)
         keep_promise(solution, self.max_correlation, automatic=automatic)
         warn_left_out(solution, problem.feature_names)
@@ -255,11 +262,12 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def ball_(self) -> Ball | None:
         """With ``basis="kernel"``: what holds for every smooth function of the protected columns on the training rows.
 
-        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given``, ``budget`` or
-        weights.
+        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given``, ``budget``,
+        ``threshold`` or weights.
         """
         check_is_fitted(self, "solution_")
         exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and not self.budget
+        exact = exact and self.threshold is None
         return self.reader_.protected.ball if exact and not getattr(self, "has_weight_", False) else None
 
     def summary(self, confidence: float = 0.95) -> Coefficients:
@@ -273,10 +281,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
         check_is_fitted(self, "solution_")
         check_confidence(confidence)
         errors = self.solution_.std_error
-        if errors is None and self.solution_.certificate.budget:
+        if errors is None and (self.budget or self.threshold is not None):
+            option = "budget=" if self.budget else "threshold="
             raise InputError(
-                "Standard errors are not available with budget=: the bound itself is estimated from the same rows. Use "
-                "the bootstrap, or budget=0."
+                f"Standard errors are not available with {option}, whose constraint rests on estimates from the same "
+                "rows: use the bootstrap, or leave it out."
             )
         if errors is None:
             raise InputError(
