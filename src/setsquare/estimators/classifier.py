@@ -66,8 +66,11 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         the coded columns; models with these cannot be saved.
     reference : mapping of column to level, optional
         Reference levels; by default the first.
-    missing : {"error", "drop", "level"}
-        What to do with missing values when fitting.
+    missing : {"error", "drop", "level", "model"}
+        What to do with missing values when fitting. "model" is for protected columns that only some rows have:
+        doubly robust values take their place, from the probability that a row has the column and a prediction of it,
+        both given the features and the outcome. This assumes that the values are missing at random given these, and
+        holds if one of the two models is right.
     unseen : {"error", "pool"}
         What to do with levels unseen in training.
     max_iter : int, optional

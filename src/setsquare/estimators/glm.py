@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from setsquare.errors import InputError
 from setsquare.estimators.expansion import check_expand, expand_problem, refuse_expansion
 from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.level_count import refuse_levels
+from setsquare.estimators.missing_protected import check_modelled, model_missing, refuse_stream, state_missing
 from setsquare.estimators.promise import check_promise, keep_promise
 from setsquare.estimators.stream import (
     assign,
@@ -124,6 +125,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
         check_promise(self.max_correlation)
         check_expand(self.expand)
+        check_modelled(self.missing, self.use_protected, self.orthogonal_on, self.given)
         if cluster is not None and (is_dask_array(X) or as_stream(X) is not None):
             raise InputError("cluster= needs the rows in memory, where the rows of a cluster can be put together.")
         if is_dask_array(X):
@@ -140,7 +142,13 @@ class OrthogonalGLM(BaseEstimator, ABC):
             check_alignment(X, values, what)
         y, weight, offset = read_outcome(y, n), read_weight(weight, n), read_offset(offset, n)
         reader, encoded = learn_reader(
-            X, protected, self._columns(), as_stored=True, as_codes=True, check=partial(refuse_levels, weight)
+            X,
+            protected,
+            self._columns(),
+            as_stored=True,
+            as_codes=True,
+            check=partial(refuse_levels, weight),
+            models_missing=True,
         )
         if cluster is not None:
             cluster = np.asarray(cluster)
@@ -150,10 +158,12 @@ class OrthogonalGLM(BaseEstimator, ABC):
                 None if values is None else values[encoded.keep] for values in (y, weight, offset, cluster)
             )
         family, outcome, classes = self._code_outcome(y, weight)
+        features = reader.feature_table(tables.filter_rows(X, encoded.keep))
+        filled = model_missing(encoded.X, reader, features, outcome, family, weight, offset, cluster)
         problem = Problem(
             encoded.Z,
             outcome,
-            encoded.X,
+            encoded.X if filled is None else filled.X,
             family,
             weight,
             offset,
@@ -165,9 +175,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
             given_names=() if reader.given is None else reader.given.names,
         )
         if self.expand is not None:
-            problem, reader = expand_problem(problem, reader, reader.feature_table(tables.filter_rows(X, encoded.keep)))
+            problem, reader = expand_problem(problem, reader, features)
         n_dropped = 0 if encoded.keep is None else int(np.count_nonzero(~encoded.keep))
-        self._solve(problem, reader, n_dropped, offset is not None)
+        state = None if filled is None else partial(state_missing, filled)
+        self._solve(problem, reader, n_dropped, offset is not None, state)
         return classes
 
     def _fit_stream(self, stream: Stream, y: Any, protected: Any, weight: Any, offset: Any) -> Any:
@@ -176,6 +187,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
             raise InputError("The estimator requires y to be passed: name the column of the stream.")
         if self.expand is not None:
             refuse_expansion("as rows that are read in batches")
+        refuse_stream(self.missing)
         roles = assign(stream, y, protected, weight, offset, self._columns())
         used = stream.select(roles.columns).keep()
         learned = learn_stream(used, roles, self._columns(), self._stream_outcome())
@@ -192,7 +204,15 @@ class OrthogonalGLM(BaseEstimator, ABC):
             raise InputError(f'l2 must be a number of 0 or more, or "auto", not {self.l2!r}.')
         return 0.0 if isinstance(self.l2, str) else self.l2
 
-    def _solve(self, problem: Problem, reader: Reader, n_dropped: int, has_offset: bool) -> None:
+    def _solve(
+        self,
+        problem: Problem,
+        reader: Reader,
+        n_dropped: int,
+        has_offset: bool,
+        state: Callable[[Solution], Solution] | None = None,
+    ) -> None:
+        """Solve, judge and keep; ``state`` completes the certificate before it is judged."""
         automatic = isinstance(self.l2, str) or (self.expand is not None and not self.l2)
         start = self._start(problem) if self.warm_start else None
         if automatic:
@@ -210,6 +230,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
             orthogonal_on=self.orthogonal_on,
             confidence=self.confidence,
         )
+        solution = solution if state is None else state(solution)
         judge(solution, reader.protected.constant, coefficients=self.expand is None)
         keep_promise(solution, self.max_correlation, automatic=automatic)
         warn_left_out(solution, problem.feature_names)

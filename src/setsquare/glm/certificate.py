@@ -79,6 +79,13 @@ class Certificate:
         Controls: correlations are those with the residuals of the protected columns on them.
     determined_protected : tuple of str
         Protected columns that the controls determine; given them, nothing of these is left.
+    missing_protected : tuple of str
+        Protected columns that are partly missing (``missing="model"``). Correlations on training rows are then those
+        with the doubly robust values in their place, those on new rows with the columns themselves.
+    missing_shares : tuple of float
+        Shares of the rows in which they are missing.
+    missing_given : tuple of str
+        What is known about every row: the values are assumed to be missing at random given this.
     """
 
     constraint_residual: float
@@ -105,6 +112,9 @@ class Certificate:
     left_out: Deferred[NewRows | None] = field(default_factory=lambda: Deferred[NewRows | None](None))
     given: tuple[str, ...] = ()
     determined_protected: tuple[str, ...] = ()
+    missing_protected: tuple[str, ...] = ()
+    missing_shares: tuple[float, ...] = ()
+    missing_given: tuple[str, ...] = ()
 
     @property
     def new_rows(self) -> NewRows | None:
@@ -191,6 +201,7 @@ class Certificate:
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
             [f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""],
+            *self._missing_rows(),
             *([["Given", ", ".join(self.given), ""]] if self.given else []),
             ["Largest |corr| on training rows", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
             *self._new_rows(asked[NEW_ROWS]),
@@ -219,6 +230,15 @@ class Certificate:
         ):
             rows += [[label, ", ".join(names), ""]] if names else []
         return table("Certificate", [("text", "measured", "value", "required")], rows)
+
+    def _missing_rows(self) -> list[list[str]]:
+        if not self.missing_protected:
+            return []
+        parts = zip(self.missing_protected, self.missing_shares, strict=True)
+        return [
+            ["Missing values, modelled", ", ".join(f"{name} ({share:.0%})" for name, share in parts), ""],
+            ["Assumed: missing at random given", ", ".join(self.missing_given), ""],
+        ]
 
     def _new_rows(self, asked: str) -> list[list[str]]:
         found = self.new_rows
