@@ -46,9 +46,13 @@ def audit(
             options,
         )
         say("Comparing" if several else "Auditing")
+        weight = values(table.column(roles["weight"][0])) if roles["weight"] else None
+        if options.missing == "model" and outcome is None:
+            table, weight, stated = _known_rows(table, roles, weight)
+            notes = (*stated, *notes)
         protected = table.select(roles["protected"])
         given = _predictions(table, roles["predictions"], several=several)
-        cluster, weight = (values(table.column(roles[r][0])) if roles[r] else None for r in ("cluster", "weight"))
+        cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
         asked = {"cluster": cluster, "sample_weight": weight, **options.audit}
         asked |= {"family": columns.family, "positive": columns.positive, **columns.groups}
         asked["decisions"] = series(table, roles["decisions"][0]) if roles["decisions"] else None
@@ -73,6 +77,18 @@ def audit(
         screen.show(shown)
         screen.written(options.outputs)
     return int(options.fail_on_leak and any(each.verdict == "leak" for each in shown.verdicts))
+
+
+def _known_rows(table: Any, roles: dict[str, list[str]], weight: Any) -> tuple[Any, Any, tuple[Note, ...]]:
+    """Rows that have the protected columns, with the weights with which they stand for all rows."""
+    from setsquare.auditing.partly_missing import weigh_known
+
+    predictions = next(iter(_predictions(table, roles["predictions"], several=False).values()))
+    cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
+    found, notes = weigh_known(predictions, table.select(roles["protected"]), weight, cluster, None)
+    if not notes:
+        return table, found, notes
+    return table.filter(pa.array(found > 0.0)), found[found > 0.0], notes
 
 
 def _predictions(table: Any, names: Sequence[str], *, several: bool) -> dict[str, Any]:

@@ -156,7 +156,10 @@ def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, An
     family = rows.guess.family.name
     if fitting.l2 == "auto" and fitting.method != "constrained":
         raise InputError("--l2 auto needs --method constrained: give a number, such as --l2 0.01.")
+    if options.missing == "model" and fitting.method != "constrained":
+        raise InputError("--missing model needs --method constrained: the others need protected columns to predict.")
     fitted = {"l2": 0.0 if fitting.l2 == "auto" else fitting.l2, **reading}
+    fitted["missing"] = "error" if options.missing == "model" else reading["missing"]  # the features have no gaps
     plain = PlainGLMClassifier(**fitted) if rows.guess.is_classes else PlainGLMRegressor(family, **fitted)
     if fitting.method == "constrained":
         shared |= {"l2": fitting.l2, "max_correlation": fitting.max_correlation}
@@ -184,7 +187,7 @@ def _largest_correlation(model: Any, rows: Training) -> float:
 
     It must be zero, unless the correction is that of new rows.
     """
-    if rows.given is not None and hasattr(model, "solution_"):
+    if hasattr(model, "solution_") and (rows.given is not None or model.solution_.certificate.missing_protected):
         return float(model.solution_.certificate.max_correlation)
     table = rows.table.select(rows.features + rows.protected)
     X, _ = model.reader_.protected_matrix(table, None)
@@ -240,7 +243,13 @@ def _audit(
         known = {"corrected": model.solution_.certificate.new_rows} if hasattr(model, "solution_") else {}
         audits = {
             name: audit_held_out(
-                held, rows.outcome, protected, told=name == "corrected", left_out=known.get(name), **given
+                held,
+                rows.outcome,
+                protected,
+                told=name == "corrected",
+                features=rows.table.select(rows.features) if options.missing == "model" else None,
+                left_out=known.get(name),
+                **given,
             )
             for name, held in models.items()
         }

@@ -134,8 +134,9 @@ class Options:
     """Columns of numbers that are codes of groups, comma-separated."""
     group_cells: bool = False
     """Protect every combination of the groups, not only each protected column on its own."""
-    missing: Literal["error", "drop", "level"] = "error"
-    """Refuse missing values, drop their rows, or make them a group of their own."""
+    missing: Literal["error", "drop", "level", "model"] = "error"
+    """Refuse missing values, drop their rows, or make them a group of their own. Model: protected columns that only
+    some rows have are modelled (correct: constrained method), assuming that they are missing at random."""
     confidence: float = 0.95
     """Confidence of intervals and bounds."""
     tolerance: float = 0.05
@@ -160,7 +161,7 @@ class Options:
 
         return {
             "basis": "cells" if self.group_cells else "linear",
-            "missing": "level" if self.missing == "level" else "error",
+            "missing": self.missing if self.missing in ("level", "model") else "error",
             "confidence": self.confidence,
             "tolerance": Limits(self.tolerance, self.group_tolerance, self.shape_tolerance),
         }

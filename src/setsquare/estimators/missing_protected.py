@@ -11,18 +11,16 @@ import numpy as np
 
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError
-from setsquare.estimators.expansion import MOST_KNOTS, widen
+from setsquare.estimators.expansion import widen
 from setsquare.estimators.warn import warn_hardly_observed
 from setsquare.families import Family
 from setsquare.glm.certificate import NEW_ROWS
 from setsquare.glm.deferred import Deferred
-from setsquare.glm.missing_protected import Completed, complete_protected
+from setsquare.glm.missing_protected import Completed, complete_protected, known_numbers, known_outcome
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.solver import Solution
-from setsquare.tables.coders import Numeric
 from setsquare.tables.column import TableRows
 from setsquare.tables.design import Design
-from setsquare.tables.expansion import learn_hinges
 from setsquare.tables.frame import dense, is_sparse, open_table
 from setsquare.tables.roles import Reader
 
@@ -69,9 +67,9 @@ def model_missing(
     assert reader.features is not None
     frame = open_table(table)
     design = widen(reader.features, TableRows(frame, reader.features.columns, "error"))
-    known = [dense(design.apply(frame).values), _outcome_columns(outcome, family)]
+    known = [dense(design.apply(frame).values), known_outcome(outcome, family)]
     beside = [values.reshape(len(X), -1).T for values in (offset, weight) if values is not None]
-    known += [_curve(column) for columns in beside for column in columns]
+    known += [known_numbers(column) for columns in beside for column in columns]
     units = None if cluster is None else np.unique(np.asarray(cluster).astype(str), return_inverse=True)[1]
     filled = complete_protected(X, _parts(reader.protected), np.hstack(known), weight, units)
     warn_hardly_observed(filled.n_floored, len(X))
@@ -93,18 +91,6 @@ def _parts(design: Design) -> list[slice]:
     """Columns of each coder, which are missing in the same rows."""
     ends = np.cumsum([0, *(len(coder.names) for coder in design.coders)])
     return [slice(int(a), int(b)) for a, b in itertools.pairwise(ends) if b > a]
-
-
-def _outcome_columns(outcome: Array, family: Family) -> Array:
-    if family.is_vector and outcome.ndim == 1:
-        return np.asarray(outcome[:, None] == np.arange(1.0, outcome.max() + 1.0), dtype=np.float64)
-    return np.hstack([_curve(column) for column in outcome.reshape(len(outcome), -1).T])
-
-
-def _curve(values: Array) -> Array:
-    """A column of numbers as hinges; of two values, as it is."""
-    hinges = learn_hinges(Numeric("x0"), values.astype(np.float64), MOST_KNOTS)
-    return dense(Design((hinges,)).apply(values[:, None].astype(np.float64)).values)
 
 
 def state_missing(completed: Completed, solution: Solution) -> Solution:

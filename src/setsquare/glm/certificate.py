@@ -198,6 +198,7 @@ class Certificate:
                 NEW_ROWS: f"at most {self.new_rows.limit:.1e}",
             }
         where = "" if self.orthogonal_on == TRAINING_ROWS else f" on {self.orthogonal_on}"
+        where += ", missing values modelled" if self.missing_protected else ""
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
             [f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""],
@@ -236,7 +237,7 @@ class Certificate:
             return []
         parts = zip(self.missing_protected, self.missing_shares, strict=True)
         return [
-            ["Missing values, modelled", ", ".join(f"{name} ({share:.0%})" for name, share in parts), ""],
+            ["Missing values", ", ".join(f"{name} ({share:.0%})" for name, share in parts), ""],
             ["Assumed: missing at random given", ", ".join(self.missing_given), ""],
         ]
 

@@ -14,12 +14,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
-from setsquare.families import binomial
+from setsquare.families import Family, binomial
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import solve
+from setsquare.tables.coders import Numeric
+from setsquare.tables.design import Design
+from setsquare.tables.expansion import learn_hinges
+from setsquare.tables.frame import dense
 
 #: Number of folds, and ridge penalties for standardised columns: down from the first, then up where that is the best.
 FOLDS, DOWN, UP = 5, (1e-3, 1e-4, 1e-5), (1e-2, 1e-1)
+#: Most knots of a number that is known about every row.
+MOST_KNOTS = 5
 #: Smallest probability of being observed: no row counts more often than this allows.
 LEAST_PROBABILITY = 0.01
 #: Smallest eigenvalue of the protected columns' covariance, relative to that of the values in their place.
@@ -108,6 +114,20 @@ def complete_protected(
     S = _covariance(X, made, parts, observed, shares, w)
     inflation, inflations = _inflation(S, np.cov(made, rowvar=False, aweights=w).reshape(S.shape))
     return Completed(made, inflation, inflations, int(floored.sum()))
+
+
+def known_numbers(values: Array) -> Array:
+    """A column of numbers (n,) as hinges (n, k), so that models may bend along it; of two values, as it is."""
+    numbers = np.asarray(values, dtype=np.float64)
+    hinges = learn_hinges(Numeric("x0"), numbers, MOST_KNOTS)
+    return dense(Design((hinges,)).apply(numbers[:, None]).values)
+
+
+def known_outcome(outcome: Array, family: Family) -> Array:
+    """Coded outcome (n,) or (n, K) as columns: dummies of classes, hinges of numbers."""
+    if family.is_vector and outcome.ndim == 1:
+        return np.asarray(outcome[:, None] == np.arange(1.0, outcome.max() + 1.0), dtype=np.float64)
+    return np.hstack([known_numbers(column) for column in outcome.reshape(len(outcome), -1).T])
 
 
 def standardised(V: Array, weight: Array) -> Array:

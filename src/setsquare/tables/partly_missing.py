@@ -37,7 +37,7 @@ def learn_partly(
     frame = open_table(table)
     if is_formula(columns, frame.names):
         needed = learn(table, columns, missing="drop").columns
-        _check_known(needed, complete_rows(frame, needed))
+        check_known(needed, complete_rows(frame, needed))
         return learn(
             filter_rows(table, complete_rows(frame, needed)),
             columns,
@@ -50,7 +50,7 @@ def learn_partly(
     coders: list[Coder] = []
     for part in [(name,) for name in names] if alone else [names]:
         known = complete_rows(frame, part)
-        _check_known(part, known)
+        check_known(part, known)
         own = {name: level for name, level in (reference or {}).items() if name in part}
         rows = table if known.all() else filter_rows(table, known)
         design = learn(rows, part, basis=basis, reference=own, missing=missing, unseen=unseen)
@@ -73,7 +73,8 @@ def encode_partly(design: Design, table: Table) -> Array:
     return X
 
 
-def _check_known(columns: Sequence[str], known: BoolArray) -> None:
+def check_known(columns: Sequence[str], known: BoolArray) -> None:
+    """Refuse columns that too few rows have, by a mask (n,) of those that do."""
     count, listed = int(known.sum()), ", ".join(map(repr, columns))
     if not count:
         raise InputError(f"The protected column(s) {listed} are missing in every row: there is nothing to learn from.")

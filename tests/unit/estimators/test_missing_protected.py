@@ -38,7 +38,10 @@ def test_the_certificate_says_what_is_missing_and_assumed() -> None:
     assert certificate.missing_shares == (table["race"].isna().mean(),)
     assert certificate.missing_given == ("the features", "the outcome", "sex")
     text = str(certificate)
-    assert "Missing values, modelled" in text and f"race ({certificate.missing_shares[0]:.0%})" in text
+    assert (
+        "Orthogonal to the protected columns, missing values modelled" in text
+        and f"race ({certificate.missing_shares[0]:.0%})" in text
+    )
     assert "Assumed: missing at random given" in text
     assert certificate.to_dict()["missing_protected"] == ["race"]
 
