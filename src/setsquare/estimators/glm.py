@@ -20,6 +20,7 @@ from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.level_count import refuse_levels
 from setsquare.estimators.missing_protected import check_modelled, model_missing, refuse_stream, state_missing
 from setsquare.estimators.promise import check_promise, keep_promise
+from setsquare.estimators.relaxed import read_relax, refuse_relaxed_stream
 from setsquare.estimators.stream import (
     assign,
     column_values,
@@ -33,6 +34,7 @@ from setsquare.estimators.stream_outcome import Outcome
 from setsquare.estimators.summary import Coefficients, summarise
 from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
+from setsquare.glm.box import solve_box
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.given import OUTCOME
 from setsquare.glm.problem import Problem
@@ -69,6 +71,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         confidence: float = 0.95,
         expand: Literal["auto"] | None = None,
         given: str | int | Sequence[str | int] | None = None,
+        relax: Literal["box"] | Mapping[str, float] | None = None,
         use_protected: bool = False,
         basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
@@ -88,6 +91,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.confidence = confidence
         self.expand = expand
         self.given = given
+        self.relax = relax
         self.use_protected = use_protected
         self.basis = basis
         self.reference = reference
@@ -126,6 +130,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         check_promise(self.max_correlation)
         check_expand(self.expand)
         check_modelled(self.missing, self.use_protected, self.orthogonal_on, self.given)
+        box = read_relax(self)
         if cluster is not None and (is_dask_array(X) or as_stream(X) is not None):
             raise InputError("cluster= needs the rows in memory, where the rows of a cluster can be put together.")
         if is_dask_array(X):
@@ -147,7 +152,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
             self._columns(),
             as_stored=True,
             as_codes=True,
-            check=partial(refuse_levels, weight),
+            check=partial(refuse_levels, weight) if box is None else None,
             models_missing=True,
         )
         if cluster is not None:
@@ -160,16 +165,17 @@ class OrthogonalGLM(BaseEstimator, ABC):
         family, outcome, classes = self._code_outcome(y, weight)
         features = reader.feature_table(tables.filter_rows(X, encoded.keep))
         filled = model_missing(encoded.X, reader, features, outcome, family, weight, offset, cluster)
+        constrained = encoded.X if filled is None else filled.X
         problem = Problem(
             encoded.Z,
             outcome,
-            encoded.X if filled is None else filled.X,
+            constrained if box is None else None,
             family,
             weight,
             offset,
             self._own_l2(),
             feature_names=reader.feature_names,
-            protected_names=reader.protected.names,
+            protected_names=reader.protected.names if box is None else (),
             cluster=cluster,
             given=OUTCOME if self._given_outcome() else encoded.C,
             given_names=() if reader.given is None else reader.given.names,
@@ -178,6 +184,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
             problem, reader = expand_problem(problem, reader, features)
         n_dropped = 0 if encoded.keep is None else int(np.count_nonzero(~encoded.keep))
         state = None if filled is None else partial(state_missing, filled)
+        if box is not None:
+            solution = solve_box(problem, constrained, reader.protected.names, factor=box, tol=self.tol)
+            self._keep(solution if state is None else state(solution), problem, reader, n_dropped, offset is not None)
+            return classes
         self._solve(problem, reader, n_dropped, offset is not None, state)
         return classes
 
@@ -188,6 +198,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if self.expand is not None:
             refuse_expansion("as rows that are read in batches")
         refuse_stream(self.missing)
+        refuse_relaxed_stream(self.relax)
         roles = assign(stream, y, protected, weight, offset, self._columns())
         used = stream.select(roles.columns).keep()
         learned = learn_stream(used, roles, self._columns(), self._stream_outcome())
@@ -231,6 +242,18 @@ class OrthogonalGLM(BaseEstimator, ABC):
             confidence=self.confidence,
         )
         solution = solution if state is None else state(solution)
+        self._keep(solution, problem, reader, n_dropped, has_offset, automatic)
+
+    def _keep(
+        self,
+        solution: Solution,
+        problem: Problem,
+        reader: Reader,
+        n_dropped: int,
+        has_offset: bool,
+        automatic: bool = False,
+    ) -> None:
+        """Judge a solution, and keep it if its certificate holds."""
         judge(solution, reader.protected.constant, coefficients=self.expand is None)
         keep_promise(solution, self.max_correlation, automatic=automatic)
         warn_left_out(solution, problem.feature_names)
@@ -249,7 +272,8 @@ class OrthogonalGLM(BaseEstimator, ABC):
         None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given`` or weights.
         """
         check_is_fitted(self, "solution_")
-        exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and not getattr(self, "has_weight_", False)
+        exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and self.relax is None
+        exact = exact and not getattr(self, "has_weight_", False)
         return self.reader_.protected.ball if exact else None
 
     def summary(self, confidence: float = 0.95) -> Coefficients:

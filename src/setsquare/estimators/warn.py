@@ -46,16 +46,17 @@ def judge(solution: Solution, constant: Sequence[str] = (), *, coefficients: boo
     whether they are of interest, or only the predictions.
     """
     certificate = solution.certificate
-    if not certificate.is_orthogonal or solution.status is Status.INFEASIBLE:
+    if not certificate.is_met or solution.status is Status.INFEASIBLE:
         _refuse_leak(solution)
     warn_dropped((*constant, *certificate.constant_protected), certificate.collinear_protected)
     warn_label_share(certificate.label_share)
     _warn_few_rows(certificate)
     if coefficients:
         _warn_undetermined(certificate)
-    if certificate.is_orthogonal and not certificate.is_optimal:
+    if certificate.is_met and not certificate.is_optimal:
+        met = "The predictions are orthogonal" if certificate.box is None else "The correlations are within the box"
         _warn(
-            f"The predictions are orthogonal, but the loss may not be the lowest possible: {solution.status} "
+            f"{met}, but the loss may not be the lowest possible: {solution.status} "
             f"(relative gradient {certificate.kkt_residual:.1e}); increase max_iter or n_restarts.",
             SolverWarning,
         )

@@ -86,6 +86,10 @@ class Certificate:
         Shares of the rows in which they are missing.
     missing_given : tuple of str
         What is known about every row: the values are assumed to be missing at random given this.
+    box : float or None
+        Largest correlation allowed with each protected column, where the constraint was relaxed (``relax="box"``).
+    n_at_limit : int
+        Number of protected columns whose correlation is at that limit.
     """
 
     constraint_residual: float
@@ -115,6 +119,8 @@ class Certificate:
     missing_protected: tuple[str, ...] = ()
     missing_shares: tuple[float, ...] = ()
     missing_given: tuple[str, ...] = ()
+    box: float | None = None
+    n_at_limit: int = 0
 
     @property
     def new_rows(self) -> NewRows | None:
@@ -137,9 +143,16 @@ class Certificate:
         return self.new_rows is not None and self.new_rows.is_zero
 
     @property
+    def is_met(self) -> bool:
+        """Whether the constraint holds that was asked for: orthogonality, or correlations within the box."""
+        if self.box is None:
+            return self.is_orthogonal
+        return self.max_correlation <= self.box * (1.0 + 1e-9)
+
+    @property
     def is_optimal(self) -> bool:
         """Whether the solution is a local optimum to second order; this requires that the constraint is met."""
-        return self.is_orthogonal and self.kkt_residual <= MAX_KKT and self.min_curvature >= MIN_CURVATURE
+        return self.is_met and self.kkt_residual <= MAX_KKT and self.min_curvature >= MIN_CURVATURE
 
     @property
     def rests_on_few_rows(self) -> bool:
@@ -190,6 +203,8 @@ class Certificate:
 
     def table(self) -> dict[str, Any]:
         """Measured values and their required limits, as a document table."""
+        if self.box is not None:
+            return table("Certificate", [("text", "measured", "value", "required")], self._box_rows(self.box))
         limit = max(FEW_CORRELATION, FEW_ROWS / max(self.n_rows, 1))
         asked = {TRAINING_ROWS: f"at most {MAX_CORRELATION:g}", NEW_ROWS: ""}
         if self.orthogonal_on == NEW_ROWS and self.new_rows is not None:
@@ -231,6 +246,25 @@ class Certificate:
         ):
             rows += [[label, ", ".join(names), ""]] if names else []
         return table("Certificate", [("text", "measured", "value", "required")], rows)
+
+    def _box_rows(self, box: float) -> list[list[str]]:
+        """Rows of the table of a relaxed fit."""
+        return [
+            ["Orthogonal to the protected columns", _YES[self.is_orthogonal], ""],
+            ["Each |corr| within chance on training rows", _YES[self.is_met], ""],
+            *self._missing_rows(),
+            ["Largest |corr| on training rows", f"{self.max_correlation:.3f}", f"at most {box:.3f}"],
+            ["Protected columns at this limit", f"{self.n_at_limit} of {self.n_protected}", ""],
+            ["Correlation on new rows", "not measured", ""],
+            ["Local optimum", _YES[self.is_optimal], ""],
+            ["KKT residual", f"{self.kkt_residual:.1e}", f"at most {MAX_KKT:g}"],
+            ["Smallest curvature", f"{self.min_curvature:.1e}", f"at least {MIN_CURVATURE:g}"],
+            ["Loss", f"{self.loss:.6g}", ""],
+            ["Loss without the constraint", f"{self.loss_unconstrained:.6g}", ""],
+            ["Loss with an intercept only", f"{self.loss_null:.6g}", ""],
+            ["Cost: share of the attainable reduction", f"{self.cost:.1%}", ""],
+            ["Rank of the features", f"{self.rank_features or 'not known'} of {self.n_features}", ""],
+        ]
 
     def _missing_rows(self) -> list[list[str]]:
         if not self.missing_protected:

@@ -299,7 +299,12 @@ def certificate(found: FitCertificate | None) -> Section | None:
         "Measured on the training rows after the fit, not taken from the solver. The predictions of this model are "
         "orthogonal to the protected columns there, and on new rows only up to chance: see the audit."
     )
-    if found.missing_protected:
+    if found.box is not None:
+        about = (
+            "Measured on the training rows after the fit, not taken from the solver. The predictions are not "
+            "orthogonal to the protected columns; each correlation is bounded."
+        )
+    elif found.missing_protected:
         about = (
             "Measured on the training rows after the fit, not taken from the solver. Rows that lack protected columns "
             "count by a model of these; on new rows the predictions are uncorrelated with the columns up to chance if "
