@@ -23,10 +23,10 @@ import numpy as np
 from fairlearn.metrics import MetricFrame, selection_rate
 from scipy.special import expit
 
+from setsquare.auditing.groups.audited import number_groups
 from setsquare.auditing.groups.partitions import partition_rows
 from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.rates_with_intervals import Measured
-from setsquare.auditing.groups.result import number_groups
 
 RESULTS = Path(__file__).parent / "results" / "group_intervals.json"
 SHIFTS = {"different": (-0.8, 0.3), "rare": (-1.9, -1.2), "equal": (-0.3, -0.3)}

@@ -1,23 +1,26 @@
 """Correlation on new rows: constraint on the training rows against leave-one-out constraint, and the upper bound.
 
     python -m benchmarks.new_rows                      # all cells that are not yet in the file of results
-    python -m benchmarks.new_rows --only simulation    # one part: simulation, population, promise, cost
+    python -m benchmarks.new_rows --only simulation    # one part: simulation, population, embedding, promise, cost
     python -m benchmarks.new_rows --show               # print the tables
 
 A cell is a set-up with many draws. In simulations the truth is the correlation on 20 000 further rows. A real data set
-is a population: samples are drawn from it with replacement, and the truth is the correlation over all its rows. Cells
-are written as they are finished, so that a run that was stopped goes on.
+is a population: samples are drawn from it with replacement (whole patients where it has patients), and the truth is the
+correlation over all its rows. ``bias`` is the length of the mean over draws of the correlations with the basis of the
+protected columns, less what chance adds to it; ``noise`` is their standard deviation around this mean. Cells are
+written as they are finished, so that a run that was stopped goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,13 +52,15 @@ def simulate(rng: np.random.Generator, n: int, q: int, family: str, kind: str) -
     if kind == "correlated":
         Z = Z @ np.linalg.cholesky(0.7 ** np.abs(np.subtract.outer(np.arange(q), np.arange(q)))).T
     Z[:, :5] += 0.8 * x[:, None]
+    if kind == "heavy tails":
+        Z = Z * np.sqrt(3.0 / rng.chisquare(3.0, size=(n, 1)))  # rows far from the others in all features
     eta = 0.4 * Z[:, :10].sum(axis=1) - 1.0  # half of the signal is independent of the protected column
     if cluster is not None:
         eta = eta + rng.normal(size=units)[cluster]
     if family == "binomial":
         y = (rng.random(n) < 1.0 / (1.0 + np.exp(-eta))).astype(float)
     elif family == "poisson":
-        y = rng.poisson(np.exp(0.5 * eta)).astype(float)
+        y = rng.poisson(np.exp(np.minimum(0.5 * eta, 5.0))).astype(float)
     elif family == "gamma":
         y = rng.gamma(2.0, np.exp(0.5 * eta) / 2.0)
     else:
@@ -135,13 +140,55 @@ def simulation_cell(n: int, q: int, family: str, kind: str, draws: int, ridge: s
     return cell | {"coverage": covered / max(len(loo), 1), "upper": np.median(loo) if loo else None}
 
 
-def population(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+class Population(NamedTuple):
     """All rows of a data set as matrices; the protected columns are not among the features."""
-    data = SETS[name]()
-    features = data.features_table()
-    protected = data.protected_table()
-    Z, X = (tables.learn(part).apply(part).values for part in (features.drop(columns=list(protected)), protected))
-    return np.asarray(Z, float), np.asarray(data.y, float), np.asarray(X, float), data.family
+
+    Z: np.ndarray
+    y: np.ndarray
+    X: np.ndarray
+    family: str
+    cluster: np.ndarray | None = None
+
+    def problem(self, rows: np.ndarray, copy: np.ndarray) -> sq.Problem:
+        """Problem of some rows; those of a cluster that was drawn twice are two clusters."""
+        cluster = None if self.cluster is None else copy
+        return sq.Problem(self.Z[rows], self.y[rows], self.X[rows], self.family, cluster=cluster)
+
+
+@functools.cache
+def population(name: str) -> Population:
+    """A data set; embeddings have the number of columns that are used in their names."""
+    if name in SETS:
+        data = SETS[name]()
+        features, protected = data.features_table(), data.protected_table()
+        Z = np.asarray(coded(features.drop(columns=list(protected))), float)
+        return Population(Z, np.asarray(data.y, float), coded(protected), data.family)
+    kind, _, width = name.partition(" ")
+    data = EMBEDDINGS[kind]()
+    Z = np.asarray(next(iter(data.arrays.values()))[:, : int(width)], float)
+    y = np.unique(np.asarray(data.y), return_inverse=True)[1].astype(float)
+    cluster = None if data.cluster is None else np.unique(np.asarray(data.table[data.cluster]), return_inverse=True)[1]
+    return Population(Z / Z.std(axis=0), y, coded(data.protected_table()), "binomial", cluster)
+
+
+def coded(table: Any) -> np.ndarray:
+    values = tables.learn(table).apply(table).values
+    return np.asarray(values.toarray() if hasattr(values, "toarray") else values, float)
+
+
+def faces() -> datasets.Dataset:
+    from studies.datasets.faces import load_utkface
+
+    return load_utkface()
+
+
+def xrays() -> datasets.Dataset:
+    from studies.datasets.chest_xrays import load_nih_chest_xrays
+
+    return load_nih_chest_xrays()
+
+
+EMBEDDINGS = {"faces": faces, "xrays": xrays}
 
 
 def area(y: np.ndarray, score: np.ndarray) -> float:
@@ -151,12 +198,20 @@ def area(y: np.ndarray, score: np.ndarray) -> float:
     return float(roc_auc_score(y > 0, score))
 
 
-def draw_sample(rng: np.random.Generator, y: np.ndarray, X: np.ndarray, n: int) -> np.ndarray:
-    """Rows with replacement, of which each protected column and the outcome vary."""
+def draw_sample(rng: np.random.Generator, of: Population, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (or whole clusters, n of them) with replacement, and the number of each draw; all columns vary."""
     while True:
-        rows = rng.integers(0, len(y), n)
-        if y[rows].std() > 0.0 and (X[rows].std(axis=0) > 0.0).any():
-            return rows
+        if of.cluster is None:
+            rows = rng.integers(0, len(of.y), n)
+            copy = np.arange(n)
+        else:
+            order = np.argsort(of.cluster, kind="stable")
+            starts = np.searchsorted(of.cluster[order], np.arange(of.cluster.max() + 2))
+            drawn = rng.integers(0, len(starts) - 1, n)
+            rows = np.concatenate([order[starts[unit] : starts[unit + 1]] for unit in drawn])
+            copy = np.repeat(np.arange(n), starts[drawn + 1] - starts[drawn])
+        if of.y[rows].std() > 0.0 and (of.X[rows].std(axis=0) > 0.0).any():
+            return rows, copy
 
 
 def fold_bound(Z: np.ndarray, y: np.ndarray, X: np.ndarray, family: str) -> tuple[float, str]:
@@ -170,14 +225,17 @@ def fold_bound(Z: np.ndarray, y: np.ndarray, X: np.ndarray, family: str) -> tupl
 
 def population_cell(name: str, n: int, draws: int, ridge: str = "0", folds: int = 0) -> dict[str, Any]:
     """Correlation, loss and area on the population, and coverage of the bound; by folds for the first few draws."""
-    Z, y, X, family = population(name)
+    of = population(name)
+    Z, y, X, family, _ = of
+    Q, _ = np.linalg.qr(X - X.mean(axis=0))
     out: dict[str, dict[str, list[float]]] = {t: {"corr": [], "loss": [], "auc": [], "upper": []} for t in TARGETS}
     broken, refused = dict.fromkeys(TARGETS, 0), dict.fromkeys(TARGETS, 0)
     by_folds: list[tuple[float, str]] = []
+    sides: dict[str, list[np.ndarray]] = {target: [] for target in TARGETS}
     activation = sq.families.activation(family)
     for seed in range(draws):
-        rows = draw_sample(np.random.default_rng([seed, n]), y, X, n)
-        problem = sq.Problem(Z[rows], y[rows], X[rows], family)
+        rows, copy = draw_sample(np.random.default_rng([seed, n]), of, n)
+        problem = of.problem(rows, copy)
         for target in TARGETS:
             used = ridged(problem, target, ridge)
             done = None if used is None else fit(used, target)
@@ -189,6 +247,7 @@ def population_cell(name: str, n: int, draws: int, ridge: str = "0", folds: int 
             corr = multiple_correlation(mean, X)
             part = out[target]
             part["corr"].append(corr)
+            sides[target].append(Q.T @ (mean[:, 0] - mean.mean()) / np.linalg.norm(mean - mean.mean()))
             part["loss"].append(float(sq.families.family(family).row_losses(y, eta[:, 0])[0].mean()))
             part["auc"].append(area(y, mean[:, 0]))
             part["upper"].append(done[1].upper)
@@ -204,6 +263,7 @@ def population_cell(name: str, n: int, draws: int, ridge: str = "0", folds: int 
         cell[target] = {key: np.median(values) if values else None for key, values in part.items()}
         cell[target] |= {"refused": refused[target], "coverage": 1.0 - broken[target] / max(count, 1), "fits": count}
         cell[target] |= {"at most 0.1": np.mean([upper <= 0.1 for upper in part["upper"]]) if count else None}
+        cell[target] |= bias_and_noise(sides[target])
     if by_folds:
         uppers, verdicts = zip(*by_folds, strict=True)
         cell["folds"] = {"upper": np.median(uppers), "fits": len(uppers)}
@@ -212,15 +272,25 @@ def population_cell(name: str, n: int, draws: int, ridge: str = "0", folds: int 
     return cell
 
 
+def bias_and_noise(sides: list[np.ndarray]) -> dict[str, float | None]:
+    """Length of the mean of signed correlations, less what chance adds to it, and their standard deviation."""
+    if len(sides) < 2:
+        return {"bias": None, "noise": None}
+    variance = float(np.var(sides, axis=0, ddof=1).sum())
+    square = float(np.sum(np.mean(sides, axis=0) ** 2)) - variance / len(sides)
+    return {"bias": max(square, 0.0) ** 0.5, "noise": variance**0.5}
+
+
 def promise_cell(name: str, n: int, draws: int, ridge: str) -> dict[str, Any]:
     """How often the bound at confidence 1 - delta is exceeded, and how often a promise is made and then broken."""
-    Z, y, X, family = population(name)
+    of = population(name)
+    Z, _, X, family, _ = of
     deltas, limit = (0.05, 0.1), 0.15 if n <= 500 else 0.1
     counts = {delta: {"fits": 0, "exceeded": 0, "made": 0, "broken": 0} for delta in deltas}
     activation = sq.families.activation(family)
     for seed in range(draws):
-        rows = draw_sample(np.random.default_rng([seed, n, 7]), y, X, n)
-        problem = ridged(sq.Problem(Z[rows], y[rows], X[rows], family), "new rows", ridge)
+        rows, copy = draw_sample(np.random.default_rng([seed, n, 7]), of, n)
+        problem = ridged(of.problem(rows, copy), "new rows", ridge)
         for delta, count in counts.items():
             done = None if problem is None else fit(problem, "new rows", 1.0 - delta)
             if done is None:
@@ -240,31 +310,35 @@ def cost_cell(name: str) -> dict[str, Any]:
     """Processor time of interleaved fits: training rows without the certificate of new rows, with it, and new rows."""
     from setsquare.glm import solver
 
-    Z, y, X, family = population(name)
-    problem = sq.Problem(Z, y, X, family)
+    if name in SETS:
+        of = population(name)
+        problem, rounds = of.problem(np.arange(len(of.y)), np.arange(len(of.y))), 9
+    else:
+        Z, y, X, _ = simulate(np.random.default_rng(0), 1_000_000, 50, "binomial", "plain")
+        problem, rounds = sq.Problem(Z, y, X, "binomial"), 3
     measure = solver.measure_new_rows
 
-    def bare() -> Solution:
+    def bare() -> object:
         solver.measure_new_rows = lambda *_: None  # type: ignore[assignment]
         try:
             return sq.solve(problem)
         finally:
             solver.measure_new_rows = measure
 
-    ways: dict[str, Callable[[], Solution]] = {
+    ways: dict[str, Callable[[], object]] = {
         "bare": bare,
-        "certificate": lambda: sq.solve(problem),
+        "certificate": lambda: sq.solve(problem).certificate.new_rows,  # measured when it is first read
         "new rows": lambda: sq.solve(problem, orthogonal_on="new rows"),
     }
     times: dict[str, list[float]] = {key: [] for key in ways}
-    for _ in range(5):
+    for _ in range(rounds):
         for key, way in ways.items():
             start = time.process_time()
             way()
             times[key].append(time.process_time() - start)
     best = {key: min(values) for key, values in times.items()}
     ratios = {key: best[key] / best["bare"] for key in ("certificate", "new rows")}
-    return {"set": name, "n": len(y), "q": Z.shape[1], "seconds": best, "ratios": ratios}
+    return {"set": name, "n": problem.n_rows, "q": len(problem.feature_names), "seconds": best, "ratios": ratios}
 
 
 def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dict[str, Any]]]:
@@ -281,25 +355,32 @@ def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dic
     for kind in ("correlated", "clusters", "clusters, rows left out"):
         for n, q in ((500, 20), (2000, 50)):
             yield "simulation", simulation_cell, {"n": n, "q": q, "family": "binomial", "kind": kind, "draws": draws}
-    for name in SETS:
+    for draws_, n in ((draws, 150), (draws, 500)):
+        arguments = {"n": n, "q": 15, "family": "poisson", "kind": "heavy tails", "draws": 4 * draws_}
+        yield "simulation", simulation_cell, arguments
+    for name in (*SETS, "1e6 x 50"):
         yield "cost", cost_cell, {"name": name}
-    for n, count in ((500, 100), (1000, 100), (2000, 100), (5000, 50)):
+    for n in (500, 1000, 2000, 5000):
         for name in SETS:
-            arguments = {
-                "name": name,
-                "n": n,
-                "draws": 5 if quick else count,
-                "ridge": "0",
-                "folds": 2 if quick else 20,
-            }
+            arguments = {"name": name, "n": n, "draws": 2 * draws, "ridge": "0", "folds": draws * 2 // 5}
             yield "population", population_cell, arguments
     for name, n in (("adult", 1000), ("bank", 1000)):
         for ridge in ("0", "auto"):
-            yield "promise", promise_cell, {"name": name, "n": n, "draws": 5 if quick else 500, "ridge": ridge}
+            yield "promise", promise_cell, {"name": name, "n": n, "draws": 10 * draws, "ridge": ridge}
     for n in (500, 2000):
         for name in SETS:
-            arguments = {"name": name, "n": n, "draws": 5 if quick else 50, "ridge": "auto"}
-            yield "population", population_cell, arguments
+            yield "population", population_cell, {"name": name, "n": n, "draws": draws, "ridge": "auto"}
+    for name, n, ridge in (
+        ("xrays 64", 1496, "0"),
+        ("xrays 64", 1496, "auto"),
+        ("faces 128", 500, "0"),
+        ("faces 128", 500, "auto"),
+        ("faces 128", 2000, "0"),
+        ("faces 128", 2000, "auto"),
+        ("xrays 256", 600, "auto"),
+        ("xrays 256", 1496, "auto"),
+    ):
+        yield "embedding", population_cell, {"name": name, "n": n, "draws": draws, "ridge": ridge}
 
 
 def show(record: dict[str, Any]) -> None:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
         AuditResult,
         Comparison,
         ProbeResult,
+        Tradeoff,
         audit,
         audit_correction,
         audit_model,
         compare,
         monitor,
         probe,
+        tradeoff,
     )
     from setsquare.estimators import (
         LinearOrthogonalizer,
@@ -50,6 +52,7 @@ __all__ = [
     "Problem",
     "Solution",
     "Stream",
+    "Tradeoff",
     "audit",
     "audit_correction",
     "audit_model",
@@ -67,6 +70,7 @@ __all__ = [
     "save",
     "solve",
     "tables",
+    "tradeoff",
 ]
 
 
@@ -77,12 +81,14 @@ _find = names_by_module(
             "AuditResult",
             "Comparison",
             "ProbeResult",
+            "Tradeoff",
             "audit",
             "audit_correction",
             "audit_model",
             "compare",
             "monitor",
             "probe",
+            "tradeoff",
         ),
         "estimators": (
             "LinearOrthogonalizer",

@@ -23,9 +23,10 @@ from sklearn.metrics import accuracy_score, precision_score, roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
 from setsquare import datasets, tables
+from setsquare.auditing.groups.audited import number_groups
 from setsquare.auditing.groups.partitions import partition_rows
 from setsquare.auditing.groups.rates import Rows
-from setsquare.auditing.groups.result import GroupNumbers, number_groups
+from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.errors import DataNotFoundError
 
 

@@ -42,7 +42,7 @@ def test_every_correlation_is_within_the_limit_and_the_certificate_says_that_it_
     assert certificate.box == pytest.approx(limit, rel=1e-12)
     assert _largest(X, predicted) <= limit * (1.0 + 1e-9)
     assert certificate.max_correlation == pytest.approx(_largest(X, predicted), rel=1e-6)
-    assert not certificate.is_orthogonal and certificate.is_met and certificate.is_optimal
+    assert not certificate.is_orthogonal and certificate.is_kept and certificate.is_optimal
     assert str(certificate).splitlines()[1].split()[-1] == "NO"
     plain = solve_box(Problem(Z, y, family="binomial"), X, [f"x{j}" for j in range(p)], factor=50.0)
     before = 1.0 / (1.0 + np.exp(-Z @ plain.coef[0] - plain.intercept[0]))
@@ -101,4 +101,4 @@ def test_features_that_follow_the_protected_columns_are_refused_with_the_size() 
         sq.OrthogonalGLMClassifier(relax="box").fit(Z, y, protected=X)
     assert 0.5 < float(str(error.value).split("about ")[1][:4]) < 0.95
     wide = sq.OrthogonalGLMClassifier(relax={"box": 15.0}).fit(Z, y, protected=X)
-    assert wide.solution_.certificate.is_met
+    assert wide.solution_.certificate.is_kept

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from setsquare.auditing.groups.intervals import single
+from setsquare.auditing.groups.audited import number_groups
+from setsquare.auditing.groups.intervals import covariance, critical_value, single
 from setsquare.auditing.groups.partitions import partition_rows
 from setsquare.auditing.groups.rates import Rows
-from setsquare.auditing.groups.result import number_groups
-from setsquare.auditing.groups.simultaneous import covariance, critical_value
 
 
 @pytest.mark.parametrize("k", [2, 6, pytest.param(20, marks=pytest.mark.slow)])

@@ -2,8 +2,8 @@
 
 ``audit`` needs only predictions and protected columns; ``audit_model`` first refits a model in folds;
 ``audit_correction`` tests for information that a correction of features adds; ``probe`` tries to recover the protected
-columns from representations; ``compare`` compares several predictions. Each evaluation model has its own module:
-``glm``, ``tensor``, ``relu``, ``forest``, ``independence``.
+columns from representations; ``compare`` compares several predictions; ``tradeoff`` shows what a correction costs. Each
+evaluation model has its own module: ``glm``, ``tensor``, ``relu``, ``forest``, ``independence``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from setsquare.auditing.probes.result import ProbeResult
     from setsquare.auditing.protected import Protected
     from setsquare.auditing.result import AuditResult
+    from setsquare.auditing.tradeoffs.budget_path import tradeoff
+    from setsquare.auditing.tradeoffs.points import TradeoffPoint
+    from setsquare.auditing.tradeoffs.result import Tradeoff
     from setsquare.auditing.verdict import Limits, Verdict
 
 __all__ = [
@@ -47,6 +50,8 @@ __all__ = [
     "ProbeResult",
     "Protected",
     "Test",
+    "Tradeoff",
+    "TradeoffPoint",
     "Verdict",
     "audit",
     "audit_correction",
@@ -62,6 +67,7 @@ __all__ = [
     "monitor",
     "performance",
     "probe",
+    "tradeoff",
     "unit_correlations",
 ]
 __getattr__ = names_by_module(
@@ -83,6 +89,9 @@ __getattr__ = names_by_module(
         "probes.result": ("ProbeResult",),
         "protected": ("Protected",),
         "result": ("AuditResult",),
+        "tradeoffs.points": ("TradeoffPoint",),
+        "tradeoffs.result": ("Tradeoff",),
+        "tradeoffs.budget_path": ("tradeoff",),
         "verdict": ("Limits", "Verdict"),
     },
 )

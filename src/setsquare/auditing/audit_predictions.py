@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from setsquare import tables
-from setsquare._typing import BoolArray, Table
+from setsquare._typing import Table
 from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.evaluations.covariance import KINDS
 from setsquare.auditing.evaluations.run import EVALUATIONS, Settings, run_evaluations
@@ -18,15 +18,8 @@ from setsquare.auditing.groups.audited import GroupRequest, number_audited
 from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.auditing.partly_missing import MODEL, weigh_known
-from setsquare.auditing.predictions import Raw, Subject, check_mean, open_predictions, read_predictions
-from setsquare.auditing.protected import (
-    Protected,
-    cluster_numbers,
-    code_protected,
-    note_constant,
-    note_left_out,
-    reference_groups,
-)
+from setsquare.auditing.predictions import Raw, Subject, open_predictions, read_predictions
+from setsquare.auditing.protected import Coded, Protected, cluster_numbers, code_protected
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import Limits, Verdict, judge
 from setsquare.errors import InputError, MissingValuesError
@@ -34,7 +27,6 @@ from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.notes import Note, message
 from setsquare.rows import Stream
-from setsquare.tables import Design
 from setsquare.tables.frame import backend_of
 from setsquare.tables.validation import (
     check_alignment,
@@ -178,14 +170,16 @@ def audit(
         if given is not None:
             raise InputError("given= needs predictions and protected columns in memory, not a stream.")
         asked = None if family is None else make_family(family)
-        subject, columns, learned, notes = open_stream(predictions, protected, sample_weight, asked, **reading)
+        subject, coded = open_stream(predictions, protected, sample_weight, asked, **reading)
+        columns, notes = coded.columns, coded.notes
     else:
-        raw, columns, learned, notes, keep = _complete(predictions, protected, classes, sample_weight, cluster, reading)
+        raw, coded = _complete(predictions, protected, classes, sample_weight, cluster, reading)
+        columns, notes = coded.columns, coded.notes
         subject = _read_subject(raw, family, about)
         backend = backend_of(protected, predictions)
-        numbers = _number_groups(about, subject, protected, keep, columns, missing, settings, backend)
+        numbers = _number_groups(about, subject, protected, coded, missing, settings, backend)
         if given is not None:
-            held = control(subject, columns, given, outcome, keep, missing, protected)
+            held = control(subject, columns, given, outcome, coded.keep, missing, protected)
             names = choose_evaluations(names, DEFAULT)
             subject, columns, notes = held.subject, held.protected, (*notes, held.note)
     return replace(
@@ -195,7 +189,7 @@ def audit(
         positive=subject.positive,
         is_clustered=cluster is not None,
         is_weighted=sample_weight is not None,
-        references=reference_groups(learned),
+        references=coded.references,
     )
 
 
@@ -214,8 +208,7 @@ def _number_groups(
     about: GroupRequest,
     subject: Subject,
     protected: Table,
-    keep: BoolArray,
-    columns: Protected,
+    coded: Coded,
     missing: str,
     settings: Settings,
     backend: str,
@@ -228,9 +221,9 @@ def _number_groups(
         about,
         subject.values,
         protected,
-        keep,
-        columns.weight,
-        columns.cluster,
+        coded.keep,
+        coded.columns.weight,
+        coded.columns.cluster,
         missing_group=missing == "level",
         confidence=settings.confidence,
         seed=settings.seed,
@@ -246,8 +239,12 @@ def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
             raise InputError("The tests of shape take predictions, not units of a tensor: use 'glm'.")
     if subject.classes and "linear" in names:
         raise InputError("The linear evaluation model takes one column of predictions: use 'glm' for classes.")
-    if not subject.classes and not subject.is_constant:
-        check_mean(subject.mean, subject.family)
+    low, high = subject.family.activation.range
+    if not (subject.classes or subject.is_constant or low < subject.mean < high):
+        raise InputError(
+            f"The mean of the predictions is {subject.mean:g}, which the {subject.family.name} family cannot have: "
+            "choose another family."
+        )
     return names
 
 
@@ -280,8 +277,8 @@ def _complete(
     sample_weight: Any,
     cluster: Any,
     reading: Mapping[str, Any],
-) -> tuple[Raw, Protected, Design, tuple[Note, ...], BoolArray]:
-    """Read predictions and protected columns of the same rows, with a mask of these; incomplete rows can be dropped."""
+) -> tuple[Raw, Coded]:
+    """Read predictions and protected columns of the same rows; incomplete rows can be dropped."""
     raw = open_predictions(predictions, classes)
     n = raw.n_rows
     check_same_rows("The predictions have", n, "the protected columns have", tables.n_rows(protected))
@@ -294,10 +291,8 @@ def _complete(
         if not keep.any():
             raise MissingValuesError("Every prediction is missing: there is nothing to audit.")
     raw.take(keep).check_complete()
-    keep, columns, learned = code_protected(protected, weight, codes, keep, reading)
-    notes = note_left_out(n - columns.n_rows, n)
-    notes += note_constant(learned, bool(columns.varies.any()))
-    return raw.take(keep), columns, learned, notes, keep
+    coded = code_protected(protected, weight, codes, keep, reading)
+    return raw.take(coded.keep), coded
 
 
 def _audit(

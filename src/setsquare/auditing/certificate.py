@@ -15,6 +15,7 @@ from setsquare._typing import Array
 from setsquare.auditing.bounds import Association, associate
 from setsquare.auditing.documents import sections
 from setsquare.auditing.evaluations.glm import Fit
+from setsquare.auditing.evaluations.score import rows_of, summary_of
 from setsquare.auditing.evaluations.tensor import unit_correlations
 from setsquare.auditing.protected import Predictions, Protected
 from setsquare.document import Document, Documented, Headline
@@ -139,7 +140,7 @@ class Certificate(Documented):
 def certify(y: Predictions, protected: Protected, glm: Family, fit: Fit | None, confidence: float) -> Certificate:
     """Bound every association of predictions."""
     whole, single = _largest(y, protected, protected.basis, confidence)
-    summary = protected.summary(y)
+    summary = summary_of(y, protected)
     scale = summary.spread if glm.activation.name == "identity" and len(summary.mean) == 1 else 1.0
     found = _bound_effects(whole, single, protected, glm, fit, confidence, scale)
     return replace(found, references=_bound_references(y, protected, confidence))
@@ -148,7 +149,7 @@ def certify(y: Predictions, protected: Protected, glm: Family, fit: Fit | None, 
 def _bound_references(y: Predictions, protected: Protected, confidence: float) -> tuple[ColumnBound, ...]:
     """Bounds for the reference groups, which have no column of their own."""
     moments = protected.found.moments
-    found = _find_references(moments.mean, protected.sources, protected.is_group)
+    found = _find_references(moments.mean, protected.sources, protected.group_sizes)
     if not found.sources:
         return ()
     scatter = found.members.T @ moments.scatter @ found.members
@@ -178,14 +179,14 @@ class References(NamedTuple):
     share: Array
 
 
-def _find_references(mean: Array, sources: Sequence[str], is_group: Sequence[bool]) -> References:
+def _find_references(mean: Array, sources: Sequence[str], group_sizes: Sequence[int | None]) -> References:
     """Reference groups of columns with these (weighted) means; the two groups of a single column mirror each other."""
     found, members = [], []
     for source in dict.fromkeys(sources):
         own = np.asarray([s == source for s in sources])
         if (
             own.sum() > 1
-            and all(group for group, o in zip(is_group, own, strict=True) if o)
+            and all(size is not None for size, o in zip(group_sizes, own, strict=True) if o)
             and mean @ own < 1.0 - 1e-12
         ):
             found.append(source)
@@ -248,8 +249,9 @@ def _largest(
         given = list(Y.T)
     found = []
     for one in given:
-        rows = protected.beside(one) if change is None else protected.beside(one).map(change)
-        mean, share = float(protected.summary(one).mean[0]), 1.0 - (1.0 - confidence) / k
+        rows = rows_of(one, protected)
+        rows = rows if change is None else rows.map(change)
+        mean, share = float(summary_of(one, protected).mean[0]), 1.0 - (1.0 - confidence) / k
         found.append(associate(rows, mean, basis, protected.found.concentration, share, protected.cluster))
     whole = max((total for total, _ in found), key=lambda a: a.upper)
     single = [max((own[j] for _, own in found), key=lambda a: a.upper) for j in range(len(basis.names))]

@@ -110,7 +110,7 @@ def control(
     y, share = subject.values, mean_weight(len(C), w)
     residual = y - share @ y - along @ (along.T @ (share * y))
     left = tuple(np.asarray(part, dtype=object)[controls.free] for part in (names, sources))
-    columns = replace(protected, array=controls.residual(X, C), names=tuple(left[0]), sources=tuple(left[1]))
+    columns = replace(protected, values=controls.residual(X, C), names=tuple(left[0]), sources=tuple(left[1]))
     if np.abs(residual).max() <= 1e-12 * max(np.abs(y).max(), 1e-300):
         residual = np.zeros_like(y)
     return Controlled(replace(subject, values=residual, family=family("gaussian")), columns, shown, C)

@@ -167,7 +167,8 @@ def audit_held_out(
     weight, cluster = read_weight(sample_weight, n), cluster_numbers(options.get("cluster"), n)
     keep = np.ones(n, dtype=bool) if weight is None else weight > 0.0
     reading = {name: value for name, value in options.items() if name in ("basis", "reference", "missing")}
-    keep, coded, _ = code_protected(protected, weight, cluster, keep, reading)
+    found = code_protected(protected, weight, cluster, keep, reading)
+    keep, coded = found.keep, found.columns
     outcome = as_numbers(y, held.classes)[keep]
     if outcome.shape[1] and np.isfinite(outcome).all() and held.numbers.shape[1]:
         predictions = (held.numbers - held.means)[keep]

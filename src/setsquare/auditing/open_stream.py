@@ -12,13 +12,20 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Array
 from setsquare.auditing.predictions import Subject, guess_family, outside_note
-from setsquare.auditing.protected import Protected, check_count, check_size, note_constant, note_left_out
+from setsquare.auditing.protected import (
+    Coded,
+    Protected,
+    check_count,
+    check_size,
+    note_constant,
+    note_left_out,
+    reference_groups,
+)
 from setsquare.errors import InputError
 from setsquare.estimators.stream import Encoder, Roles, read_once, require_numbers
 from setsquare.estimators.stream_outcome import Numbers
 from setsquare.families import Family
 from setsquare.glm.outcome_summary import OutcomeSummary
-from setsquare.notes import Note
 from setsquare.rows import RowsInParts, Stream
 from setsquare.tables import Design
 from setsquare.tables.column import Column
@@ -58,7 +65,7 @@ def open_stream(
     basis: Any,
     reference: Mapping[str, Any] | None,
     missing: Any,
-) -> tuple[Subject, Protected, Design, tuple[Note, ...]]:
+) -> tuple[Subject, Coded]:
     """Read a stream once for levels and ranges; the evaluation models read it again."""
     if predictions.data is not protected.data or len(predictions.names) != 1:
         raise InputError(
@@ -81,9 +88,10 @@ def open_stream(
     outside = outside_note(seen.n_outside, outcomes.n_rows, family.name)
     encoder = Encoder(Reader(learned, Design(()), (), False), roles, Numbers(family), outcomes.weight)
     blocks = stream.hold(stream.parts(2 + len(learned.names)).map(encoder))
-    columns = Protected(None, learned.names, learned.sources, elsewhere=RowsInParts(blocks, outcomes.n_rows))
+    elsewhere, nothing = RowsInParts(blocks, outcomes.n_rows), np.zeros((0, len(learned.names)))
+    columns = Protected(nothing, learned.names, learned.sources, elsewhere=elsewhere)
     subject = Subject(np.zeros(0), family, n_outside=seen.n_outside, notes=(*guessed, *outside), summary=outcomes)
-    return subject, columns, learned, notes
+    return subject, Coded(columns, np.ones(outcomes.n_rows, dtype=bool), reference_groups(learned), notes)
 
 
 def _see(name: str, glm: Family | None, column: Column, weight: Array | None, _: Array | None) -> _Seen:

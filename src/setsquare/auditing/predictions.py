@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Number
 from typing import Any
 
@@ -19,8 +19,7 @@ from setsquare.notes import Note, Option
 from setsquare.tables.frame import to_numpy
 from setsquare.tables.outcome import MANY_CLASSES, Values, class_name, positive_class, refuse_positive
 from setsquare.tables.outcome import guess_family as guess
-from setsquare.tables.stray_values import refuse_strays
-from setsquare.tables.validation import is_missing, refuse_lazy, refuse_masked
+from setsquare.tables.validation import is_missing, refuse_lazy, refuse_masked, refuse_strays
 
 #: Codes of notes: the predictions are class labels; some lie outside the range of their family.
 LABELS, OUTSIDE = "class-labels", "outside-range"
@@ -50,6 +49,12 @@ class Subject:
         The class, of two, whose probability was predicted; empty if it has no name.
     summary : OutcomeSummary or None
         Summary of means that are read in blocks; ``values`` is then empty.
+    predictions : ndarray or OutcomeSummary
+        The values, or their summary.
+    mean : float
+        Mean prediction.
+    is_constant : bool
+        Whether every row has the same prediction, up to rounding.
     """
 
     values: Array
@@ -61,30 +66,20 @@ class Subject:
     positive: str = ""
     summary: OutcomeSummary | None = None
 
-    @property
-    def predictions(self) -> Predictions:
-        """The values, or their summary."""
-        return self.values if self.summary is None else self.summary
+    predictions: Predictions = field(init=False, repr=False)
+    mean: float = field(init=False)
+    is_constant: bool = field(init=False)
 
-    @property
-    def mean(self) -> float:
-        """Mean prediction."""
-        return float(self.values.mean() if self.summary is None else self.summary.mean[0])
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return len(self.values)
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether every row has the same prediction, up to rounding."""
+    def __post_init__(self) -> None:
         if self.summary is not None:
-            low, high = self.summary.low, self.summary.high
-            return high - low <= 1e-10 * max(abs(low), abs(high), 1e-300)
-        flat = self.values.reshape(len(self.values), -1)
-        size = np.maximum(np.abs(flat).max(axis=0), 1e-300)
-        return bool((np.ptp(flat, axis=0) <= 1e-10 * size).all())
+            mean, low, high = self.summary.mean[0], np.asarray(self.summary.low), np.asarray(self.summary.high)
+        else:
+            flat = self.values.reshape(len(self.values), -1)
+            mean, low, high = self.values.mean(), flat.min(axis=0), flat.max(axis=0)
+        size = np.maximum(np.maximum(np.abs(low), np.abs(high)), 1e-300)
+        object.__setattr__(self, "predictions", self.values if self.summary is None else self.summary)
+        object.__setattr__(self, "mean", float(mean))
+        object.__setattr__(self, "is_constant", bool((high - low <= 1e-10 * size).all()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,15 +352,6 @@ def _means(values: Array, asked: Family | None) -> Subject:
     low, high = glm.activation.range
     outside = int(((values < low) | (values > high)).sum())
     return Subject(values, glm, n_outside=outside, notes=(*notes, *outside_note(outside, len(values), glm.name)))
-
-
-def check_mean(mean: float, glm: Family) -> None:
-    """Refuse a family whose range excludes the mean of the predictions."""
-    low, high = glm.activation.range
-    if not low < mean < high:
-        raise InputError(
-            f"The mean of the predictions is {mean:g}, which the {glm.name} family cannot have: choose another family."
-        )
 
 
 def guess_family(low: float, high: float, asked: Family | None) -> tuple[Family, tuple[Note, ...]]:

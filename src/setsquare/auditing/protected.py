@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from setsquare.errors import InputError
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.notes import Note
 from setsquare.projection import Basis
-from setsquare.projection.basis import basis_of_rows
-from setsquare.projection.moments import Moments
+from setsquare.projection.basis import basis_of_rows, largest_leverage, leverages
+from setsquare.projection.moments import Ranges
 from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight
 from setsquare.tables import Categorical, Cells, Design
 from setsquare.tables.column import label
@@ -32,62 +32,13 @@ Predictions = Array | OutcomeSummary
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
-    """Ranges, sums, weights and moments of columns over some rows; mergeable.
-
-    Attributes
-    ----------
-    low, high, total : ndarray of shape (p,)
-    is_whole : boolean ndarray of shape (p,)
-        Which columns hold whole numbers only.
-    heaviest, concentration : float
-        Largest weight, and the sum of their squares.
-    moments : Moments
-    """
-
-    low: Array
-    high: Array
-    total: Array
-    is_whole: BoolArray
-    heaviest: float
-    concentration: float
-    moments: Moments
-
-    @classmethod
-    def of(cls, block: Block) -> Ranges:
-        """Summarise a block whose features are the columns."""
-        columns, w = np.ascontiguousarray(np.asarray(block.Z).T), block.weight  # contiguous along the reductions
-        return cls(
-            columns.min(axis=1),
-            columns.max(axis=1),
-            columns.sum(axis=1),
-            (np.floor(columns) == columns).all(axis=1),
-            float(w.max()),
-            float(w @ w),
-            Moments.of(columns.T, w),
-        )
-
-    def merge(self, other: Ranges) -> Ranges:
-        """Merge the summaries of two sets of rows."""
-        return Ranges(
-            np.minimum(self.low, other.low),
-            np.maximum(self.high, other.high),
-            self.total + other.total,
-            self.is_whole & other.is_whole,
-            max(self.heaviest, other.heaviest),
-            self.concentration + other.concentration,
-            self.moments.merge(other.moments),
-        )
-
-
-@dataclass(frozen=True)  # without slots, for cached properties
 class Protected:
-    """Coded protected columns.
+    """Coded protected columns, and what a pass over their rows says about them.
 
-    Attributes
+    Parameters
     ----------
-    array : ndarray of shape (n, p) or None
-        None if the rows are read in blocks.
+    values : ndarray of shape (n, p)
+        The columns; without rows if these are read in blocks.
     names : tuple of str
         ``race[Black]``.
     sources : tuple of str
@@ -101,9 +52,36 @@ class Protected:
     notes : tuple of Note
     elsewhere : Rows or None
         Rows that are read in blocks: a column of ones and the columns as features, the predictions as the outcome.
+
+    Attributes
+    ----------
+    n_rows : int
+    shares : ndarray of shape (n,)
+        Weights of the rows in memory that sum to one.
+    rows : Rows
+        Rows whose features are the columns.
+    found : Ranges
+        Ranges and moments of the columns.
+    equal_weights : bool
+        Whether all rows have the same weight.
+    varies : boolean ndarray of shape (p,)
+        Which columns have more than one value.
+    spreads : ndarray of shape (p,)
+        Standard deviations.
+    basis : Basis
+        Orthonormal basis of the columns.
+    reach : float
+        Length, in the basis, of the farthest corner of the columns' ranges: no row is farther out.
+    max_leverage : float
+        Largest leverage of a row in a linear model with an intercept, or an upper bound if below 0.05.
+    group_sizes : tuple of int or None
+        Rows in the group that a column indicates (0 and 1, or 1 and 2); None if it is not an indicator.
+    tested : Protected or None
+        The columns without rows that determine an effect alone, such as the only row of a level: they cannot be
+        tested. The columns left may be constant. None if there are no such rows.
     """
 
-    array: Array | None
+    values: Array
     names: tuple[str, ...]
     sources: tuple[str, ...]
     weight: Array | None = None
@@ -111,145 +89,48 @@ class Protected:
     taken: IntArray | None = None
     notes: tuple[Note, ...] = ()
     elsewhere: Rows | None = None
+    n_rows: int = field(init=False, repr=False)
+    shares: Array = field(init=False, repr=False)
+    rows: Rows = field(init=False, repr=False)
+    found: Ranges = field(init=False, repr=False)
+    equal_weights: bool = field(init=False, repr=False)
+    varies: BoolArray = field(init=False, repr=False)
+    spreads: Array = field(init=False, repr=False)
+    basis: Basis = field(init=False, repr=False)
+    reach: float = field(init=False, repr=False)
+    max_leverage: float = field(init=False, repr=False)
+    group_sizes: tuple[int | None, ...] = field(init=False, repr=False)
+    tested: Protected | None = field(init=False, repr=False)
 
-    @property
-    def values(self) -> Array:
-        """The columns of all rows together, (n, p)."""
-        if self.array is None:
-            raise InputError("This needs all rows of the stream at once: read the columns into memory.")
-        return self.array
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return len(self.values) if self.elsewhere is None else self.elsewhere.n_rows
-
-    @cached_property
-    def shares(self) -> Array:
-        """Weights of the rows in memory that sum to one."""
-        return mean_weight(len(self.values), self.weight)
-
-    @cached_property
-    def rows(self) -> Rows:
-        """Rows whose features are the columns."""
-        if self.elsewhere is not None:
-            return self.elsewhere.map(partial(_without_ones, len(self.names)))
-        nothing = np.zeros((self.n_rows, 0))
-        return ArrayRows(self.values, nothing, nothing, self.shares)
-
-    def beside(self, y: Predictions) -> Rows:
-        """Rows with the predictions as the outcome."""
-        if isinstance(y, OutcomeSummary):
-            return self.rows
-        return ArrayRows(self.values, y.reshape(len(y), -1), np.zeros((len(y), 0)), self.shares)
-
-    def summary(self, y: Predictions) -> OutcomeSummary:
-        """Summary of the predictions."""
-        return y if isinstance(y, OutcomeSummary) else OutcomeSummary.of(y, self.shares)
-
-    @cached_property
-    def found(self) -> Ranges:
-        """Ranges and moments of the columns, in one pass over the rows."""
-        return self.rows.reduce(Ranges.of, Ranges.merge)
-
-    @property
-    def equal_weights(self) -> bool:
-        """Whether all rows have the same weight."""
+    def __post_init__(self) -> None:
+        n, p = len(self.values), len(self.names)
         if self.elsewhere is None:
-            return self.weight is None
-        return self.found.concentration * self.n_rows < 1.0 + 1e-12
+            shares, nothing = mean_weight(n, self.weight), np.zeros((n, 0))
+            rows: Rows = ArrayRows(self.values, nothing, nothing, shares)
+        else:
+            n, shares = self.elsewhere.n_rows, np.zeros(0)
+            rows = self.elsewhere.map(partial(_without_ones, p))
+        found = rows.reduce(Ranges.of, Ranges.merge)
+        equal = self.weight is None if self.elsewhere is None else found.concentration * n < 1.0 + 1e-12
+        self._set(n_rows=n, shares=shares, rows=rows, found=found, equal_weights=equal)
+        varies = np.asarray(found.low < found.high)
+        variance = np.maximum(np.diag(found.moments.scatter) / found.moments.weight, 0.0)
+        sizes = zip(found.total - n * found.low, found.is_whole & (found.high - found.low == 1.0), strict=True)
+        groups = tuple(int(size) if indicator else None for size, indicator in sizes)
+        self._set(varies=varies, spreads=np.where(varies, np.sqrt(variance), 0.0), group_sizes=groups)
+        if not varies.any():
+            empty = Basis(found.moments.mean, np.zeros((p, 0)), self.names, self.names)
+            self._set(basis=empty, reach=0.0, max_leverage=0.0, tested=None)
+            return
+        basis = basis_of_rows(found.moments, self.names, rows.map(_as_protected))
+        reach = basis.reach(found.low, found.high)
+        bound = found.heaviest * (1.0 + reach**2)
+        self._set(basis=basis, reach=reach, max_leverage=bound if bound < 0.05 else largest_leverage(basis, rows))
+        self._set(tested=_without_lone_rows(self) if self.max_leverage > ALONE else None)
 
-    @cached_property
-    def basis(self) -> Basis:
-        """Orthonormal basis of the columns."""
-        return basis_of_rows(self.found.moments, self.names, self.rows.map(_as_protected))
-
-    @property
-    def ends(self) -> tuple[Array, Array]:
-        """Smallest and largest value of each column."""
-        return self.found.low, self.found.high
-
-    @property
-    def varies(self) -> BoolArray:
-        """Which columns have more than one value."""
-        return np.asarray(self.found.low < self.found.high)
-
-    @property
-    def spreads(self) -> Array:
-        """Standard deviation of each column."""
-        moments = self.found.moments
-        variance = np.maximum(np.diag(moments.scatter) / moments.weight, 0.0)
-        return np.where(self.varies, np.sqrt(variance), 0.0)
-
-    @cached_property
-    def max_leverage(self) -> float:
-        """Largest leverage of a row in a linear model with an intercept, or an upper bound if below 0.05."""
-        if not self.varies.any():
-            return 0.0
-        bound = self.found.heaviest * (1.0 + self.reach**2)
-        return bound if bound < 0.05 else self.rows.reduce(partial(_largest_leverage, self.basis), max)
-
-    @cached_property
-    def reach(self) -> float:
-        """Length, in the basis, of the farthest corner of the columns' ranges: no row is farther out."""
-        return self.basis.reach(*self.ends)
-
-    @cached_property
-    def group_sizes(self) -> tuple[int | None, ...]:
-        """Rows in the group that a column indicates (0 and 1, or 1 and 2); None if it is not an indicator."""
-        found = self.found
-        sizes = zip(
-            found.total - self.n_rows * found.low, found.is_whole & (found.high - found.low == 1.0), strict=True
-        )
-        return tuple(int(size) if indicator else None for size, indicator in sizes)
-
-    @property
-    def is_group(self) -> tuple[bool, ...]:
-        """Which columns are indicators of a group."""
-        return tuple(size is not None for size in self.group_sizes)
-
-    def part(self, values: Array) -> Array:
-        """Select the values of these rows from those of all audited rows."""
-        return values if self.taken is None else values[self.taken]
-
-    def without_lone_rows(self) -> Protected:
-        """Drop rows that determine an effect alone, such as the only row of a level: they cannot be tested.
-
-        The remaining columns may be constant.
-        """
-        left, names = self, dict[str, None]()
-        while left.varies.any() and left.max_leverage > ALONE:
-            after = left._take(np.flatnonzero(left._leverage() <= ALONE))
-            names |= dict.fromkeys(np.asarray(self.names, dtype=object)[left.varies & ~after.varies])
-            left = after
-        if left is self:
-            return self
-        about = f" ({', '.join(names)})" if names else ""
-        text = (
-            "{count} row(s) determine an effect alone{about}, such as the single row of a level: they "
-            "cannot be tested and were left out (for a reference level, together with the effects relative to it)."
-        )
-        note = Note("lone-rows", text, severity="caution", count=self.n_rows - left.n_rows, about=about)
-        return replace(left, notes=(*self.notes, note))
-
-    def _leverage(self) -> Array:
-        """Leverage of each row in a linear model with an intercept."""
-        blocks = self.rows.in_memory()
-        if blocks is None:
-            raise InputError(
-                "A row determines an effect alone, such as the only one of a level: leave that level out, or audit the "
-                "columns in memory."
-            )
-        return np.concatenate([_leverage(self.basis, block) for block in blocks])
-
-    def _take(self, rows: IntArray) -> Protected:
-        return replace(
-            self,
-            array=self.values[rows],
-            weight=None if self.weight is None else self.weight[rows],
-            cluster=None if self.cluster is None else np.unique(self.cluster[rows], return_inverse=True)[1],
-            taken=rows if self.taken is None else self.taken[rows],
-        )
+    def _set(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 def _without_ones(p: int, block: Block) -> Block:
@@ -260,13 +141,53 @@ def _as_protected(block: Block) -> Block:
     return replace(block, X=block.Z)
 
 
-def _leverage(basis: Basis, block: Block) -> Array:
-    Q = basis.apply(block.Z)
-    return np.asarray(block.weight * (1.0 + np.einsum("nr,nr->n", Q, Q)))
+def _without_lone_rows(columns: Protected) -> Protected:
+    """Drop rows that determine an effect alone, again and again if others do then."""
+    blocks = columns.rows.in_memory()
+    if blocks is None:
+        raise InputError(
+            "A row determines an effect alone, such as the only one of a level: leave that level out, or audit the "
+            "columns in memory."
+        )
+    rows = np.flatnonzero(np.concatenate([leverages(columns.basis, block) for block in blocks]) <= ALONE)
+    weight, cluster, taken = columns.weight, columns.cluster, columns.taken
+    left = replace(
+        columns,
+        values=columns.values[rows],
+        weight=None if weight is None else weight[rows],
+        cluster=None if cluster is None else np.unique(cluster[rows], return_inverse=True)[1],
+        taken=rows if taken is None else taken[rows],
+    )
+    left = left.tested or left
+    names = np.asarray(columns.names, dtype=object)[columns.varies & ~left.varies]
+    about = f" ({', '.join(names)})" if len(names) else ""
+    text = (
+        "{count} row(s) determine an effect alone{about}, such as the single row of a level: they "
+        "cannot be tested and were left out (for a reference level, together with the effects relative to it)."
+    )
+    note = Note("lone-rows", text, severity="caution", count=columns.n_rows - left.n_rows, about=about)
+    return replace(left, notes=(*columns.notes, note))
 
 
-def _largest_leverage(basis: Basis, block: Block) -> float:
-    return float(_leverage(basis, block).max())
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Protected columns of the rows that are audited.
+
+    Attributes
+    ----------
+    columns : Protected
+    keep : boolean ndarray
+        Which of the rows given are audited.
+    references : tuple of pairs of str
+        Categorical source columns, each with its reference group.
+    notes : tuple of Note
+        Notes on rows and columns that were left out.
+    """
+
+    columns: Protected
+    keep: BoolArray
+    references: tuple[tuple[str, str], ...]
+    notes: tuple[Note, ...]
 
 
 def note_left_out(count: int, n: int) -> tuple[Note, ...]:
@@ -309,9 +230,9 @@ def reference_groups(learned: Design) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def note_constant(learned: Design, varies: bool = True) -> tuple[Note, ...]:
+def note_constant(learned: Design) -> tuple[Note, ...]:
     """Refuse protected columns that are all constant, and note those that are."""
-    if not learned.names or not varies:
+    if not learned.names:
         refuse_constant_protected(learned.columns, "audit")
     listed = ", ".join(learned.constant)
     text = "Constant in these rows, so not audited: {columns}."
@@ -330,7 +251,7 @@ def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
 
 def code_protected(
     protected: Table, weight: Array | None, cluster: IntArray | None, keep: BoolArray, reading: Mapping[str, Any]
-) -> tuple[BoolArray, Protected, Design]:
+) -> Coded:
     """Code the protected columns of the rows to `keep`, which must be complete if missing values are dropped."""
     check_count(len(tables.column_names(protected)))
     if reading.get("missing") == "drop":
@@ -342,7 +263,11 @@ def code_protected(
         protected = tables.filter_rows(protected, keep)
         weight = None if weight is None else weight[keep]
         cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
-    learned = tables.learn(protected, **reading)
-    check_size(learned, int(keep.sum()))
+    learned, n = tables.learn(protected, **reading), int(keep.sum())
+    check_size(learned, n)
+    notes = (*note_left_out(len(keep) - n, len(keep)), *note_constant(learned))
     encoded = learned.apply(protected)
-    return keep, Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster), learned
+    columns = Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster)
+    if not columns.varies.any():
+        refuse_constant_protected(learned.columns, "audit")
+    return Coded(columns, keep, reference_groups(learned), notes)

@@ -16,6 +16,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from setsquare import __version__
+from setsquare._extras import require
 from setsquare.cli.options import AuditedColumns, Fitting, Options
 from setsquare.cli.terminal import clean, phrase
 from setsquare.errors import InputError, SetsquareError, excerpt
@@ -58,6 +59,7 @@ def audit(
     """
     from setsquare.cli import audit as auditing
 
+    check_outputs(options, file)
     return auditing.audit(file, predictions, outcome, columns, options)
 
 
@@ -78,6 +80,7 @@ def compare(
     """
     from setsquare.cli import audit as auditing
 
+    check_outputs(options, file)
     return auditing.audit(file, predictions, outcome, columns, options, several=True)
 
 
@@ -126,6 +129,8 @@ def monitor(
     """
     from setsquare.cli import monitor as monitoring
 
+    check_outputs(Options(json=json), file, str(state))
+    check_outputs(DEFAULTS, file, more=[state])
     request = monitoring.Request(predictions, protected, state, bounds, reference, categorical, confidence)
     return monitoring.watch(file, request, json=json, fail_on_leak=fail_on_leak, quiet=quiet)
 
@@ -156,7 +161,36 @@ def correct(
     """
     from setsquare.cli import correct as correcting
 
+    if (apply_to is None) != (write_predictions is None):
+        raise InputError("--apply and --write-predictions belong together: the rows to predict, and the file to write.")
+    if apply_to == "-" and file == "-":
+        raise InputError("Standard input can be read only once: give --apply a file.")
+    check_outputs(options, file, apply_to, more=[model, write_predictions])
     return correcting.correct(file, fitting, model, apply_to, write_predictions, options)
+
+
+@app.command
+def tradeoff(
+    file: File,
+    /,
+    *,
+    fitting: Annotated[Fitting, Parameter(name="*")],
+    budgets: int = 20,
+    options: Shared = DEFAULTS,
+) -> int:
+    """Show what a correction costs: loss, score and correlation for budgets from orthogonal to no correction.
+
+    Parameters
+    ----------
+    file
+        Training rows: CSV, Parquet or Feather; "-" is standard input.
+    budgets
+        Number of budgets.
+    """
+    from setsquare.cli import tradeoff as trading
+
+    check_outputs(options, file)
+    return trading.show(file, fitting, budgets, options)
 
 
 @app.command
@@ -237,9 +271,8 @@ def demo(*, html: Path | None = None) -> None:
         Write a report as one self-contained HTML page.
     """
     from setsquare.cli import demo as demonstration
-    from setsquare.storage import check_targets
 
-    check_targets([] if html is None else [html])
+    check_outputs(Options(html=html))
     demonstration.show(page=html)
 
 
@@ -285,6 +318,16 @@ def _refuse(sentence: str) -> int:
     if sys.stderr is not None:
         print(f"setsquare: {clean(short)}", file=sys.stderr)
     return BAD_INPUT
+
+
+def check_outputs(options: Options, *inputs: str | None, more: Sequence[Path | None] = ()) -> None:
+    """Say before any work what cannot be written here."""
+    from setsquare.storage import check_targets
+
+    paths = [path for path in (*options.outputs, *more) if path is not None]
+    check_targets(paths, [Path(name) for name in inputs if name not in (None, "-")])
+    if options.html is not None:
+        require("A report page needs", "jinja2")
 
 
 def check_surroundings(arguments: Sequence[str]) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import narwhals.stable.v2 as nw
 import pyarrow as pa
 
-from setsquare.cli.files import decoded, open_source, read_roles, series, values
-from setsquare.cli.options import AuditedColumns, Options, check_outputs, is_outcome, origin, render_results
+from setsquare.cli.files import FileRows, read_rows
+from setsquare.cli.options import AuditedColumns, Options, about_command, is_outcome, render_results
 from setsquare.cli.terminal import Screen, working
 from setsquare.errors import InputError
 from setsquare.storage import write_files
@@ -29,11 +30,9 @@ def audit(
     several: bool = False,
 ) -> int:
     """Audit one set of predictions, whose columns are probabilities of classes; or compare several, one column each."""
-    check_outputs(options, file)
     with working(f"Reading {file}", quiet=options.quiet) as say:
-        source = open_source(file)
-        table, roles, notes = read_roles(
-            source,
+        rows = read_rows(
+            file,
             {
                 "predictions": predictions,
                 "protected": columns.protected,
@@ -46,31 +45,30 @@ def audit(
             options,
         )
         say("Comparing" if several else "Auditing")
-        weight = values(table.column(roles["weight"][0])) if roles["weight"] else None
         if options.missing == "model" and outcome is None:
-            table, weight, stated = _known_rows(table, roles, weight)
-            notes = (*stated, *notes)
+            rows = _known_rows(rows)
+        table, roles, notes = rows.table, rows.roles, rows.notes
         protected = table.select(roles["protected"])
-        given = _predictions(table, roles["predictions"], several=several)
-        cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
-        asked = {"cluster": cluster, "sample_weight": weight, **options.audit}
+        given = _predictions(rows.predictions, several=several)
+        asked = {"cluster": rows.arrays.get("cluster"), "sample_weight": rows.arrays.get("weight"), **options.audit}
         asked |= {"family": columns.family, "positive": columns.positive, **columns.groups}
-        asked["decisions"] = series(table, roles["decisions"][0]) if roles["decisions"] else None
+        asked["decisions"] = _series(table, roles["decisions"][0]) if roles["decisions"] else None
         if is_outcome(columns.given):
             if outcome is None:
                 raise InputError("--given outcome needs the outcomes: pass --outcome with their column.")
             asked["given"] = "outcome"
         elif roles["given"]:
             asked["given"] = table.select(roles["given"])
-        about = origin(source)
+        about = about_command(rows.origin)
         document, results = (
             _audit(next(iter(given.values())), protected, asked, notes, options, about)
             if outcome is None
-            else _compare(given, series(table, roles["outcome"][0]), protected, asked, notes, several, about)
+            else _compare(given, _series(table, roles["outcome"][0]), protected, asked, notes, several, about)
         )
+        shown = document.brief()
         say("Writing")
-        write_files(render_results(options, document, about | results))
-    screen, shown = Screen(), document.brief()
+        write_files(render_results(options, document, lambda: about | results()))
+    screen = Screen()
     for each in shown.verdicts:
         screen.verdict(each)
     if not options.quiet:
@@ -79,22 +77,30 @@ def audit(
     return int(options.fail_on_leak and any(each.verdict == "leak" for each in shown.verdicts))
 
 
-def _known_rows(table: Any, roles: dict[str, list[str]], weight: Any) -> tuple[Any, Any, tuple[Note, ...]]:
+def _known_rows(rows: FileRows) -> FileRows:
     """Rows that have the protected columns, with the weights with which they stand for all rows."""
     from setsquare.auditing.partly_missing import weigh_known
 
-    predictions = next(iter(_predictions(table, roles["predictions"], several=False).values()))
-    cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
-    found, notes = weigh_known(predictions, table.select(roles["protected"]), weight, cluster, None)
+    predictions = next(iter(_predictions(rows.predictions, several=False).values()))
+    protected, arrays = rows.table.select(rows.roles["protected"]), rows.arrays
+    weight, notes = weigh_known(predictions, protected, arrays.get("weight"), arrays.get("cluster"), None)
     if not notes:
-        return table, found, notes
-    return table.filter(pa.array(found > 0.0)), found[found > 0.0], notes
+        return rows
+    known = weight > 0.0
+    kept = {name: column.filter(pa.array(known)) for name, column in rows.predictions.items()}
+    arrays = {name: values[known] for name, values in (arrays | {"weight": weight}).items() if values is not None}
+    table = rows.table.filter(pa.array(known))
+    return replace(rows, table=table, predictions=kept, arrays=arrays, notes=(*notes, *rows.notes))
 
 
-def _predictions(table: Any, names: Sequence[str], *, several: bool) -> dict[str, Any]:
+def _predictions(columns: dict[str, Any], *, several: bool) -> dict[str, Any]:
     """Sets of predictions by name: several, or one, of which several columns are probabilities of classes."""
-    columns = {name: decoded(table.column(name)) for name in names}
-    return columns if several or len(names) == 1 else {", ".join(names): pa.table(columns)}
+    return columns if several or len(columns) == 1 else {", ".join(columns): pa.table(columns)}
+
+
+def _series(table: Any, name: str) -> Any:
+    """A column with its name."""
+    return nw.from_native(table.column(name), series_only=True).alias(name)
 
 
 def _audit(
@@ -104,18 +110,18 @@ def _audit(
     notes: tuple[Note, ...],
     options: Options,
     about: dict[str, Any],
-) -> tuple[Document, dict[str, Any]]:
-    """Document and plain values of an audit."""
+) -> tuple[Document, Callable[[], dict[str, Any]]]:
+    """Document of an audit, and its plain values."""
     from setsquare.auditing import audit
 
     found = audit(predictions, protected, **asked)
     found = replace(found, notes=(*notes, *found.notes))
     if options.html is None:
-        return found.document(), found.to_dict()
+        return found.document(), found.to_dict
     from setsquare.report import build
 
     rows = {name: asked[name] for name in ("cluster", "sample_weight", "positive", "min_group")}
-    return build(found, predictions=predictions, protected=protected, **rows, **about), found.to_dict()
+    return build(found, predictions=predictions, protected=protected, **rows, **about), found.to_dict
 
 
 def _compare(
@@ -126,12 +132,11 @@ def _compare(
     notes: tuple[Note, ...],
     several: bool,
     about: dict[str, Any],
-) -> tuple[Document, dict[str, Any]]:
-    """Document and plain values of a comparison; of a single set of predictions, those of its audit too."""
+) -> tuple[Document, Callable[[], dict[str, Any]]]:
+    """Document of a comparison, and its plain values; of a single set of predictions, those of its audit too."""
     from setsquare.auditing import compare
 
     found = compare(given, outcome, protected, **asked)
     found = replace(found, notes=(*notes, *found.notes))
-    first = found.sides[0].audit
-    more = {} if several else replace(first, notes=(*found.notes, *first.notes)).to_dict()
-    return found.document(**about), found.to_dict() | more
+    first = replace(audited := found.sides[0].audit, notes=(*found.notes, *audited.notes))
+    return found.document(**about), lambda: found.to_dict() | ({} if several else first.to_dict())

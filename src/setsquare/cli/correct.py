@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from sklearn.base import clone
 
 from setsquare import families
@@ -17,8 +18,8 @@ from setsquare.auditing.audit_models import audit_given, predict_held_out
 from setsquare.auditing.comparison.compare import read_compared, side_by_side
 from setsquare.auditing.held_out import HeldOut, audit_held_out
 from setsquare.cli.apply import predict_table, render_table
-from setsquare.cli.files import Source, is_category, open_source, read_roles, resolve, values
-from setsquare.cli.options import Fitting, Options, check_outputs, is_outcome, origin, render_results
+from setsquare.cli.files import open_source, read_rows
+from setsquare.cli.options import Fitting, Options, about_command, is_outcome, render_results
 from setsquare.cli.terminal import Screen, collected_warnings, working
 from setsquare.document import Headline
 from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
@@ -37,6 +38,9 @@ METHODS = {
     "columns; it does not need them to predict.",
     "generalized": "The scores of an ordinary model were shifted by as little as makes its predictions orthogonal to "
     "the protected columns; it needs these columns to predict.",
+    "budget": "The model was fitted with a budget of {budget:g}: that share of the covariance of its predictions with "
+    "the protected columns may stay on the training rows, so it is not orthogonal to them. It does not need these "
+    "columns to predict.",
     "linear": "The linear effect of the protected columns was subtracted from the predictions of an ordinary model; it "
     "needs these columns to predict, and predictions can leave their range.",
 }
@@ -53,6 +57,7 @@ class Training:
     cluster: Any
     guess: Guess
     notes: tuple[Note, ...]
+    origin: dict[str, str]
     given: str | list[str] | None = None
 
 
@@ -60,19 +65,13 @@ def correct(
     file: str, fitting: Fitting, saved: Path, apply: str | None, predictions: Path | None, options: Options
 ) -> int:
     """Fit, certify, audit, save and apply."""
-    if (apply is None) != (predictions is None):
-        raise InputError("--apply and --write-predictions belong together: the rows to predict, and the file to write.")
-    if apply == "-" and file == "-":
-        raise InputError("Standard input can be read only once: give --apply a file.")
     if fitting.seed < 0:
         raise InputError(f"--seed {fitting.seed} is negative: use 0 or a larger whole number.")
-    check_outputs(options, file, apply, more=[saved, predictions])
     with working(f"Reading {file}", quiet=options.quiet) as say:
-        source = open_source(file)
-        rows = _read(source, fitting, options)
+        rows = read_training(file, fitting, options)
         positive = _positive(rows, fitting.positive)
         say("Fitting")
-        plain, model = _models(rows, fitting, options)
+        plain, model = make_models(rows, fitting, options)
         with collected_warnings() as noted:
             model.fit(rows.table.select(rows.features + rows.protected), rows.outcome, cluster=rows.cluster)
         if fitting.l2 == "auto":
@@ -86,8 +85,8 @@ def correct(
             contents[predictions] = render_table(predict_table(model, open_source(apply), ()), predictions)
         say("Writing")
         audited = comparison.sides[-1].audit
-        about = origin(source)
-        document = comparison.document(certificate=certificate, method=[METHODS[fitting.method]], **about)
+        about = about_command(rows.origin)
+        document = comparison.document(certificate=certificate, method=[_about(fitting)], **about)
         more = {
             "verdict": str(audited.verdict),
             "reason": audited.reason,
@@ -96,13 +95,14 @@ def correct(
             "largest_correlation_in_training": left,
             "certificate": None if certificate is None else certificate.to_dict(),
         }
-        contents |= render_results(options, document, about | comparison.to_dict() | more)
+        brief = document.brief()
+        contents |= render_results(options, document, lambda: about | comparison.to_dict() | more)
         write_files(contents)
     screen = Screen()
     screen.verdict(Headline("Corrected model, on rows that it has not seen", str(audited.verdict), audited.reason))
     if not options.quiet:
-        screen.say(METHODS[fitting.method])
-        screen.show(document.brief())
+        screen.say(_about(fitting))
+        screen.show(brief)
         if certificate is None:
             screen.title("Correlation on the training rows")
             screen.say(
@@ -114,41 +114,46 @@ def correct(
     return int(options.fail_on_leak and audited.is_leak)
 
 
-def _read(source: Source, fitting: Fitting, options: Options) -> Training:
-    parts = {"outcome": fitting.outcome, "protected": fitting.protected, "cluster": fitting.cluster}
-    roles = resolve(source, parts)
-    taken = {name for names in roles.values() for name in names}
-    # Columns without a name, or with pandas' own, are row numbers.
-    rest = [c for c in source.columns if c not in taken and c and not c.startswith("__index_level_")]
-    table, roles, notes = read_roles(source, parts | {"features": fitting.features or rest}, options)
-    if not roles["features"]:
-        raise InputError(f"{source.name} has no columns besides the outcome and the protected ones: add features.")
-    outcome = values(table.column(roles["outcome"][0]))
+def _about(fitting: Fitting) -> str:
+    """What the method does."""
+    return METHODS["budget" if fitting.budget else fitting.method].format(budget=fitting.budget)
+
+
+def read_training(file: str, fitting: Fitting, options: Options) -> Training:
+    """Read the training rows by role, and guess their family."""
+    asked: dict[str, Sequence[str] | str | None] = {"features": fitting.features}
+    asked |= {"outcome": fitting.outcome, "protected": fitting.protected, "cluster": fitting.cluster}
+    controls = {} if is_outcome(fitting.given) else {"given": fitting.given}
+    rows = read_rows(file, asked, options, others="features", again=controls, arrays=("outcome", "cluster"))
+    features, outcome, name = rows.roles["features"], rows.arrays["outcome"], rows.roles["outcome"][0]
+    if not features:
+        raise InputError(
+            f"{rows.origin['file']} has no columns besides the outcome and the protected ones: add features."
+        )
     guess = read_family(
         outcome,
         None if fitting.family is None else families.family(fitting.family),
-        name=roles["outcome"][0],
-        is_category=is_category(table.column(roles["outcome"][0])),
+        name=name,
+        is_category=bool(pa.types.is_dictionary(rows.table.column(name).type)),
     )
-    if guess.reason is not None:
-        notes = (guess.reason, *notes)
-    cluster = values(table.column(roles["cluster"][0])) if roles["cluster"] else None
-    given = _given(source, fitting, roles["features"])
-    return Training(table, outcome, roles["features"], roles["protected"], cluster, guess, notes, given)
+    given: str | list[str] | None = "outcome" if is_outcome(fitting.given) else rows.roles["given"] or None
+    for control in given if isinstance(given, list) else ():
+        if control not in features:
+            raise InputError(f"The given column {control!r} is not among the features: add it to --features.")
+    return Training(
+        rows.table,
+        outcome,
+        features,
+        rows.roles["protected"],
+        rows.arrays.get("cluster"),
+        guess,
+        rows.notes if guess.reason is None else (guess.reason, *rows.notes),
+        rows.origin,
+        given,
+    )
 
 
-def _given(source: Source, fitting: Fitting, features: list[str]) -> str | list[str] | None:
-    """The outcome, or the controls, which are features."""
-    if not fitting.given or is_outcome(fitting.given):
-        return "outcome" if fitting.given else None
-    names = resolve(source, {"given": fitting.given})["given"]
-    for name in names:
-        if name not in features:
-            raise InputError(f"The given column {name!r} is not among the features: add it to --features.")
-    return names
-
-
-def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
+def make_models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
     """The uncorrected and the corrected model."""
     reading = {"missing": options.audit["missing"], "unseen": fitting.unseen}
     shared: dict[str, Any] = {"protected": rows.protected, "basis": options.audit["basis"], **reading}
@@ -165,9 +170,12 @@ def _models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, An
         shared |= {"l2": fitting.l2, "max_correlation": fitting.max_correlation}
         shared["expand"] = None if fitting.expand == "none" else fitting.expand
         shared |= {"orthogonal_on": fitting.orthogonal_on.replace("-", " "), "confidence": options.confidence}
+        shared["budget"] = fitting.budget
         if rows.guess.is_classes:
             return plain, OrthogonalGLMClassifier(**shared)
         return plain, OrthogonalGLMRegressor(family, **shared)
+    if fitting.budget:
+        raise InputError("--budget needs --method constrained: the other corrections have no budget.")
     if fitting.expand != "none":
         raise InputError("--expand widens the features of the constrained method: leave out --method.")
     if fitting.orthogonal_on == "new-rows" or fitting.max_correlation is not None:
@@ -196,7 +204,7 @@ def _largest_correlation(model: Any, rows: Training) -> float:
     X, p = X - X.mean(axis=0), p - p.mean(axis=0)
     size = np.outer(np.linalg.norm(X, axis=0), np.linalg.norm(p, axis=0))
     left = float(np.max(np.abs(X.T @ p) / np.where(size > 0.0, size, np.inf)))
-    exact = getattr(model, "orthogonal_on", None) == TRAINING_ROWS
+    exact = getattr(model, "orthogonal_on", None) == TRAINING_ROWS and not getattr(model, "budget", 0.0)
     if exact and left > MAX_CORRELATION:
         raise NotOrthogonalError(
             f"The predictions are still correlated with the protected columns (largest |corr| {left:.1e}): add a small "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from pyarrow import csv, ipc
 from setsquare.cli.options import Options
 from setsquare.errors import InputError
 from setsquare.notes import Note
-from setsquare.storage.files import read_bounded
+from setsquare.storage.files import check_memory, read_bounded
 from setsquare.tables.frame import Frame, to_numpy
 from setsquare.tables.frame import resolve as find_columns
 from setsquare.tables.roles import check_roles
@@ -227,19 +226,6 @@ def _read_all(stream: Any, name: str, when: str = "when it is no file") -> bytes
     return bytes(start) + read_bounded(stream, MAX_PIPED, refuse)
 
 
-def check_memory(n_bytes: int, name: str) -> None:
-    """Refuse what this machine cannot hold, before it is allocated."""
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not every system tells
-        return
-    if n_bytes > memory:
-        raise InputError(
-            f"{name} declares {n_bytes >> 30} GB of columns, but this machine has {memory >> 30} GB of memory: use "
-            "fewer rows or columns."
-        )
-
-
 def check_magnitude(table: pa.Table) -> None:
     """Refuse numbers whose squares exceed float64; infinite ones are refused where missing values are."""
     for field in table.schema:
@@ -287,7 +273,52 @@ def resolve(source: Source, asked: Mapping[str, Sequence[str] | str | None]) -> 
     return roles
 
 
-def read_roles(
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """Columns of a file by role, notes on what was done with them, and name and checksum of the file.
+
+    ``predictions`` are columns by name, with groups as texts; ``arrays`` are the single columns of some roles.
+    """
+
+    origin: dict[str, str]
+    table: pa.Table
+    roles: dict[str, list[str]]
+    predictions: dict[str, Any]
+    arrays: dict[str, Any]
+    notes: tuple[Note, ...]
+
+
+def read_rows(
+    file: str,
+    asked: Mapping[str, Sequence[str] | str | None],
+    options: Options,
+    *,
+    others: str | None = None,
+    again: Mapping[str, Sequence[str]] | None = None,
+    arrays: Sequence[str] = ("cluster", "weight"),
+) -> FileRows:
+    """Read the columns of all roles, with the rules for groups and missing values.
+
+    No column may have two of the roles `asked` for; those in `again` are columns that also have another one, such as
+    controls among the features. The role `others` has by default all columns without another. The single columns of
+    the roles `arrays` are returned as arrays, too.
+    """
+    source = open_source(file)
+    if others is not None and not asked[others]:
+        taken = {name for names in resolve(source, {**asked, others: None}).values() for name in names}
+        # Columns without a name, or with pandas' own, are row numbers.
+        rest = [c for c in source.columns if c not in taken and c and not c.startswith("__index_level_")]
+        asked = {**asked, others: rest}
+    table, roles, notes = _read_roles(source, asked, options)
+    roles |= resolve(source, again or {})
+    columns = {role: decoded(table.column(roles[role][0])) for role in arrays if roles.get(role)}
+    made = {role: to_numpy(nw.from_native(column, series_only=True)) for role, column in columns.items()}
+    predictions = {name: decoded(table.column(name)) for name in roles.get("predictions", ())}
+    origin = {"file": source.name, "sha256": source.sha256}
+    return FileRows(origin, table, roles, predictions, made, notes)
+
+
+def _read_roles(
     source: Source, asked: Mapping[str, Sequence[str] | str | None], options: Options
 ) -> tuple[pa.Table, dict[str, list[str]], tuple[Note, ...]]:
     """Read the columns of all roles, with the rules for groups and missing values, and notes on what was done."""
@@ -357,23 +388,8 @@ def complete_rows(table: pa.Table) -> pa.Table:
     return table.filter(pc.invert(gone))
 
 
-def series(table: pa.Table, name: str) -> Any:
-    """A column with its name."""
-    return nw.from_native(table.column(name), series_only=True).alias(name)
-
-
-def is_category(column: Any) -> bool:
-    """Whether the type of a column says that it holds groups."""
-    return bool(pa.types.is_dictionary(column.type))
-
-
 def decoded(column: Any) -> Any:
     """A column with groups as their texts, and exact decimals as floating-point numbers."""
-    if is_category(column):
+    if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     return column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column
-
-
-def values(column: Any) -> Any:
-    """A column as a numpy array."""
-    return to_numpy(nw.from_native(decoded(column), series_only=True))

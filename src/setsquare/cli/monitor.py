@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from setsquare.cli.files import decoded, open_source, read_roles
-from setsquare.cli.options import Options, check_outputs, origin, read_references, render_results
+from setsquare.cli.files import read_rows
+from setsquare.cli.options import Options, about_command, read_references, render_results
 from setsquare.cli.terminal import Screen, working
-from setsquare.storage import check_targets, write_files
+from setsquare.storage import write_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +28,22 @@ class Request:
 def watch(file: str, request: Request, *, json: Path | None, fail_on_leak: bool, quiet: bool) -> int:
     """Add the rows of a file to a monitor."""
     options = Options(categorical=request.categorical, missing="level", json=json, quiet=quiet)
-    check_outputs(options, file, str(request.state))
-    check_targets([request.state], [] if file == "-" else [Path(file)])
     with working(f"Reading {file}", quiet=quiet) as say:
-        source = open_source(file)
-        asked = {"predictions": request.predictions, "protected": request.protected}
-        table, roles, notes = read_roles(source, asked, options)
+        rows = read_rows(file, {"predictions": request.predictions, "protected": request.protected}, options)
         say("Monitoring")
         from setsquare.auditing import monitor
 
         found = monitor(
-            decoded(table.column(roles["predictions"][0])),
-            table.select(roles["protected"]),
+            next(iter(rows.predictions.values())),
+            rows.table.select(rows.roles["protected"]),
             state=request.state,
             reference=read_references(request.reference),
             confidence=request.confidence,
             bounds=request.bounds,
         )
-        found = replace(found, notes=(*notes, *found.notes))
+        found = replace(found, notes=(*rows.notes, *found.notes))
         document = found.document()
-        write_files(render_results(options, document, origin(source) | found.to_dict()))
+        write_files(render_results(options, document, lambda: about_command(rows.origin) | found.to_dict()))
     screen, shown = Screen(), document.brief()
     for each in shown.verdicts:
         screen.verdict(each)

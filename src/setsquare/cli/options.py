@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from setsquare._extras import require
 from setsquare.errors import InputError
-from setsquare.storage import check_targets
 
 if TYPE_CHECKING:
-    from setsquare.cli.files import Source
     from setsquare.document import Document
 
 
@@ -116,6 +113,9 @@ class Fitting:
     max_correlation: float | None = None
     """Constrained method: write nothing and end with exit code 2 unless the upper bound on the correlation on new rows
     (at the level of --confidence) is at most this."""
+    budget: float = 0.0
+    """Constrained method: share of the covariance with the protected columns that may stay on the training rows, from 0
+    (orthogonal) to 1 (no correction)."""
     unseen: Literal["error", "pool"] = "error"
     """Whether rows to predict may have groups that the training rows do not have."""
     folds: int = 5
@@ -172,28 +172,19 @@ class Options:
         return [path for path in (self.html, self.json) if path is not None]
 
 
-def check_outputs(options: Options, *inputs: str | None, more: Sequence[Path | None] = ()) -> None:
-    """Say before any work what cannot be written here."""
-    paths = [path for path in (*options.outputs, *more) if path is not None]
-    check_targets(paths, [Path(name) for name in inputs if name not in (None, "-")])
-    if options.html is not None:
-        require("A report page needs", "jinja2")
-
-
-def origin(source: Source) -> dict[str, Any]:
+def about_command(data: Mapping[str, str]) -> dict[str, Any]:
     """The command as it was given, and the file that it read."""
-    command = shlex.join(["setsquare", *sys.argv[1:]])
-    return {"command": command, "data": {"file": source.name, "sha256": source.sha256}}
+    return {"command": shlex.join(["setsquare", *sys.argv[1:]]), "data": data}
 
 
-def render_results(options: Options, document: Document, values: Mapping[str, Any]) -> dict[Path, bytes]:
-    """Contents of the files that were asked for: the page of a document, and JSON."""
+def render_results(options: Options, document: Document, values: Callable[[], Mapping[str, Any]]) -> dict[Path, bytes]:
+    """Contents of the files that were asked for: the page of a document, and JSON of the values."""
     from setsquare.document import plain
 
     contents: dict[Path, bytes] = {}
     if options.html is not None:
         contents[options.html] = document.to_html().encode()
     if options.json is not None:
-        text = json.dumps(plain(values), ensure_ascii=False, indent=2, allow_nan=False)
+        text = json.dumps(plain(values()), ensure_ascii=False, indent=2, allow_nan=False)
         contents[options.json] = f"{text}\n".encode()
     return contents

@@ -19,8 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from setsquare.document import Document, Headline
-from setsquare.document.formats import TONES, grid_of, tone_name
-from setsquare.document.text import headline
+from setsquare.document.formats import TONES, grid_of, headline, tone_name
 from setsquare.errors import SetsquareWarning
 from setsquare.notes import Note, Option, Surface
 

@@ -348,6 +348,31 @@ def _trade_off(figure: Figure, name: str, width: float) -> str:
     return drawing(name, figure["title"], figure["summary"], width, bottom + 40.0, axes, *parts)
 
 
+def _path(figure: Figure, name: str, width: float) -> str:
+    """Curves of fits along a path, with intervals and the budget of each fit in its tooltip."""
+    left, right, top, bottom = 58.0, width - 20.0, 16.0, 230.0
+    every = [(p[key], axis) for c in figure["curves"] for p in c["points"] for axis, key in _PLACES]
+    x_scale = make_scale([value for value, axis in every if axis == "x"], left, right, zero=True)
+    y_scale = make_scale([value for value, axis in every if axis == "y"], bottom, top)
+    parts = []
+    for curve in figure["curves"]:
+        places = [(x_scale(p["x"]), y_scale(p["y"])) for p in curve["points"]]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        own = colour(figure, curve["side"])
+        parts.append(tag("polyline", points=line, class_=f"line {own}"))
+        for p, (x, y) in zip(curve["points"], places, strict=True):
+            low, high = (y_scale(_finite(p[key], p["y"])) for key in ("low", "high"))
+            about = f"budget {number(p['budget'])}{_named(curve['side'])}: {figure['y_axis']} {_span(p, 'y')}; "
+            shapes = (
+                tag("line", x1=x, x2=x, y1=low, y2=high, class_="bar thin"),
+                tag("circle", cx=x, cy=y, r=2.8, class_="dot"),
+            )
+            parts.append(mark(f"{about}correlation {number(p['x'])}", *shapes, class_=own))
+    axes = bottom_axis(x_scale, top, bottom, figure["x_axis"]) + left_axis(y_scale, left, right)
+    return drawing(name, figure["title"], figure["summary"], width, bottom + 40.0, axes, *parts)
+
+
+_PLACES = (("x", "x"), ("y", "y"), ("y", "low"), ("y", "high"))
 _DRAWERS: dict[str, Callable[[Figure, str, float], str]] = {
     "forest": _intervals,
     "bounds": _intervals,
@@ -355,4 +380,5 @@ _DRAWERS: dict[str, Callable[[Figure, str, float], str]] = {
     "means": _means,
     "calibration": _calibration,
     "trade-off": _trade_off,
+    "path": _path,
 }

@@ -1,4 +1,4 @@
-"""Formats of numbers, p-values and table cells, and colours of verdicts, shared by all renderers."""
+"""Formats of numbers, p-values, table cells and verdicts, and their colours, shared by all renderers."""
 
 from __future__ import annotations
 
@@ -117,6 +117,17 @@ def grid_of(table: Mapping[str, Any], show: Callable[[object], str] = visible) -
 def typed(value: Any, kind: str) -> tuple[Any, str]:
     """Value and kind of a cell: its own, or that of its column."""
     return (value["value"], value["kind"]) if isinstance(value, Mapping) else (value, kind)
+
+
+def headline(each: Mapping[str, Any]) -> str:
+    """Name of a model, its verdict and the reason."""
+    verdict = f"{each['verdict'].upper()}. " if each["verdict"] else ""
+    return f"{lead(each)}{verdict}{each['sentence']}"
+
+
+def lead(each: Mapping[str, Any]) -> str:
+    """Name of the model before its verdict."""
+    return f"{each['model']}: " if each["model"] else ""
 
 
 class Tone(NamedTuple):

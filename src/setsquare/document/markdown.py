@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from setsquare.document.formats import capital, grid_of, visible
-from setsquare.document.text import lead
+from setsquare.document.formats import capital, grid_of, lead, visible
 
 _SIGNS = re.compile(r"([\\`*_\[\]|#~$!{}]|^[-+=>]|(?<=:)//|(?<=www)\.|@)")
 

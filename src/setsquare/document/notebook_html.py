@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from setsquare.document.formats import fragment_style, grid_of, tone_name, visible
-from setsquare.document.text import lead
+from setsquare.document.formats import fragment_style, grid_of, lead, tone_name, visible
 
 STYLE = """
 .sq{font:14px/1.45 system-ui,sans-serif;color:#1b1f24;max-width:60rem}

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from setsquare.document.formats import grid_of, visible
+from setsquare.document.formats import grid_of, headline, visible
 
 WIDTH = 100
 
@@ -30,17 +30,6 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"\n{visible(table['caption'])}\n{grid(grid_of(table))}".replace("\n\n", "\n")
         for note in section["notes"]:
             yield textwrap.fill(visible(note), WIDTH, initial_indent="* ", subsequent_indent="  ")
-
-
-def headline(each: Mapping[str, Any]) -> str:
-    """Name of a model, its verdict and the reason."""
-    verdict = f"{each['verdict'].upper()}. " if each["verdict"] else ""
-    return f"{lead(each)}{verdict}{each['sentence']}"
-
-
-def lead(each: Mapping[str, Any]) -> str:
-    """Name of the model before its verdict."""
-    return f"{each['model']}: " if each["model"] else ""
 
 
 def grid(rows: Sequence[Sequence[str]]) -> str:

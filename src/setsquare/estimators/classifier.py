@@ -47,6 +47,12 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         (``solution_.certificate.new_rows.upper``) is at most this.
     confidence : float
         Confidence of that bound. It holds for rows like the training rows.
+    budget : float
+        Share of the covariance with the protected columns that may stay on the training rows: 0 is the orthogonal
+        model, 1 the model without a correction. Of all models with at most this covariance (its length over an
+        orthonormal basis of the protected columns) the one with the smallest loss is fitted. It is not orthogonal:
+        ``solution_.certificate`` has the share and the correlation that are left. :func:`setsquare.tradeoff` shows the
+        whole path. Not with ``orthogonal_on="new rows"``.
     expand : "auto" or None
         "auto" widens the features: numeric columns become hinges, clipped to the inner 99 % of the training rows,
         levels stay, and up to 60 products of two columns are chosen by what they add to the constrained fit; a ridge of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -35,14 +35,16 @@ from setsquare.estimators.summary import Coefficients, summarise
 from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.glm.box import solve_box
+from setsquare.glm.budget import check_budget
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.given import OUTCOME
+from setsquare.glm.missing_protected import Completed
 from setsquare.glm.problem import Problem
 from setsquare.glm.ridge import choose_ridge
 from setsquare.glm.solver import Solution, solve
 from setsquare.rows import Stream, as_stream, is_dask_array
 from setsquare.rows.blocks import is_sparse
-from setsquare.rows.parallel import row_slices
+from setsquare.rows.parallel import row_slices, single_threaded_blas
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, Reader, learn_reader
 from setsquare.tables.smooth import Ball
@@ -54,6 +56,21 @@ from setsquare.tables.validation import (
     read_weight,
     refuse_coding,
 )
+
+
+class ReadRows(NamedTuple):
+    """Rows of a fit as a problem, how they were read, the number of rows left out, and the classes if there are any.
+
+    ``filled`` says how partly missing protected columns were completed; ``bounded`` are the protected columns of a
+    relaxed fit, whose problem has none.
+    """
+
+    problem: Problem
+    reader: Reader
+    n_dropped: int
+    classes: Any
+    filled: Completed | None = None
+    bounded: Array | None = None
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
@@ -69,6 +86,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         orthogonal_on: Literal["training rows", "new rows"] = "training rows",
         max_correlation: float | None = None,
         confidence: float = 0.95,
+        budget: float = 0.0,
         expand: Literal["auto"] | None = None,
         given: str | int | Sequence[str | int] | None = None,
         relax: Literal["box"] | Mapping[str, float] | None = None,
@@ -89,6 +107,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.orthogonal_on = orthogonal_on
         self.max_correlation = max_correlation
         self.confidence = confidence
+        self.budget = budget
         self.expand = expand
         self.given = given
         self.relax = relax
@@ -127,10 +146,17 @@ class OrthogonalGLM(BaseEstimator, ABC):
 
     def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any = None) -> Any:
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
+        with single_threaded_blas():  # from the start: threads that BLAS has used go on spinning for a while
+            return self._read_and_solve(X, y, protected, weight, offset, cluster)
+
+    def _read_and_solve(
+        self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any = None
+    ) -> Any:
         check_promise(self.max_correlation)
         check_expand(self.expand)
         check_modelled(self.missing, self.use_protected, self.orthogonal_on, self.given)
-        box = read_relax(self)
+        read_relax(self)
+        check_budget(self.budget)
         if cluster is not None and (is_dask_array(X) or as_stream(X) is not None):
             raise InputError("cluster= needs the rows in memory, where the rows of a cluster can be put together.")
         if is_dask_array(X):
@@ -140,6 +166,18 @@ class OrthogonalGLM(BaseEstimator, ABC):
         stream = as_stream(X)
         if stream is not None:
             return self._fit_stream(stream, y, protected, weight, offset)
+        read = self._read(X, y, protected, weight, offset, cluster)
+        if read.bounded is None:
+            self._solve(read.problem, read.reader, read.n_dropped, offset is not None, read.filled)
+        else:
+            factor = read_relax(self) or 1.0
+            solution = solve_box(read.problem, read.bounded, read.reader.protected.names, factor=factor, tol=self.tol)
+            self._keep(solution, read.problem, read.reader, read.n_dropped, offset is not None, read.filled)
+        return read.classes
+
+    def _read(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any) -> ReadRows:
+        """The problem of rows in memory."""
+        box = read_relax(self)
         X = validate_features(self, X, reset=True)
         n = tables.n_rows(X)
         named = {"the outcome": y, "sample_weight": weight, "offset": offset, "cluster": cluster}
@@ -183,13 +221,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if self.expand is not None:
             problem, reader = expand_problem(problem, reader, features)
         n_dropped = 0 if encoded.keep is None else int(np.count_nonzero(~encoded.keep))
-        state = None if filled is None else partial(state_missing, filled)
-        if box is not None:
-            solution = solve_box(problem, constrained, reader.protected.names, factor=box, tol=self.tol)
-            self._keep(solution if state is None else state(solution), problem, reader, n_dropped, offset is not None)
-            return classes
-        self._solve(problem, reader, n_dropped, offset is not None, state)
-        return classes
+        return ReadRows(problem, reader, n_dropped, classes, filled, None if box is None else constrained)
 
     def _fit_stream(self, stream: Stream, y: Any, protected: Any, weight: Any, offset: Any) -> Any:
         """Fit to rows that are read in batches, as often as the solver needs them."""
@@ -215,21 +247,20 @@ class OrthogonalGLM(BaseEstimator, ABC):
             raise InputError(f'l2 must be a number of 0 or more, or "auto", not {self.l2!r}.')
         return 0.0 if isinstance(self.l2, str) else self.l2
 
+    def _penalised(self, problem: Problem, start: Any = None) -> tuple[Problem, Any, bool]:
+        """The problem with a chosen ridge, if it is to be chosen; a start; and whether it was."""
+        if not (isinstance(self.l2, str) or (self.expand is not None and not self.l2)):
+            return problem, start, False
+        wide = self.expand is not None
+        asked: dict[str, Any] = {"orthogonal_on": self.orthogonal_on, "budget": self.budget}
+        found = choose_ridge(problem, self.solver, tol=self.tol, wide=wide, **asked)
+        return problem.with_l2(found.l2), found.start if wide else start, True
+
     def _solve(
-        self,
-        problem: Problem,
-        reader: Reader,
-        n_dropped: int,
-        has_offset: bool,
-        state: Callable[[Solution], Solution] | None = None,
+        self, problem: Problem, reader: Reader, n_dropped: int, has_offset: bool, filled: Completed | None = None
     ) -> None:
-        """Solve, judge and keep; ``state`` completes the certificate before it is judged."""
-        automatic = isinstance(self.l2, str) or (self.expand is not None and not self.l2)
         start = self._start(problem) if self.warm_start else None
-        if automatic:
-            wide = self.expand is not None
-            found = choose_ridge(problem, self.solver, orthogonal_on=self.orthogonal_on, tol=self.tol, wide=wide)
-            problem, start = problem.with_l2(found.l2), found.start if wide else start
+        problem, start, automatic = self._penalised(problem, start)
         solution = solve(
             problem,
             self.solver,
@@ -240,9 +271,9 @@ class OrthogonalGLM(BaseEstimator, ABC):
             random_state=self.random_state,
             orthogonal_on=self.orthogonal_on,
             confidence=self.confidence,
+            budget=self.budget,
         )
-        solution = solution if state is None else state(solution)
-        self._keep(solution, problem, reader, n_dropped, has_offset, automatic)
+        self._keep(solution, problem, reader, n_dropped, has_offset, filled, automatic)
 
     def _keep(
         self,
@@ -251,9 +282,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
         reader: Reader,
         n_dropped: int,
         has_offset: bool,
+        filled: Completed | None,
         automatic: bool = False,
     ) -> None:
         """Judge a solution, and keep it if its certificate holds."""
+        solution = solution if filled is None else state_missing(filled, solution)
         judge(solution, reader.protected.constant, coefficients=self.expand is None)
         keep_promise(solution, self.max_correlation, automatic=automatic)
         warn_left_out(solution, problem.feature_names)
@@ -269,12 +302,12 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def ball_(self) -> Ball | None:
         """With ``basis="kernel"``: what holds for every smooth function of the protected columns on the training rows.
 
-        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given`` or weights.
+        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given``, ``budget`` or
+        weights.
         """
         check_is_fitted(self, "solution_")
-        exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and self.relax is None
-        exact = exact and not getattr(self, "has_weight_", False)
-        return self.reader_.protected.ball if exact else None
+        exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and not self.budget and self.relax is None
+        return self.reader_.protected.ball if exact and not getattr(self, "has_weight_", False) else None
 
     def summary(self, confidence: float = 0.95) -> Coefficients:
         """Table of the coefficients: estimates, sandwich standard errors, intervals and p-values.
@@ -287,6 +320,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
         check_is_fitted(self, "solution_")
         check_confidence(confidence)
         errors = self.solution_.std_error
+        if errors is None and self.solution_.certificate.budget:
+            raise InputError(
+                "Standard errors are not available with budget=: the bound itself is estimated from the same rows. Use "
+                "the bootstrap, or budget=0."
+            )
         if errors is None:
             raise InputError(
                 'Standard errors need solver="sqp" and training rows that were in memory (up to 128 MB) and unchanged: '

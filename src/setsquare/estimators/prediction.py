@@ -29,7 +29,7 @@ from setsquare.estimators.warn import (
     warn_training_rows,
     warn_unweighted,
 )
-from setsquare.families import Activation
+from setsquare.families.activations import Activation, boundary_distances, scores_of
 from setsquare.notes import Note, Option
 from setsquare.projection import GeneralizedProjector, Projector
 from setsquare.rows.parallel import single_threaded_blas
@@ -279,8 +279,8 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
             self.n_outside_ = int(np.count_nonzero(((corrected < low) | (corrected > high)).any(axis=1)))
             warn_outside(self.n_outside_, len(corrected))
         else:
-            self.boundary_ = _boundary_distances(predictions, self.activation_)
-            eta, self.n_boundary_ = _scores(predictions, self.activation_, self.boundary_)
+            self.boundary_ = boundary_distances(predictions, self.activation_)
+            eta, self.n_boundary_ = scores_of(predictions, self.activation_, self.boundary_)
             warn_boundary(self.n_boundary_, len(eta), max(self.boundary_))
             w = np.full(len(P), 1.0) if weight is None else weight
             with single_threaded_blas():
@@ -330,7 +330,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         P = residuals(self.reader_, getattr(self, "controls_", None), table, P)  # models of older files have none
         if self._is_linear():
             return np.asarray(self.projector_.apply(predictions, P))
-        eta, _ = _scores(predictions, self.activation_, self.boundary_)
+        eta, _ = scores_of(predictions, self.activation_, self.boundary_)
         return np.asarray(self.projector_.predict(eta, P))
 
     @available_if(_wraps_classifier)
@@ -383,23 +383,3 @@ def _as_units(predictions: Any, classes: bool) -> Array:
     if not classes:
         return values.reshape(len(values), -1)
     return values[:, 1:] if values.shape[1] == 2 else values
-
-
-def _boundary_distances(predictions: Array, h: Activation) -> tuple[float, float]:
-    """Half the smallest distance of an inner prediction from either end of the range: the shift of those on the end."""
-    low, high = h.range
-    above, below = predictions - low, high - predictions
-    inner = (above > 0.0) & (below > 0.0)
-    halves = [0.5 * float(gap[inner].min()) if inner.any() else 0.5 / len(predictions) for gap in (above, below)]
-    # Next to 1 the numbers are no denser than this, and a step too small would change nothing.
-    smallest = np.finfo(float).epsneg * abs(high)
-    return halves[0] if np.isfinite(low) else 0.0, max(halves[1], smallest) if np.isfinite(high) else 0.0
-
-
-def _scores(predictions: Array, h: Activation, distances: tuple[float, float]) -> tuple[Array, int]:
-    """Pre-activations, and the number of rows that were moved off the boundary for them."""
-    low, high = h.range
-    outside = (predictions <= low) | (predictions >= high)
-    assert h.inverse is not None
-    inside = np.clip(predictions, low + distances[0], high - distances[1])
-    return h.inverse(inside), int(np.count_nonzero(outside.any(axis=1)))

@@ -30,8 +30,8 @@ class OrthogonalGLMRegressor(RegressorMixin, OrthogonalGLM):
     family : str or Family
         "gaussian", "poisson", "gamma", "tweedie", "negative_binomial", "binomial", or a value from
         ``setsquare.families`` such as ``families.tweedie(1.7)``.
-    protected, solver, l2, orthogonal_on, max_correlation, confidence, expand, given, relax, use_protected, basis, \
-reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
+    protected, solver, l2, orthogonal_on, max_correlation, confidence, budget, expand, given, relax, use_protected, \
+basis, reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
         As in :class:`OrthogonalGLMClassifier`.
     link : {"canonical", "log"}, optional
         By default canonical for gaussian, binomial and Poisson, log for the others.
@@ -71,6 +71,7 @@ reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
         orthogonal_on: Literal["training rows", "new rows"] = "training rows",
         max_correlation: float | None = None,
         confidence: float = 0.95,
+        budget: float = 0.0,
         expand: Literal["auto"] | None = None,
         given: str | int | Sequence[str | int] | None = None,
         relax: Literal["box"] | Mapping[str, float] | None = None,
@@ -92,6 +93,7 @@ reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
             orthogonal_on=orthogonal_on,
             max_correlation=max_correlation,
             confidence=confidence,
+            budget=budget,
             expand=expand,
             given=given,
             relax=relax,

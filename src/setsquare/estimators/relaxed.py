@@ -24,6 +24,7 @@ def read_relax(model: Any) -> float | None:
         'orthogonal_on="new rows"': model.orthogonal_on == NEW_ROWS,
         "max_correlation=": model.max_correlation is not None,
         "use_protected=True": model.use_protected,
+        "budget=": bool(model.budget),
     }
     for option, asked in refused.items():
         if asked:

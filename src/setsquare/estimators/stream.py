@@ -22,8 +22,7 @@ from setsquare.rows.dask import join_arrays
 from setsquare.tables import Design, TableSeen
 from setsquare.tables.column import Column, complete_rows, read_column
 from setsquare.tables.column import Numbers as NumericColumn
-from setsquare.tables.formula_check import is_formula
-from setsquare.tables.frame import open_table
+from setsquare.tables.frame import is_formula, open_table
 from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.roles import Columns, Reader, check_controls, check_roles
 from setsquare.tables.validation import refuse_constant_protected

@@ -46,17 +46,18 @@ def judge(solution: Solution, constant: Sequence[str] = (), *, coefficients: boo
     whether they are of interest, or only the predictions.
     """
     certificate = solution.certificate
-    if not certificate.is_met or solution.status is Status.INFEASIBLE:
+    if not certificate.is_kept or solution.status is Status.INFEASIBLE:
         _refuse_leak(solution)
     warn_dropped((*constant, *certificate.constant_protected), certificate.collinear_protected)
     warn_label_share(certificate.label_share)
     _warn_few_rows(certificate)
     if coefficients:
         _warn_undetermined(certificate)
-    if certificate.is_met and not certificate.is_optimal:
-        met = "The predictions are orthogonal" if certificate.box is None else "The correlations are within the box"
+    if certificate.is_kept and not certificate.is_optimal:
+        kept = "The predictions are within the budget" if certificate.budget else "The predictions are orthogonal"
+        kept = kept if certificate.box is None else "The correlations are within the box"
         _warn(
-            f"{met}, but the loss may not be the lowest possible: {solution.status} "
+            f"{kept}, but the loss may not be the lowest possible: {solution.status} "
             f"(relative gradient {certificate.kkt_residual:.1e}); increase max_iter or n_restarts.",
             SolverWarning,
         )
@@ -96,6 +97,12 @@ def _refuse_leak(solution: Solution) -> None:
             f"{solution.certificate.max_correlation:.2g}): the offset itself depends on the protected columns, and the "
             "features cannot compensate for it. Model the rate instead (outcome divided by the exposure, "
             "sample_weight=exposure, no offset), or add features that vary with the offset."
+        )
+    if solution.certificate.budget:
+        share = solution.certificate.covariance_share
+        raise NotOrthogonalError(
+            f"The predictions keep {share:.4g} of the covariance with the protected columns, more than "
+            f"budget={solution.certificate.budget:g} ({solution.status}): increase max_iter, or add a small ridge."
         )
     message = (
         f"The predictions are still correlated with the protected columns (largest |corr| "

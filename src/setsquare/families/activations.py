@@ -209,3 +209,29 @@ def parametric_activation(name: str, parameter: float) -> Activation:
 
 def _restore_activation(name: str, parameter: float | None) -> Activation:
     return ACTIVATIONS[name] if parameter is None else parametric_activation(name, parameter)
+
+
+def boundary_distances(means: Array, h: Activation) -> tuple[float, float]:
+    """Half the smallest distance of an inner mean from either end of the range: the shift of those on the end."""
+    low, high = h.range
+    above, below = means - low, high - means
+    inner = (above > 0.0) & (below > 0.0)
+    halves = [0.5 * float(gap[inner].min()) if inner.any() else 0.5 / len(means) for gap in (above, below)]
+    # Next to 1 the numbers are no denser than this, and a step too small would change nothing.
+    smallest = np.finfo(float).epsneg * abs(high)
+    return halves[0] if np.isfinite(low) else 0.0, max(halves[1], smallest) if np.isfinite(high) else 0.0
+
+
+def scores_of(means: Array, h: Activation, distances: tuple[float, float]) -> tuple[Array, int]:
+    """Pre-activations of means (n, k), and the number of rows that were moved off the boundary for them.
+
+    Examples
+    --------
+    >>> scores_of(np.array([[0.5], [1.0]]), SIGMOID, (0.25, 0.25))[1]
+    1
+    """
+    low, high = h.range
+    outside = (means <= low) | (means >= high)
+    assert h.inverse is not None
+    inside = np.clip(means, low + distances[0], high - distances[1])
+    return h.inverse(inside), int(np.count_nonzero(outside.any(axis=1)))

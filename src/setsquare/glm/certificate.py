@@ -16,6 +16,9 @@ from setsquare.glm.new_rows_bound import NewRows
 #: Limits for a valid certificate: remaining correlation, relative gradient of the Lagrangian, curvature.
 MAX_CORRELATION, MAX_KKT, MIN_CURVATURE = 1e-8, 1e-6, -1e-8
 
+#: Share of the covariance above a budget that is rounding error.
+MAX_SHARE = 1e-6
+
 #: Rows on which predictions can be orthogonal.
 TRAINING_ROWS, NEW_ROWS = "training rows", "new rows"
 
@@ -79,6 +82,13 @@ class Certificate:
         Controls: correlations are those with the residuals of the protected columns on them.
     determined_protected : tuple of str
         Protected columns that the controls determine; given them, nothing of these is left.
+    budget : float
+        Share of the covariance with the protected columns that may stay on the training rows; 0: orthogonal.
+    covariance_share : float or None
+        With a budget: share of the covariance of the fit without the constraint that is left. Covariances are lengths
+        over an orthonormal basis of the protected columns.
+    correlation : float or None
+        With a budget: multiple correlation of the predictions with all protected columns that is left.
     missing_protected : tuple of str
         Protected columns that are partly missing (``missing="model"``). Correlations on training rows are then those
         with the doubly robust values in their place, those on new rows with the columns themselves.
@@ -116,6 +126,9 @@ class Certificate:
     left_out: Deferred[NewRows | None] = field(default_factory=lambda: Deferred[NewRows | None](None))
     given: tuple[str, ...] = ()
     determined_protected: tuple[str, ...] = ()
+    budget: float = 0.0
+    covariance_share: float | None = None
+    correlation: float | None = None
     missing_protected: tuple[str, ...] = ()
     missing_shares: tuple[float, ...] = ()
     missing_given: tuple[str, ...] = ()
@@ -143,16 +156,18 @@ class Certificate:
         return self.new_rows is not None and self.new_rows.is_zero
 
     @property
-    def is_met(self) -> bool:
-        """Whether the constraint holds that was asked for: orthogonality, or correlations within the box."""
-        if self.box is None:
+    def is_kept(self) -> bool:
+        """Whether the guarantee that was asked for holds: orthogonal, within the budget, or within the box."""
+        if self.box is not None:
+            return self.max_correlation <= self.box * (1.0 + 1e-9)
+        if not self.budget:
             return self.is_orthogonal
-        return self.max_correlation <= self.box * (1.0 + 1e-9)
+        return self.covariance_share is not None and self.covariance_share <= self.budget + MAX_SHARE
 
     @property
     def is_optimal(self) -> bool:
         """Whether the solution is a local optimum to second order; this requires that the constraint is met."""
-        return self.is_met and self.kkt_residual <= MAX_KKT and self.min_curvature >= MIN_CURVATURE
+        return self.is_kept and self.kkt_residual <= MAX_KKT and self.min_curvature >= MIN_CURVATURE
 
     @property
     def rests_on_few_rows(self) -> bool:
@@ -181,7 +196,9 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values, including derived ones, as plain types."""
-        derived = {key: getattr(self, key) for key in ("is_orthogonal", "is_optimal", "rests_on_few_rows", "cost")}
+        derived = {
+            key: getattr(self, key) for key in ("is_orthogonal", "is_kept", "is_optimal", "rests_on_few_rows", "cost")
+        }
         return {
             key: list(value) if isinstance(value, tuple) else value for key, value in self.state().items()
         } | derived
@@ -206,7 +223,7 @@ class Certificate:
         if self.box is not None:
             return table("Certificate", [("text", "measured", "value", "required")], self._box_rows(self.box))
         limit = max(FEW_CORRELATION, FEW_ROWS / max(self.n_rows, 1))
-        asked = {TRAINING_ROWS: f"at most {MAX_CORRELATION:g}", NEW_ROWS: ""}
+        asked = {TRAINING_ROWS: "" if self.budget else f"at most {MAX_CORRELATION:g}", NEW_ROWS: ""}
         if self.orthogonal_on == NEW_ROWS and self.new_rows is not None:
             asked = {
                 TRAINING_ROWS: "",
@@ -216,12 +233,16 @@ class Certificate:
         where += ", missing values modelled" if self.missing_protected else ""
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
-            [f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""],
+            *(self._spent() or [[f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""]]),
             *self._missing_rows(),
             *([["Given", ", ".join(self.given), ""]] if self.given else []),
             ["Largest |corr| on training rows", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
             *self._new_rows(asked[NEW_ROWS]),
-            [f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"],
+            *(
+                [[f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"]]
+                if not self.budget
+                else []
+            ),
             ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
             ["Local optimum", _YES[self.is_optimal], ""],
             ["KKT residual", f"{self.kkt_residual:.1e}", f"at most {MAX_KKT:g}"],
@@ -251,7 +272,7 @@ class Certificate:
         """Rows of the table of a relaxed fit."""
         return [
             ["Orthogonal to the protected columns", _YES[self.is_orthogonal], ""],
-            ["Each |corr| within chance on training rows", _YES[self.is_met], ""],
+            ["Each |corr| within chance on training rows", _YES[self.is_kept], ""],
             *self._missing_rows(),
             ["Largest |corr| on training rows", f"{self.max_correlation:.3f}", f"at most {box:.3f}"],
             ["Protected columns at this limit", f"{self.n_at_limit} of {self.n_protected}", ""],
@@ -273,6 +294,16 @@ class Certificate:
         return [
             ["Missing values", ", ".join(f"{name} ({share:.0%})" for name, share in parts), ""],
             ["Assumed: missing at random given", ", ".join(self.missing_given), ""],
+        ]
+
+    def _spent(self) -> list[list[str]]:
+        """What is promised with a budget."""
+        if not self.budget or self.covariance_share is None or self.correlation is None:
+            return []
+        return [
+            ["Within the budget", _YES[self.is_kept], ""],
+            ["Share of the covariance left", f"{self.covariance_share:.4g}", f"at most {self.budget:g}"],
+            ["Correlation with all protected columns on training rows", f"{self.correlation:.3g}", ""],
         ]
 
     def _new_rows(self, asked: str) -> list[list[str]]:

@@ -11,12 +11,13 @@ from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.families import contrasts
 from setsquare.families.activations import SIGMOID
+from setsquare.glm.budget import Spent
 from setsquare.glm.certificate import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE, TRAINING_ROWS, Certificate
 from setsquare.glm.deferred import Deferred
 from setsquare.glm.influence import Floor, Tally, tally_block
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.newton import OPEN, Iterate, kkt_residual
-from setsquare.glm.objective import linear_predictor
+from setsquare.glm.objective import Objective, linear_predictor
 from setsquare.glm.preparation import Prepared
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Solution, Status
@@ -63,6 +64,8 @@ def certify(
     measured: Measured | None = None,
     left_out: Deferred[NewRows | None] | None = None,
     orthogonal_on: str = TRAINING_ROWS,
+    spent: Spent | None = None,
+    budget: float = 0.0,
 ) -> Solution:
     """Build the solution and its certificate from the final iterate."""
     measured = measured or measure(prepared, end)
@@ -73,11 +76,9 @@ def certify(
         intercept, coef = C @ intercept, C @ coef
     curvature, flat = measured.curvature, _moved_features(prepared, measured.flat_directions)
     kkt = kkt_residual(objective, end.model, end.lam)
-    status = Status.FLAT if flat and end.status is Status.CONVERGED else end.status
-    if status in (Status.CONVERGED, Status.FLAT) and (kkt > MAX_KKT or curvature < MIN_CURVATURE):
-        status = Status.STALLED  # the final steps onto the constraint moved away from the optimum
+    status = _status(end, bool(flat), curvature, kkt)
     association = associate(prepared, end)
-    met = orthogonal_on != TRAINING_ROWS or is_met(prepared, end, association)
+    met = orthogonal_on != TRAINING_ROWS or spent is not None or is_met(prepared, end, association)
     if not met and problem.has_offset and _is_stuck(prepared, end):
         status = Status.INFEASIBLE
     certificate = Certificate(
@@ -86,7 +87,7 @@ def certify(
         kkt_residual=kkt,
         min_curvature=curvature,
         loss=end.model.loss,
-        unconstrained=measured.unconstrained,
+        unconstrained=measured.unconstrained if spent is None else Deferred(spent.plain_loss),
         loss_null=objective.start.loss,
         rank_protected=0 if basis is None else basis.rank,
         rank_features=prepared.rank_features,
@@ -97,17 +98,33 @@ def certify(
         aliased_features=prepared.aliased,
         flat_features=flat,
         label_share=prepared.label_share,
-        correlation_without=association.correlation_without,
-        n_left_out=association.n_left_out,
+        correlation_without=association.correlation_without if spent is None else None,
+        n_left_out=association.n_left_out if spent is None else 0,
         reach=association.reach,
         n_rows=problem.n_rows,
         orthogonal_on=orthogonal_on,
         left_out=left_out or Deferred(None),
         given=tuple(problem.given_names) or (() if problem.given is None else ("the outcome",)),
         determined_protected=problem.determined,
+        budget=budget if basis is not None else 0.0,
+        correlation=None if spent is None else spent.correlation,
+        covariance_share=None if spent is None else spent.share,
     )
     multipliers = end.lam.reshape(objective.n_predictors, -1).T
     return Solution(intercept, coef, multipliers, status, end.trace[-1].iteration, end.trace, certificate, solver)
+
+
+def settle_status(prepared: Prepared, end: Iterate) -> Status:
+    """Status of a fit without constraints, as a certificate has it."""
+    curvature, flat = measure_curvature(prepared.objective, end)
+    return _status(end, flat.shape[1] > 0, curvature, kkt_residual(prepared.objective, end.model, end.lam))
+
+
+def _status(end: Iterate, is_flat: bool, curvature: float, kkt: float) -> Status:
+    status = Status.FLAT if is_flat and end.status is Status.CONVERGED else end.status
+    if status in (Status.CONVERGED, Status.FLAT) and (kkt > MAX_KKT or curvature < MIN_CURVATURE):
+        return Status.STALLED  # the final steps onto the constraint moved away from the optimum
+    return status
 
 
 def class_coefficients(problem: Problem, intercept: Array, coef: Array) -> tuple[Array, Array]:
@@ -129,12 +146,22 @@ def measure(prepared: Prepared, end: Iterate) -> Measured:
     """Measure curvature and unconstrained loss from the full Hessian."""
     objective = prepared.objective
     loss = defer_loss(prepared.problem, objective, end, lambda: unconstrained_loss(objective, end))
+    return Measured(*measure_curvature(objective, end), loss)
+
+
+def measure_spent(spent: Spent) -> Measured:
+    """The same for a fit with a budget."""
+    return Measured(*measure_curvature(spent.objective, spent.within()), Deferred(spent.plain_loss))
+
+
+def measure_curvature(objective: Objective, end: Iterate) -> tuple[float, Array]:
+    """Smallest curvature on the tangent space, relative to the intercept-only model, and the flat directions."""
     lowest = lowest_curvature_of(end.model) / objective.start.curvature if len(end.theta) > MANY else np.nan
     if lowest > (OPEN if end.status is Status.FLAT else FLAT):
-        return Measured(lowest, np.zeros((len(end.theta), 0)), loss)
+        return lowest, np.zeros((len(end.theta), 0))
     reduced, null = reduced_hessian(end.model)
     if not len(reduced):
-        return Measured(np.inf, null, loss)
+        return np.inf, null
     limit = OPEN if end.status is Status.FLAT else FLAT  # the solver already stopped for lack of curvature
     limit *= objective.start.curvature
     values = np.linalg.eigvalsh(reduced)  # without vectors in a third of the time
@@ -142,7 +169,7 @@ def measure(prepared: Prepared, end: Iterate) -> Measured:
     if (np.abs(values) <= limit).any():
         values, vectors = np.linalg.eigh(reduced)
         flat = null @ vectors[:, np.abs(values) <= limit]
-    return Measured(float(values[0]) / objective.start.curvature, flat, loss)
+    return float(values[0]) / objective.start.curvature, flat
 
 
 def is_met(prepared: Prepared, end: Iterate, association: Association) -> bool:

@@ -112,7 +112,8 @@ class Hessian:
     def scale(self) -> Array:
         """Diagonal of ``R`` for each predictor."""
         R = self.whitening.R
-        return np.tile(R.diagonal(), len(self.inner) // len(R))
+        k = len(self.inner) // len(R)
+        return R.diagonal() if k == 1 else np.tile(R.diagonal(), k)
 
     def __matmul__(self, V: Array) -> Array:
         white, columns = self.whitening, V.reshape(len(V), -1)
@@ -197,10 +198,7 @@ class TangentInverse:
     @classmethod
     def of(cls, H: Hessian, Y: Array, shift: float = 0.0) -> TangentInverse | None:
         """Invert a Hessian plus ``shift`` times the identity; None if not clearly positive on the tangent space."""
-        factor = H.factor(shift)
-        if factor is None and Y.shape[1]:
-            size = float(np.abs(H.inner.diagonal() * H.scale**2).max())
-            factor = H.factor(shift, np.sqrt(LIFT * size) * Y) if np.isfinite(size) else None
+        factor = _tangent_factor(H, Y, shift)
         if factor is None:
             return None
         W = factor(Y) if Y.shape[1] else Y
@@ -215,3 +213,34 @@ class TangentInverse:
             x = x - self.W @ lapack.dpotrs(self.S, self.Y.T @ x - goal)[0]
             x = x + self.Y @ (goal - self.Y.T @ x)  # what rounding left
         return np.asarray(x)
+
+
+def tangent_minimum(H: Hessian, Y: Array, v: Array) -> tuple[Array, Array] | None:
+    """``x`` with ``Y'x = 0`` that minimises ``x'Hx/2 - v'x``, and ``Hx``; None if H is not clearly positive there.
+
+    One system for all right-hand sides, where :class:`TangentInverse` solves two; ``Hx = v - Yt`` needs no product.
+    """
+    factor = _tangent_factor(H, Y, 0.0)
+    if factor is None:
+        return None
+    both = np.empty((len(v), Y.shape[1] + 1), order="F")
+    both[:, :-1], both[:, -1] = Y, v
+    solved = factor(both)
+    x = solved[:, -1]
+    if not Y.shape[1]:
+        return x, v
+    projected = Y.T @ solved
+    t, failed = lapack.dposv(projected[:, :-1], projected[:, -1])[1:]
+    if failed:
+        return None
+    x = x - solved[:, :-1] @ t
+    return x - Y @ (Y.T @ x), v - Y @ t
+
+
+def _tangent_factor(H: Hessian, Y: Array, shift: float) -> Factor | None:
+    """Factor of a Hessian, or of one with the same restriction to the tangent space; None if not positive there."""
+    factor = H.factor(shift)
+    if factor is None and Y.shape[1]:
+        size = float(np.abs(H.inner.diagonal() * H.scale**2).max())
+        factor = H.factor(shift, np.sqrt(LIFT * size) * Y) if np.isfinite(size) else None
+    return factor

@@ -24,20 +24,14 @@ from scipy.linalg import lapack
 
 from setsquare._typing import Array, BoolArray
 from setsquare.families.activations import IDENTITY
-from setsquare.glm.left_out_systems import (
-    Seen,
-    Shared,
-    Solved,
-    apply_rows,
-    groups_of,
-    solve_clusters,
-    solve_rows,
-)
+from setsquare.glm.left_out_rows import SteeredRows, solve_rows
+from setsquare.glm.left_out_systems import Seen, Shared, SteeredUnits, groups_of, solve_clusters
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
 from setsquare.glm.sqp import SINGULAR, frame_of, null_space
 from setsquare.rows.blocks import Block, cut, take_rows
 from setsquare.rows.parallel import BLOCK_BYTES, Sums, add_up
+from setsquare.rows.products import thin_product
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 
@@ -91,17 +85,18 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
     m, raw, multipliers = T.shape[1], objective.raw(end.theta), end.lam.reshape(k, -1).T
 
     def kernel(block: Block) -> Sums:
-        terms, w, D = objective.terms(block, raw, multipliers), block.weight, objective.controls(block)
-        slopes = ((w[:, None] * D)[:, None, :, None] * terms.mean_slope[:, :, None, :]).reshape(len(w), -1)
+        eta, w, D = linear_predictor(block, raw), block.weight, objective.controls(block)
+        terms = objective.terms_at(block, eta, multipliers)
+        slopes = w[:, None] * terms.mean_slope.reshape(len(w), -1)  # (k, k); with controls k is 1
         mean = D.T @ (w[:, None] * (terms.mean - objective.start.mean))
-        return mean, block.Z.T @ slopes, Ends.of(linear_predictor(block, raw), w)
+        return mean, thin_product(block.Z, slopes if D.shape[1] == 1 else slopes * D), Ends.of(eta, w)
 
     mean, slopes, ends = objective.rows.reduce(kernel)
     mean[0] += objective.start.mean
     U = (T.T @ slopes).reshape(m, k, -1).transpose(1, 0, 2).reshape(k * m, -1)
     L, F = inverse.root.reshape(k * m, -1), inverse.cross.reshape(k * m, k * r)
     kappa = (np.zeros(k * r) if objective.target is None else objective.target)[:, None]
-    parts = np.hstack([L, F, L @ (L.T @ U)]).reshape(k, m, -1)
+    parts = np.hstack([L, F, L @ (L.T @ U), end.theta[:, None]]).reshape(k, m, -1)
     return Shared(
         raw,
         multipliers,
@@ -159,45 +154,55 @@ class LeftOut(NamedTuple):
         Share of a row's own fit that rests on itself; the sum is the number of parameters in use.
     lost : ndarray of shape (b,)
         Rows whose prediction the other rows hardly determine: that of the intercept-only model, or at a cap.
-    steered : ndarray of shape (b, k, k r) or None
+    steered : SteeredRows, SteeredUnits or None
         Derivatives of the linear predictors by the target of the constraint.
     """
 
     eta: Array
     leverage: Array
     lost: BoolArray
-    steered: Array | None
+    steered: SteeredRows | SteeredUnits | None
 
 
 def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave-one-out predictors of the rows of a block."""
-    terms = objective.terms(block, shared.raw, shared.multipliers)
-    eta, Q = linear_predictor(block, shared.raw), objective.basis(block)
-    k, steer = eta.shape[1], shared.targets.shape[1] > 1
-    single = block.group is None and k == 1
-    seen = Seen.of(shared, block, Q, objective.controls(block), terms, steer=steer)
-    change, leverage, lost = solve_rows(shared, seen) if single else _solve(shared, seen, block)
-    out = eta + change[:, :, 0]
+    if block.group is None and objective.n_predictors == 1:
+        out, leverage, lost, steered = _leave_rows_out(objective, shared, block)
+    else:
+        out, leverage, lost, steered = _leave_units_out(objective, shared, block)
     if lost.any():
-        null = objective.start.theta.reshape(k, -1)[:, 0]
+        null = objective.start.theta.reshape(objective.n_predictors, -1)[:, 0]
         out[lost] = null if block.offset is None else null + block.offset[lost]
     capped = np.clip(out, shared.low, shared.high)
     lost |= (capped != out).any(axis=1)
-    steered = None
-    if steer:
-        steered = seen.cross + change[:, :, 1:]
-        steered[lost] = 0.0
     return LeftOut(capped, leverage, lost, steered)
 
 
-def _solve(shared: Shared, seen: Seen, block: Block) -> Solved:
-    k, n = shared.mean.shape[1], len(block.weight)
-    found = Solved(np.empty((n, k, shared.targets.shape[1])), np.empty(n), np.zeros(n, dtype=bool))
+def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
+    """Leave out rows with one linear predictor each; before caps."""
+    Z, project, Q = block.Z, shared.project, objective.basis(block)
+    projected = project.T @ Z.T if isinstance(Z, np.ndarray) else np.ascontiguousarray(np.asarray(Z @ project).T)
+    eta = projected[-1][:, None] if block.offset is None else projected[-1][:, None] + block.offset
+    terms = objective.terms_at(block, eta, shared.multipliers)
+    controls, Qt = objective.controls(block), np.ascontiguousarray(Q.T)
+    found = solve_rows(shared, projected[:-1], Qt, controls, terms, block.weight)
+    return LeftOut(eta + found.change[:, None], found.leverage, found.lost, found.steered)
+
+
+def _leave_units_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
+    """Leave out clusters, or rows with several linear predictors; before caps."""
+    Q, n, k = objective.basis(block), len(block.weight), objective.n_predictors
+    projected = np.asarray(block.Z @ shared.project).reshape(n, k, -1)
+    eta = projected[:, :, -1] if block.offset is None else projected[:, :, -1] + block.offset
+    terms = objective.terms_at(block, eta, shared.multipliers)
+    seen = Seen.of(shared, projected[:, :, :-1], Q, objective.controls(block), terms, block.weight)
+    change, leverage, lost = np.empty((n, k, shared.targets.shape[1])), np.empty(n), np.zeros(n, dtype=bool)
     for members in groups_of(block):
         part, rows = solve_clusters(shared, seen.at(members)), members.ravel()
-        found.change[rows] = part.change.reshape(len(rows), k, -1)
-        found.leverage[rows], found.lost[rows] = part.leverage.ravel(), np.repeat(part.lost, members.shape[1])
-    return found
+        change[rows] = part.change.reshape(len(rows), k, -1)
+        leverage[rows], lost[rows] = part.leverage.ravel(), np.repeat(part.lost, members.shape[1])
+    moved = SteeredUnits(seen.cross + change[:, :, 1:]) if shared.steer else None
+    return LeftOut(eta + change[:, :, 0], leverage, lost, moved)
 
 
 class Tallied(NamedTuple):
@@ -256,28 +261,30 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
 
     def kernel(block: Block) -> Sums:
         left = leave_out(objective, shared, block)
-        loss, mean = objective.family.value_terms(block.y, left.eta)
-        Q, w, gap = objective.basis(block), block.weight[:, None], mean - objective.start.mean
-        weighted = w * gap
-        beyond = w * (gap - objective.controls(block)[:, 1:] @ shared.mean[1:])  # what the controls explain is no error
-        Qt = np.ascontiguousarray(Q.T)
-        units = np.vstack([*(column * Qt for column in beyond.T), block.weight * Qt, block.weight])
-        own = block.weight * np.square(Qt)
+        loss, mean, steering = _values(objective, block, left)
+        Qt, w = np.ascontiguousarray(objective.basis(block).T), block.weight
+        gap = np.ascontiguousarray((mean - objective.start.mean).T)
+        weighted, wQ = w * gap, w * Qt
+        beyond = weighted
+        if len(shared.mean) > 1:  # what the controls explain is no error
+            beyond = weighted - w * (shared.mean[1:].T @ objective.controls(block)[:, 1:].T)
+        units, own = np.vstack([*(column * Qt for column in beyond), wQ, w]), wQ * Qt
         if block.group is not None:
             first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
             units, own = (np.add.reduceat(part, first, axis=1) for part in (units, own))
+        squares = np.square(units[: len(Qt) * len(gap)])
         return (
-            Q.T @ weighted,
-            weighted.sum(axis=0),
-            np.einsum("nk,nk->k", weighted, gap),
-            np.asarray(block.weight @ loss),
+            Qt @ weighted.T,
+            weighted.sum(axis=1),
+            np.einsum("kn,kn->k", weighted, gap),
+            np.asarray(w @ loss),
             np.asarray(left.leverage.sum()),
             np.asarray(float(left.lost.sum())),
             units @ units.T,
-            np.sum(np.square(np.square(units[: Qt.shape[0] * gap.shape[1]])), axis=1),
-            np.sum(np.square(own), axis=1),
-            (block.weight * Qt) @ (np.asarray(block.X) - mean_x),
-            _steering(objective, block, left),
+            np.einsum("cn,cn->c", squares, squares),
+            np.einsum("rn,rn->r", own, own),
+            wQ @ (np.asarray(block.X) - mean_x),
+            steering,
         )
 
     def pieces(block: Block) -> Sums:
@@ -290,16 +297,13 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
     return Tallied(*objective.rows.reduce(pieces))
 
 
-def _steering(objective: Objective, block: Block, left: LeftOut) -> Array:
-    """Sums of ``w q h' d eta``, with ``h'`` at the leave-one-out predictors."""
-    k, r = objective.n_predictors, objective.n_basis
+def _values(objective: Objective, block: Block, left: LeftOut) -> Sums:
+    """Losses, predictions, and the sum of ``w q h' d eta``, (k r, k r), all at the leave-one-out predictors."""
     if left.steered is None:
-        return np.zeros((0, 0))
-    slopes = objective.family.terms(block.y, left.eta, np.zeros_like(left.eta)).mean_slope
-    moved = apply_rows(block.weight[:, None, None] * slopes, left.steered)
-    return np.asarray(
-        (objective.basis(block).T @ moved.reshape(len(moved), -1)).reshape(r, k, k * r).transpose(1, 0, 2)
-    ).reshape(k * r, k * r)
+        return *objective.family.value_terms(block.y, left.eta), np.zeros((0, 0))
+    terms = objective.family.terms(block.y, left.eta, np.zeros_like(left.eta))
+    slopes = np.where(left.lost, 0.0, block.weight)[:, None, None] * terms.mean_slope
+    return terms.loss, terms.mean, left.steered.total(np.ascontiguousarray(objective.basis(block).T), slopes)
 
 
 class RowsLeftOut(NamedTuple):

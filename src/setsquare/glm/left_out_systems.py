@@ -1,4 +1,4 @@
-"""Small systems of equations behind leave-one-out predictions: one per row or cluster, all solved at once.
+"""Small systems of equations behind leave-one-out predictions of clusters and classes: one per unit, solved at once.
 
 The unknowns of a cluster of m rows are the changes of ``z_j'theta`` and ``q_j'lam`` for each row and predictor, and of
 ``u'theta``. With controls, ``u`` of a row is the combination ``U d`` of several vectors by its controls ``d``.
@@ -26,8 +26,8 @@ class Shared(NamedTuple):
     Attributes
     ----------
     raw, multipliers : ndarray of shape (1 + q, k) and (r, k)
-    project : ndarray of shape (1 + q, k * (s + k r + k))
-        Maps the features to ``L'z``, ``F'z`` and ``u'G z``.
+    project : ndarray of shape (1 + q, k * (s + k r + k + 1))
+        Maps the features to ``L'z``, ``F'z``, ``u'G z`` and ``z'theta``.
     corner : ndarray of shape (k, r, k, r)
     from_q : ndarray of shape (r, k, k)
         Maps protected values to ``u'F q``.
@@ -52,6 +52,11 @@ class Shared(NamedTuple):
     mean: Array
     low: Array
     high: Array
+
+    @property
+    def steer(self) -> bool:
+        """Whether derivatives by the target are wanted."""
+        return self.targets.shape[1] > 1
 
 
 def groups_of(block: Block) -> list[IntArray]:
@@ -90,10 +95,9 @@ class Seen(NamedTuple):
     price: Array
 
     @classmethod
-    def of(cls, shared: Shared, block: Block, Q: Array, D: Array, terms: RowTerms, *, steer: bool) -> Seen:
-        """Look at the rows of a block, with controls ``D``; ``steer`` adds the derivatives by the target."""
+    def of(cls, shared: Shared, projected: Array, Q: Array, D: Array, terms: RowTerms, weight: Array) -> Seen:
+        """Look at rows with products ``projected`` (n, k, .) and controls ``D``."""
         n, k, r = len(Q), shared.mean.shape[1], Q.shape[1]
-        projected = np.asarray(block.Z @ shared.project).reshape(n, k, -1)
         s = projected.shape[2] - k * r - len(shared.uu)
         cross = projected[:, :, s : s + k * r]
         corner = (Q @ shared.corner.transpose(1, 0, 2, 3).reshape(r, -1)).reshape(n, k, k * r)
@@ -105,7 +109,7 @@ class Seen(NamedTuple):
             zu, qu = ((part[:, 0] * D).sum(axis=1)[:, None, None] for part in (zu, qu))
             uu, uf = ((D @ shared.uu) * D).sum(axis=1)[:, None, None], (D @ shared.uf)[:, None]
         parts = slope[:, :, None], (terms.mean - D @ shared.mean)[:, :, None], price[:, :, None]
-        if steer:  # the solution moves by F and E
+        if shared.steer:  # the solution moves by F and E
             bent, steep = terms.curvature, terms.mean_slope
             shift = apply_rows(bent, cross) + apply_rows(steep, corner)
             moved = shift, apply_rows(steep, cross) - uf, corner
@@ -117,7 +121,7 @@ class Seen(NamedTuple):
             Q,
             corner,
             qu,
-            block.weight,
+            weight,
             terms.curvature,
             terms.mean_slope,
             uu,
@@ -136,49 +140,24 @@ def apply_rows(A: Array, B: Array) -> Array:
     return A * B if A.shape[1] == 1 else A @ B
 
 
+class SteeredUnits(NamedTuple):
+    """Derivatives (n, k, k r) of the leave-one-out linear predictors by the target."""
+
+    change: Array
+
+    def total(self, Qt: Array, slopes: Array) -> Array:
+        """Sum over the rows of ``q slope d eta``, (k r, k r), for basis (r, n) and slopes (n, k, k)."""
+        n, k, kr = self.change.shape
+        sums = (Qt @ apply_rows(slopes, self.change).reshape(n, -1)).reshape(-1, k, kr)
+        return np.asarray(sums.transpose(1, 0, 2).reshape(kr, kr))
+
+
 class Solved(NamedTuple):
     """Changes of the linear predictors, (..., k, d), leverages, and rows that the others do not determine."""
 
     change: Array
     leverage: Array
     lost: BoolArray
-
-
-def solve_rows(shared: Shared, seen: Seen) -> Solved:
-    """Leave out each of n rows with one linear predictor: systems of three equations, by Cramer's rule."""
-    zz = np.einsum("nas,nas->n", seen.root, seen.root)
-    zq, qq = (np.einsum("nr,nr->n", part[:, 0], seen.q) for part in (seen.cross, seen.corner))
-    zt, qt, ut = (part[:, 0] @ shared.targets for part in (seen.cross, seen.corner, seen.uf))
-    zu, qu, uu, w, price = seen.zu[:, 0, 0], seen.qu[:, 0, 0], seen.uu[:, 0, 0], seen.w, seen.price[:, 0]
-    rest, bent = w / (1.0 - w * seen.near), w * seen.curvature[:, 0, 0]
-    tied = rest * seen.steep[:, 0, 0]
-    b = (
-        _tall(w) * seen.slope[:, 0] + _tall(w * seen.near * tied) * price,
-        _tall(rest) * seen.gap[:, 0],
-        -_tall(rest) * price,
-    )
-    (r0, a00, a01, a02), (r1, a10, a11, a12), (r2, a20, a21, a22) = (
-        (
-            _tall(left) * b[0] + _tall(middle) * b[1] + _tall(right) * b[2] - t * _tall(w),
-            diagonal[0] - left * bent - middle * tied,
-            diagonal[1] - left * tied + right * rest,
-            diagonal[2] + middle * rest,
-        )
-        for left, middle, right, t, diagonal in (
-            (zz, zq, zu, zt, (1.0, 0.0, 0.0)),
-            (zq, qq, qu, qt, (0.0, 1.0, 0.0)),
-            (zu, qu, uu, ut, (0.0, 0.0, 1.0)),
-        )
-    )
-    first, second, third = a11 * a22 - a12 * a21, a02 * a21 - a01 * a22, a01 * a12 - a02 * a11
-    determinant = a00 * first + a10 * second + a20 * third
-    lost = ~(np.abs(determinant) > UNDETERMINED)
-    x = _tall(first) * r0 + _tall(second) * r1 + _tall(third) * r2
-    return Solved((x / _tall(np.where(lost, np.inf, determinant)))[:, None], zz * bent, lost)
-
-
-def _tall(values: Array) -> Array:
-    return values[:, None]
 
 
 def solve_clusters(shared: Shared, seen: Seen) -> Solved:

@@ -48,6 +48,9 @@ UNPREDICTED, PREDICTED = 0.95, 0.75
 #: Maximum number of Newton steps to a new target, and the factor by which each must reduce the residual; otherwise the
 #: solver runs.
 MOST_STEPS, STEP_RATE = 6, 0.5
+#: Multiples of the tolerance at which a solution for a target is accepted, below what makes a local optimum; the target
+#: itself is known only up to sampling error.
+SETTLED, AT_TARGET = 50.0, 1e-6
 #: Mean leverage, and share of rows whose prediction rests on themselves alone, above which nothing is learned. One
 #: Newton step is exact where the predictor is the mean; for other links its limit is lower: of logistic fits with 200
 #: rows and 100 features a third were certified, with a correlation of 0.12 on new rows.
@@ -104,7 +107,7 @@ class Aimed(NamedTuple):
 
 def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, mean_x: Array, n_units: int) -> Aimed:
     """Move the target of the constraint, from the solution ``end``, until the leave-one-out covariance is zero."""
-    first = _look(objective, end, mean_x, None)
+    first = _look(objective, end, invert(objective, end.model), mean_x, None)
     if not first.is_finite or _is_lost(objective, end, first.tallied, n_units):
         return first._replace(status=Status.NO_INFORMATION)
     found = first
@@ -143,7 +146,7 @@ def _descend(best: Aimed, run: Run, settings: Settings, mean_x: Array, limit: fl
             return best
         step = _step(best, share)
         there = best.objective.aimed((start if best.objective.target is None else best.objective.target) + step)
-        found = _look(there, retarget(there, best.end, best.inverse, step, run, settings), mean_x, best)
+        found = _look(there, *retarget(there, best.end, best.inverse, step, run, settings), mean_x, best)
         steering = _secant(best.steering, step, found.tallied.c.T.ravel() - best.tallied.c.T.ravel())
         if found.is_finite and found.correlation < 0.9 * best.correlation:
             best, share = found._replace(steering=steering), min(1.0, 2.0 * share)
@@ -168,9 +171,8 @@ def _secant(steering: Array, step: Array, change: Array) -> Array:
     return np.asarray(steering + np.outer(change - steering @ step, step) / float(step @ step))
 
 
-def _look(objective: Objective, end: Iterate, mean_x: Array, before: Aimed | None) -> Aimed:
+def _look(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, before: Aimed | None) -> Aimed:
     """Leave-one-out covariance at a solution; derivatives by the target are those of the first solution."""
-    inverse = invert(objective, end.model)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         found = tally(objective, end, inverse, mean_x, steer=before is None)
     if before is not None:
@@ -191,11 +193,14 @@ def reach_new_rows(
     return aimed.objective, aimed.end._replace(status=aimed.status), found
 
 
-def measure_new_rows(prepared: Prepared, end: Iterate, confidence: float) -> NewRows | None:
+def measure_new_rows(
+    prepared: Prepared, end: Iterate, confidence: float, inverse: Inverse | None = None
+) -> NewRows | None:
     """Leave-one-out correlation of a fit; None if the rows do not determine it."""
     assert prepared.basis is not None
+    inverse = inverse or invert(prepared.objective, end.model)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = tally(prepared.objective, end, invert(prepared.objective, end.model), prepared.basis.mean)
+        found = tally(prepared.objective, end, inverse, prepared.basis.mean)
     known = np.isfinite(found.correlation) and np.isfinite(found.loss)
     return (
         _bound(prepared, found, confidence)
@@ -269,7 +274,7 @@ def _is_lost(objective: Objective, end: Iterate, found: Tallied, n_units: int) -
 
 def retarget(
     objective: Objective, end: Iterate, inverse: Inverse, change: Array, run: Run, settings: Settings
-) -> Iterate:
+) -> tuple[Iterate, Inverse]:
     """Solve again for a target that moved by ``change``: Newton steps from the prediction of the old KKT matrix."""
     m, r = objective.n_parameters, objective.n_constraints
     theta, lam, before = end.theta + inverse.cross.reshape(m, r) @ change, end.lam, np.inf
@@ -288,10 +293,11 @@ def retarget(
         L, F, E = inverse.root.reshape(m, -1), inverse.cross.reshape(m, r), inverse.corner.reshape(r, r)
         residual = model.g + model.J.T @ lam
         still = 0.5 * float(np.sum((L.T @ residual) ** 2)) <= settings.loss * abs(model.loss)
-        settled = kkt <= 10.0 * settings.kkt or (end.status is Status.FLAT and still and kkt <= 100.0 * settings.kkt)
-        if settled and gap <= settings.kkt * model.spread:
-            return Iterate(theta, lam, model, end.status, end.trace)
+        settled = kkt <= SETTLED * settings.kkt or (end.status is Status.FLAT and still and kkt <= 100.0 * settings.kkt)
+        if settled and gap <= AT_TARGET * model.spread:
+            return Iterate(theta, lam, model, end.status, end.trace), inverse
         before = size
         theta = theta - L @ (L.T @ residual) - F @ model.c
         lam = lam - F.T @ residual - E @ model.c
-    return run(objective, safe, settings)
+    again = run(objective, safe, settings)
+    return again, invert(objective, again.model)

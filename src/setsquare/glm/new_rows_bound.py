@@ -29,6 +29,8 @@ LEAST_FREE = 0.25
 FEWEST = 2.0
 #: Concentration of a direction of the protected columns above which it rests on a single unit.
 FEW = 0.6
+#: Newton steps for the quantile of the length of a number: it is known to 1e-12 after five.
+NEWTON_STEPS = 6
 #: Noncentrality from which a chi-square distribution is taken as normal.
 NORMAL = 1e3
 
@@ -206,7 +208,7 @@ def bound_new_rows(
     ways = sums.columns.T / np.where(size > 0.0, size, np.inf)[:, None]
     cov = ways @ sums.c
     each = cov[:, 0] if k == 1 else np.linalg.norm(cov, axis=1)
-    alone = [_upper_alone(way, sums.c, V, confidence) / spread for way in ways]
+    alone = _uppers_alone(ways, sums.c, V, confidence) / spread
     return NewRows(
         float(np.linalg.norm(b)) / spread,
         min(1.0, upper),
@@ -221,10 +223,31 @@ def bound_new_rows(
     )
 
 
-def _upper_alone(way: Array, c: Array, V: Array, confidence: float) -> float:
-    """Upper bound on the covariance with one column, whose direction in the basis is ``way`` (r,)."""
-    pick = np.kron(np.eye(c.shape[1]), way)
-    return math.sqrt(length_quantile(way @ c, pick @ V @ pick.T, confidence))
+def _uppers_alone(ways: Array, c: Array, V: Array, confidence: float) -> Array:
+    """Upper bounds (p,) on the covariance with each column, whose directions in the basis are ``ways`` (p, r)."""
+    if c.shape[1] == 1:
+        variances = np.einsum("pr,pr->p", ways @ V, ways)
+        return absolute_quantile(ways @ c[:, 0], np.sqrt(np.maximum(variances, 0.0)), confidence)
+    picks = [np.kron(np.eye(c.shape[1]), way) for way in ways]
+    squares = [length_quantile(way @ c, pick @ V @ pick.T, confidence) for way, pick in zip(ways, picks, strict=True)]
+    return np.sqrt(squares)
+
+
+def absolute_quantile(b: Array, error: Array, confidence: float) -> Array:
+    """Quantiles of ``|b + error N(0, 1)|``, by Newton steps from a larger value.
+
+    Examples
+    --------
+    >>> absolute_quantile(np.array([0.0, 5.0]), np.array([1.0, 0.1]), 0.95).round(4).tolist()
+    [1.96, 5.1645]
+    """
+    size, unit = np.abs(b), np.where(error > 0.0, error, 1.0)
+    far = size / unit
+    x = far + float(special.ndtri(0.5 * (1.0 + confidence)))
+    for _ in range(NEWTON_STEPS):
+        above = special.ndtr(x - far) - special.ndtr(-x - far) - confidence
+        x = x - above * math.sqrt(2.0 * math.pi) / (np.exp(-0.5 * (x - far) ** 2) + np.exp(-0.5 * (x + far) ** 2))
+    return np.where(error > 0.0, x * unit, size)
 
 
 def _small_sample(sums: Sums, n_units: int, confidence: float) -> Array:

@@ -176,7 +176,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         if taken is None:
             status = Status.STALLED
             break
-        length, corrected, confident = taken.length, direction.corrected, taken.length >= 0.5
+        length, corrected, confident = taken.length, direction.corrected, 0.5 <= taken.length <= 1.0
         last, theta, lam, model = theta, taken.theta, taken.lam, taken.model
     theta, model = _restore(objective, algebra, theta, lam, model, settings)
     if not _is_feasible(model, settings, slack=100.0):
@@ -219,8 +219,8 @@ def _line_search(
     """Halve the step until ``loss + nu |c|`` decreases enough, each time without and with a second-order correction.
 
     A strongly curved constraint can make the search reject good steps (Maratos effect); the correction (``bend``)
-    prevents this. A full step is nearly always accepted unless the last one was shortened, so its derivatives are
-    computed at once (``confident``).
+    prevents this. A full step is nearly always accepted unless the last one was shortened or extended, so its
+    derivatives are computed at once (``confident``).
     """
     violation = _norm(model.c)
     slope = float(model.g @ direction.step) - nu * violation

@@ -210,8 +210,10 @@ class Objective:
         multipliers = lam.reshape(1, -1).T
 
         def kernel(block: Block) -> tuple[Array | None]:
-            before, now = (block.Z @ changes).T
-            far = np.flatnonzero((np.abs(now) > longest) & (np.abs(now) > np.abs(before)) & (now * before < 0.0))
+            now = (block.Z @ changes[:, 1:])[:, 0]
+            far = np.flatnonzero(np.abs(now) > longest)
+            before = (pick_rows(block, far).Z @ changes[:, :1])[:, 0] if len(far) else now[far]
+            far = far[(np.abs(now[far]) > np.abs(before)) & (now[far] * before < 0.0)]
             if not len(far):
                 return (None,)
             few = pick_rows(block, far)
@@ -237,7 +239,7 @@ class Objective:
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
         with np.errstate(over="ignore", invalid="ignore"):  # outside the domain the loss is infinite
             gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
-        if self.penalty.any():
+        if self.penalty.diagonal().any():  # it is positive semidefinite
             gradient = gradient + theta.reshape(k, -1) @ self.penalty
         assert self.whitening is not None
         return Model(
@@ -252,7 +254,10 @@ class Objective:
 
     def terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:
         """Contribution of each row of a block, with multipliers (r, k)."""
-        eta = linear_predictor(block, raw)
+        return self.terms_at(block, linear_predictor(block, raw), multipliers)
+
+    def terms_at(self, block: Block, eta: Array, multipliers: Array) -> RowTerms:
+        """The same at known linear predictors."""
         terms = self.family.terms(block.y, eta, self.basis(block) @ multipliers)
         return add_barrier(terms, eta, self.edge, self.barrier) if self.barrier else terms
 
@@ -279,7 +284,7 @@ class Objective:
         return left if self.target is None else left - self.target
 
     def _ridge(self, theta: Array) -> float:
-        if not self.penalty.any():
+        if not self.penalty.diagonal().any():
             return 0.0
         t = theta.reshape(self.n_predictors, -1)
         return 0.5 * float(np.sum((t @ self.penalty) * t))

@@ -312,15 +312,19 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     gram, scale = correlations(second, mean)
     if basis is not None and basis.rank >= len(kept):
         check_freedom(basis, moments[2][1:] / scale[:, None], _whitening(gram, kept))
-    M = np.diag(1.0 / scale) if unmix is None else unmix / scale
-    ridge = problem.l2 * (M.T @ M)
-    columns = independent(gram + ridge, DETERMINED) if problem.l2 > 0.0 else kept
-    T = (_whitening(gram + ridge, columns) if whiten else np.eye(len(gram))[:, columns]) / scale[:, None]
+    l2, ridge = problem.l2, np.zeros(0)
+    if l2 > 0.0:
+        M = np.diag(1.0 / scale) if unmix is None else unmix / scale
+        ridge = l2 * (M.T @ M)
+    inner = gram + ridge if l2 > 0.0 else gram
+    columns = independent(inner, DETERMINED) if l2 > 0.0 else kept
+    T = (_whitening(inner, columns) if whiten else np.eye(len(gram))[:, columns]) / scale[:, None]
     to_raw = np.zeros((1 + T.shape[0], 1 + T.shape[1]))
     to_raw[0, 0], to_raw[1:, 1:], to_raw[0, 1:] = 1.0, T, -second[0, 1:] @ T
     penalty = np.zeros((to_raw.shape[1],) * 2)
-    coefficients = T if unmix is None else unmix @ T
-    penalty[1:, 1:] = problem.l2 * coefficients.T @ coefficients
+    if l2 > 0.0:
+        coefficients = T if unmix is None else unmix @ T
+        penalty[1:, 1:] = l2 * coefficients.T @ coefficients
     start = surveyed.start(problem, to_raw.shape[1], moments)
     white = whitening_of(to_raw, columns, second, problem.l2, unmix)
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start, whitening=white)

@@ -15,14 +15,17 @@ from setsquare.glm.given import OUTCOME, condition
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.projection import check_rows
 from setsquare.rows.blocks import ArrayRows, Rows, is_sparse, mean_weight
+from setsquare.rows.parallel import single_threaded_blas
 from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.validation import (
+    check_clusters,
     check_finite,
     check_l2,
     check_offset,
     check_one_column,
     check_same_rows,
     check_weight,
+    read_cluster,
     refuse_zero_weight,
 )
 
@@ -100,6 +103,10 @@ class Problem:
     determined: tuple[str, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
+        with single_threaded_blas():
+            self._read()
+
+    def _read(self) -> None:
         Z = self.features
         if not isinstance(Z, MixedMatrix):
             Z = Z.tocsr() if is_sparse(Z) else _array(Z, "feature", np.float16)
@@ -115,7 +122,8 @@ class Problem:
             given = getattr(self, key)
             values[key] = None if given is None else _array(given, key)
         if self.cluster is not None:
-            values["cluster"] = _codes(self.cluster, Z.shape[0])
+            values["cluster"] = read_cluster(self.cluster, Z.shape[0])
+            check_clusters(values["cluster"])
         if self.given is not None:
             values |= _read_given(self.given, self.given_names, X)
         _set(self, values)
@@ -258,24 +266,6 @@ def _condition(problem: Problem) -> None:
     given = None if isinstance(problem.given, str) else problem.given_names
     rows, names, determined = condition(problem.rows, problem.outcomes, problem.family, problem.protected_names, given)
     _set(problem, {"rows": rows, "protected_names": names, "determined": determined})
-
-
-def _codes(cluster: Any, n: int) -> IntArray:
-    """Number the clusters."""
-    values = np.asarray(cluster)
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim != 1:
-        raise InputError(f"cluster must have one value per row, got shape {values.shape}.")
-    check_same_rows("The cluster has", len(values), "the features have", n)
-    if (missing := np.asarray([v is None or v != v for v in values.tolist()])).any():
-        raise InputError(
-            f"cluster has {int(missing.sum())} missing value(s): give each such row a value of its own, or drop it."
-        )
-    codes = np.unique(values.astype(str) if values.dtype == object else values, return_inverse=True)[1]
-    if not codes.any():
-        raise InputError("All rows are in one cluster, so none can be left out: pass a column with several clusters.")
-    return np.asarray(codes, dtype=np.int64)
 
 
 def _summarise(problem: Problem, rows: ArrayRows) -> OutcomeSummary:

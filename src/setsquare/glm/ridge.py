@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from setsquare._typing import Array
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.families import contrasts
+from setsquare.glm.budget import check_spending
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.new_rows import can_leave_out, check_new_rows, measure_new_rows, refuse_leaving_out
 from setsquare.glm.newton import Settings
@@ -80,15 +81,17 @@ def choose_ridge(
     orthogonal_on: str = TRAINING_ROWS,
     tol: float = 1e-8,
     wide: bool = False,
+    budget: float = 0.0,
 ) -> Ridge:
     """As :func:`choose_l2`, with the fit that was found; ``wide`` takes fewer steps, for many features."""
     name = choose(problem) if solver == "auto" else solver
     if name not in ("sqp", "large") or not len(problem.protected_names):
         raise InputError('l2="auto" needs leave-one-out losses: use solver="auto" or "sqp", and protected columns.')
     check_new_rows(problem, name, orthogonal_on, 0.95)
+    check_spending(problem, name, budget, orthogonal_on)
     if not can_leave_out(problem, name):
         refuse_leaving_out('l2="auto"')
-    tried = _Path(problem, name, Settings(kkt=max(tol, 1e-4 if wide else 1e-7)), orthogonal_on)
+    tried = _Path(problem, name, Settings(kkt=max(tol, 1e-4 if wide else 1e-7)), orthogonal_on, budget)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
         if wide:
             tried.descend()
@@ -105,8 +108,11 @@ def choose_ridge(
 class _Path:
     """Fits along a path of penalties; the best so far, and the last as a start for the next."""
 
-    def __init__(self, problem: Problem, solver: str, settings: Settings, orthogonal_on: str) -> None:
+    def __init__(
+        self, problem: Problem, solver: str, settings: Settings, orthogonal_on: str, budget: float = 0.0
+    ) -> None:
         self.problem, self.solver, self.settings, self.orthogonal_on = problem, solver, settings, orthogonal_on
+        self.budget = budget
         self.best, self.loss = 0.0, np.inf
         self.start: tuple[Array, Array] | None = None
         self.found: tuple[Array, Array] | None = None
@@ -144,7 +150,8 @@ class _Path:
     def try_one(self, l2: float) -> float:
         """Fit with a penalty and note its loss; returns the unit of penalties."""
         problem = self.problem.with_l2(l2)
-        found = fit_rows(problem, self.solver, self.settings, self.start, orthogonal_on=self.orthogonal_on)
+        asked: dict[str, Any] = {"orthogonal_on": self.orthogonal_on, "budget": self.budget}
+        found = fit_rows(problem, self.solver, self.settings, self.start, **asked)
         loss = _loss(found)
         if np.isfinite(loss):
             self.start = _coefficients(found)
@@ -158,7 +165,8 @@ def _loss(found: Fitted) -> float:
     usable = found.end.status in (Status.CONVERGED, Status.FLAT, Status.STALLED)
     new_rows = found.new_rows
     if new_rows is None and usable and found.orthogonal_on == TRAINING_ROWS:
-        new_rows = measure_new_rows(found.prepared, found.end, 0.95)
+        inverse = None if found.spent is None else found.spent.inverse()
+        new_rows = measure_new_rows(found.prepared, found.end, 0.95, inverse)
     return new_rows.loss if new_rows is not None and usable and np.isfinite(new_rows.loss) else np.inf
 
 

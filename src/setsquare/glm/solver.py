@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
+from setsquare.glm.budget import Spent, check_spending, follow, spend
 from setsquare.glm.certificate import NEW_ROWS, TRAINING_ROWS, Certificate, rests_on_few
 from setsquare.glm.certify import (
     AT_THE_EDGE,
@@ -21,6 +22,7 @@ from setsquare.glm.certify import (
     is_met,
     level_of,
     measure,
+    measure_spent,
 )
 from setsquare.glm.deferred import Deferred
 from setsquare.glm.domain_edge import Reached, Run, reach, run_once
@@ -40,7 +42,7 @@ from setsquare.glm.solution import Solution, Status, Step
 from setsquare.glm.sqp import solve_sqp
 from setsquare.glm.wide import WideObjective, prepare_wide
 from setsquare.rows.blocks import is_sparse
-from setsquare.rows.parallel import single_threaded_blas
+from setsquare.rows.parallel import keep_freed_memory, single_threaded_blas
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
@@ -58,6 +60,7 @@ def solve(
     random_state: int | np.random.Generator | None = None,
     orthogonal_on: str = TRAINING_ROWS,
     confidence: float = 0.95,
+    budget: float = 0.0,
 ) -> Solution:
     """Solve a :class:`Problem`.
 
@@ -85,6 +88,9 @@ def solve(
         target of the constraint for which the leave-one-out covariance is zero.
     confidence : float
         Confidence of the upper bound for new rows in the certificate.
+    budget : float
+        Share of the covariance with the protected columns that may stay on the training rows, from 0 (orthogonal) to 1
+        (no correction); see ``glm.budget``.
 
     Returns
     -------
@@ -111,20 +117,22 @@ def solve(
     if not tol >= 0.0:
         raise InputError(f"tol must be a nonnegative number, got {tol!r}.")
     check_new_rows(problem, name, orthogonal_on, confidence)
+    check_spending(problem, name, budget, orthogonal_on)
     settings = Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter)
+    keep_freed_memory()
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # steps that overflow are rejected
         rng = np.random.default_rng(random_state) if n_restarts else None
-        found = fit_rows(
-            problem, name, settings, start, n_restarts, rng, orthogonal_on=orthogonal_on, confidence=confidence
-        )
-        prepared, end = found.prepared, found.end
+        where: dict[str, Any] = {"orthogonal_on": orthogonal_on, "confidence": confidence, "budget": budget}
+        found = fit_rows(problem, name, settings, start, n_restarts, rng, **where)
+        prepared, end, spent = found.prepared, found.end, found.spent
         left_out: Deferred[NewRows | None] = Deferred(found.new_rows)
         measurable = name == "sqp" and prepared.basis is not None and can_leave_out(problem, name)
         if measurable and found.orthogonal_on == TRAINING_ROWS:
-            compute = partial(measure_new_rows, prepared, end, confidence)
+            compute = partial(_measure_new_rows, found, confidence)
             left_out = defer(problem, prepared.objective, end, compute, None)
-        solution = certify(prepared, end, name, found.measured(prepared, end), left_out, found.orthogonal_on)
-        if name != "sqp" or not is_held(problem):
+        measured = found.measured(prepared, end) if spent is None or name == "large" else measure_spent(spent)
+        solution = certify(prepared, end, name, measured, left_out, found.orthogonal_on, spent, budget)
+        if name != "sqp" or not is_held(problem) or spent is not None:
             return solution
         errors: Deferred[Array | None] = defer(
             problem, prepared.objective, end, partial(standard_errors, prepared, end), None
@@ -144,6 +152,8 @@ class Fitted(NamedTuple):
     measured : callable
         Measures what the certificate needs of the final iterate.
     orthogonal_on : str
+    spent : Spent or None
+        With a budget above 0: the same fit, with its price and covariance.
     """
 
     prepared: Prepared
@@ -151,6 +161,13 @@ class Fitted(NamedTuple):
     new_rows: NewRows | None
     measured: Callable[[Prepared, Iterate], Measured]
     orthogonal_on: str
+    spent: Spent | None = None
+
+
+def _measure_new_rows(found: Fitted, confidence: float) -> NewRows | None:
+    """Leave-one-out correlation of a fit on the training rows, or with a budget."""
+    inverse = None if found.spent is None else found.spent.inverse()
+    return measure_new_rows(found.prepared, found.end, confidence, inverse)
 
 
 def fit_rows(
@@ -163,8 +180,9 @@ def fit_rows(
     *,
     orthogonal_on: str = TRAINING_ROWS,
     confidence: float = 0.95,
+    budget: float = 0.0,
 ) -> Fitted:
-    """Fit with a given solver, and make the fit orthogonal on the rows that are asked for."""
+    """Fit with a given solver, and make the fit orthogonal on the rows that are asked for, up to a budget."""
     prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
     objective = prepared.objective
     run, measured = _runner(objective, name, settings)
@@ -188,7 +206,37 @@ def fit_rows(
     if wanted == NEW_ROWS and (_is_plain(prepared, end, settings) or is_met(prepared, end, associate(prepared, end))):
         aimed, end, found = reach_new_rows(prepared, end, run, settings, confidence)
         prepared = replace(prepared, objective=aimed)
-    return Fitted(prepared, end, found, measured, wanted)
+    if not budget or prepared.basis is None:
+        return Fitted(prepared, end, found, measured, wanted)
+    spent = spend(prepared.objective, end, budget, run, settings)
+    return Fitted(replace(prepared, objective=spent.objective), spent.end, None, measured, wanted, spent)
+
+
+class Path(NamedTuple):
+    """Fits along a path of budgets.
+
+    Attributes
+    ----------
+    prepared : Prepared
+    points : tuple of Spent
+    n_iter : int
+        Iterations of the orthogonal fit that the path starts at.
+    """
+
+    prepared: Prepared
+    points: tuple[Spent, ...]
+    n_iter: int
+
+
+def fit_path(problem: Problem, budgets: Sequence[float], solver: str = "auto", *, tol: float = 1e-7) -> Path:
+    """Fit for increasing budgets, each from the ones before; ``tol`` is the relative gradient of the Lagrangian."""
+    name = choose(problem) if solver == "auto" else solver
+    check_spending(problem, name, max(budgets), TRAINING_ROWS)
+    with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
+        found = fit_rows(problem, name, Settings(kkt=min(tol, 1e-8)))
+        run, _ = _runner(found.prepared.objective, name, Settings(kkt=tol))
+        points = follow(found.prepared.objective, found.end, budgets, run, Settings(kkt=tol))
+        return Path(found.prepared, tuple(points), found.end.trace[-1].iteration)
 
 
 def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, Callable[[Prepared, Iterate], Measured]]:

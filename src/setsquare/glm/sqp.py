@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from setsquare._typing import Array
-from setsquare.glm.hessian import SINGULAR, TangentInverse
+from setsquare.glm.hessian import SINGULAR, TangentInverse, tangent_minimum
 from setsquare.glm.krylov import lowest_curvature
 from setsquare.glm.newton import OPEN, Direction, Frame, Iterate, Settings, kkt_residual, solve_newton
 from setsquare.glm.objective import Model, Objective
@@ -45,10 +45,10 @@ class _Dense:
 
     def direction(self, model: Model, frame: Frame) -> Direction:
         normal = -frame.pinv @ model.c
-        slope = model.g + model.H @ normal if normal.any() else model.g
-        tangent, corrected = _tangent_step(model, frame, slope)
-        step = normal + tangent
-        product = model.H @ step
+        pull = model.H @ normal if normal.any() else np.zeros_like(normal)
+        slope = model.g + pull
+        tangent, bent, corrected = _tangent_step(model, frame, slope)
+        step, product = normal + tangent, pull + bent
         gain = -float(slope @ tangent)
         curvature = gain / max(float(tangent @ tangent), np.finfo(float).tiny)
         lam = -frame.pinv.T @ (model.g + product)
@@ -73,14 +73,15 @@ class _Dense:
         return float(values[0]) / self.objective.start.curvature, null @ vectors[:, 0]
 
 
-def _tangent_step(model: Model, frame: Frame, slope: Array) -> tuple[Array, bool]:
-    """Step on the tangent space, and whether the Hessian had a negative eigenvalue there."""
-    inverse = TangentInverse.of(model.H, frame.basis)
-    if inverse is not None:
-        return inverse(-slope), False
+def _tangent_step(model: Model, frame: Frame, slope: Array) -> tuple[Array, Array, bool]:
+    """Step on the tangent space, the Hessian times it, and whether that had a negative eigenvalue there."""
+    found = tangent_minimum(model.H, frame.basis, -slope)
+    if found is not None:
+        return *found, False
     null = null_space(frame)
     tangent, corrected = solve_reduced(null.T @ model.H.dense() @ null, -null.T @ slope)
-    return null @ tangent, corrected
+    tangent = null @ tangent
+    return tangent, model.H @ tangent, corrected
 
 
 def reduced_hessian(model: Model) -> tuple[Array, Array]:

@@ -128,6 +128,21 @@ def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:
     return Basis(mean, transform, names, tuple(names[j] for j in np.flatnonzero(~varies)), collinear)
 
 
+def leverages(basis: Basis, block: Block) -> Array:
+    """Leverage of each row in a linear model with an intercept on the features of a block, which the basis is of."""
+    Q = basis.apply(block.Z)
+    return np.asarray(block.weight * (1.0 + np.einsum("nr,nr->n", Q, Q)))
+
+
+def largest_leverage(basis: Basis, rows: Rows) -> float:
+    """Largest of the leverages of all rows."""
+    return rows.reduce(partial(_largest, basis), max)
+
+
+def _largest(basis: Basis, block: Block) -> float:
+    return float(leverages(basis, block).max())
+
+
 def basis_of_moments(moments: Moments, names: tuple[str, ...] | None = None) -> Basis:
     """Fit a :class:`Basis` to the moments of the columns, without their rows.
 

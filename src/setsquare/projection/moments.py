@@ -1,4 +1,4 @@
-"""Means and cross-products, computed block by block and mergeable."""
+"""Means, cross-products and ranges of columns, computed block by block and mergeable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from setsquare._typing import Array, Matrix
+from setsquare._typing import Array, BoolArray, Matrix
+from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
 from setsquare.rows.products import LANES
 
@@ -78,3 +79,52 @@ class Moments:
         step = other.mean - self.mean
         scatter = self.scatter + other.scatter + np.outer(step, step) * (self.weight * other.weight / total)
         return Moments(total, self.mean + step * (other.weight / total), scatter)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges, sums, weights and moments of columns over some rows; mergeable.
+
+    Attributes
+    ----------
+    low, high, total : ndarray of shape (p,)
+    is_whole : boolean ndarray of shape (p,)
+        Which columns hold whole numbers only.
+    heaviest, concentration : float
+        Largest weight, and the sum of their squares.
+    moments : Moments
+    """
+
+    low: Array
+    high: Array
+    total: Array
+    is_whole: BoolArray
+    heaviest: float
+    concentration: float
+    moments: Moments
+
+    @classmethod
+    def of(cls, block: Block) -> Ranges:
+        """Summarise a block whose features are the columns."""
+        columns, w = np.ascontiguousarray(np.asarray(block.Z).T), block.weight  # contiguous along the reductions
+        return cls(
+            columns.min(axis=1),
+            columns.max(axis=1),
+            columns.sum(axis=1),
+            (np.floor(columns) == columns).all(axis=1),
+            float(w.max()),
+            float(w @ w),
+            Moments.of(columns.T, w),
+        )
+
+    def merge(self, other: Ranges) -> Ranges:
+        """Merge the summaries of two sets of rows."""
+        return Ranges(
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+            self.total + other.total,
+            self.is_whole & other.is_whole,
+            max(self.heaviest, other.heaviest),
+            self.concentration + other.concentration,
+            self.moments.merge(other.moments),
+        )

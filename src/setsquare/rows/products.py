@@ -62,7 +62,8 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
     np.maximum(root, NO_WEIGHT, out=root)
     np.sqrt(root, out=root)
     _scaled(A, root, both[:, :q])
-    np.divide(thin, root[:, None], out=both[:, q:width])
+    np.divide(1.0, root, out=root)
+    np.multiply(thin, root[:, None], out=both[:, q:width])  # a third of the time of as many divisions
     gram = both.T @ both
     return _turn_negative(gram[:q, :q], both[:, :q], weight), gram[:q, q:width]
 

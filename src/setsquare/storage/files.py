@@ -41,6 +41,19 @@ def check_targets(paths: Iterable[Path], inputs: Iterable[Path] = ()) -> None:
             raise InputError(f"The folder {place.parent} cannot be written to: choose another one.")
 
 
+def check_memory(n_bytes: int, name: str) -> None:
+    """Refuse what this machine cannot hold, before it is allocated."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # not every system tells
+        return
+    if n_bytes > memory:
+        raise InputError(
+            f"{name} declares {n_bytes >> 30} GB of columns, but this machine has {memory >> 30} GB of memory: use "
+            "fewer rows or columns."
+        )
+
+
 def read_bounded(stream: IO[bytes], limit: int, refuse: Callable[[], NoReturn]) -> bytes:
     """Read a pipe or device to its end, and refuse it beyond this many bytes.
 

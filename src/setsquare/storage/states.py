@@ -27,7 +27,8 @@ from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
 from setsquare.projection.controls import Controls
 from setsquare.storage.checks import check_model, read_classes
 from setsquare.tables import Design, Formula
-from setsquare.tables.formula_check import SavedFormula, is_formula
+from setsquare.tables.formula_check import SavedFormula
+from setsquare.tables.frame import is_formula
 from setsquare.tables.roles import Reader
 from setsquare.tables.smooth import Transformed
 

@@ -15,8 +15,7 @@ from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.notes import Note, Option
 from setsquare.tables.frame import Frame, is_sparse, open_table, to_numpy
-from setsquare.tables.stray_values import stray_values
-from setsquare.tables.validation import is_missing, refuse_no_rows
+from setsquare.tables.validation import is_missing, refuse_no_rows, stray_values
 
 #: A level as plain data, fit for JSON; None stands for "missing" where that is a level of its own.
 Level: TypeAlias = str | int | float | bool | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeGuard
 
 import narwhals.stable.v2 as nw
@@ -84,16 +84,27 @@ class Design:
     coders: tuple[Coder, ...]
     missing: Missing = "error"
     unseen: Unseen = "error"
+    _columns: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    _is_plain: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Put together once: thousands of names are asked for several times in a fit.
+        columns = tuple(dict.fromkeys(name for coder in self.coders for name in coder.columns))
+        plain = all(map(_is_plain, self.coders))
+        names = columns if plain else tuple(name for coder in self.coders for name in coder.names)
+        for key, value in {"_columns": columns, "_names": names, "_is_plain": plain}.items():
+            object.__setattr__(self, key, value)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Input columns."""
-        return tuple(dict.fromkeys(name for coder in self.coders for name in coder.columns))
+        return self._columns
 
     @property
     def names(self) -> tuple[str, ...]:
         """Output column names."""
-        return tuple(name for coder in self.coders for name in coder.names)
+        return self._names
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -115,7 +126,7 @@ class Design:
         frame = open_table(table)
         require_filled(frame)
         names = self.names
-        matrix = read_matrix(frame, self.columns) if all(map(_is_plain, self.coders)) else None
+        matrix = read_matrix(frame, self.columns) if self._is_plain else None
         if matrix is not None:
             values = matrix if is_sparse(matrix) else np.ascontiguousarray(matrix, dtype=np.float64)
             return Encoded(values, names, self.sources, None, {})
@@ -179,7 +190,7 @@ class Design:
         Rows with missing values were dropped before, and whatever else the design does not expect was refused when it
         was learned from these very rows, so plain numbers are copied unchecked.
         """
-        if all(map(_is_plain, self.coders)) and _copy_columns(table, self.columns, out):
+        if self._is_plain and _copy_columns(table, self.columns, out):
             return {}
         out[:] = 0.0
         missing: Missing = "error" if self.missing == "drop" else self.missing
@@ -236,7 +247,7 @@ def read_stored(design: Design, table: Table, *, learned: bool = False) -> Array
     With ``learned`` the design was learned from this table, so values are not checked again.
     """
     is_matrix = isinstance(table, np.ndarray) or is_sparse(table)
-    if not is_matrix or table.dtype.kind != "f" or not all(map(_is_plain, design.coders)):
+    if not is_matrix or table.dtype.kind != "f" or not design._is_plain:
         return None
     frame = open_table(table)
     return _select(frame, design.columns) if learned else read_matrix(frame, design.columns)

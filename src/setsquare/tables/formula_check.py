@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -40,17 +40,6 @@ class SavedFormula(str):
     def __deepcopy__(self, memo: dict[int, Any]) -> SavedFormula:
         """Stay what it is when an estimator is cloned."""
         return self
-
-
-def is_formula(columns: object, names: Collection[str]) -> TypeGuard[str]:
-    """Whether a selection of columns is a formula; the name of a column never is.
-
-    Examples
-    --------
-    >>> is_formula("~ sex * race", ["sex", "race"]), is_formula("~ sex", ["~ sex"]), is_formula("sex", ["sex"])
-    (True, False, False)
-    """
-    return isinstance(columns, str) and columns.lstrip().startswith("~") and columns not in names
 
 
 def check_text(text: str) -> None:

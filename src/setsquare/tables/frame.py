@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -105,6 +105,17 @@ def require_filled(frame: Frame) -> None:
             f"The table is empty ({frame.n_rows} rows, {len(frame.names)} columns); "
             "give at least one row and one column."
         )
+
+
+def is_formula(columns: object, names: Collection[str]) -> TypeGuard[str]:
+    """Whether a selection of columns is a formula; the name of a column never is.
+
+    Examples
+    --------
+    >>> is_formula("~ sex * race", ["sex", "race"]), is_formula("~ sex", ["~ sex"]), is_formula("sex", ["sex"])
+    (True, False, False)
+    """
+    return isinstance(columns, str) and columns.lstrip().startswith("~") and columns not in names
 
 
 def resolve(frame: Frame, columns: ColumnSelection) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, get_args
 
 from setsquare._typing import Table
@@ -12,8 +13,7 @@ from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
 from setsquare.tables.column import Level, Missing, TableRows, open_rows, refuse_missing
 from setsquare.tables.design import Design, read_matrix
 from setsquare.tables.formula import learn_formula, parse
-from setsquare.tables.formula_check import is_formula
-from setsquare.tables.frame import ColumnSelection, Frame, is_sparse, open_table, require_filled, resolve
+from setsquare.tables.frame import ColumnSelection, Frame, is_formula, is_sparse, open_table, require_filled, resolve
 from setsquare.tables.smooth import learn_kernel, learn_spline, learn_transformed
 from setsquare.tables.summary import TableSeen, code_column, looks_like_codes, observe, see
 from setsquare.tables.validation import check_choice, check_reference, refuse_no_rows
@@ -91,11 +91,17 @@ def learn(
         return _learn_over(frame, names, basis, reference or {}, missing, unseen)
     plain = _is(basis, "linear") and not reference and (missing != "level" or is_sparse(frame.source))
     if plain and read_matrix(frame, names) is not None:
-        return _design(tuple(Numeric(name) for name in names), missing, unseen)
+        return _plain_design(names, missing, unseen)
     seen = observe(frame, names, missing=missing, cells=names if _is(basis, "cells") else ())
     known = basis if isinstance(basis, str) and basis in ("linear", "cells") else "linear"
     design = settle(seen, names, basis=known, reference=reference, missing=missing, unseen=unseen)
     return design if known == basis else _smooth(design, open_rows(frame, names, missing), basis)
+
+
+@lru_cache(maxsize=16)
+def _plain_design(names: tuple[str, ...], missing: Missing, unseen: Unseen) -> Design:
+    """Design of numbers only, kept because making a coder for each column takes as long as part of a small fit."""
+    return _design(tuple(Numeric(name) for name in names), missing, unseen)
 
 
 def _design(coders: tuple[Coder, ...], missing: Missing, unseen: Unseen) -> Design:

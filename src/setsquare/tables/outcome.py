@@ -13,8 +13,13 @@ import numpy as np
 from setsquare.errors import InputError
 from setsquare.families import Family, family
 from setsquare.notes import Note, Option
-from setsquare.tables.stray_values import refuse_strays
-from setsquare.tables.validation import check_same_rows, is_missing, refuse_missing_outcome, require_finite
+from setsquare.tables.validation import (
+    check_same_rows,
+    is_missing,
+    refuse_missing_outcome,
+    refuse_strays,
+    require_finite,
+)
 
 #: More labels than this are an identifier.
 MANY_CLASSES = 100

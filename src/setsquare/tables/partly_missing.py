@@ -12,8 +12,7 @@ from setsquare.errors import InputError
 from setsquare.tables.coders import Coder, Unseen
 from setsquare.tables.column import Missing, complete_rows
 from setsquare.tables.design import Design
-from setsquare.tables.formula_check import is_formula
-from setsquare.tables.frame import dense, filter_rows, open_table, resolve
+from setsquare.tables.frame import dense, filter_rows, is_formula, open_table, resolve
 from setsquare.tables.learn import learn
 
 #: Fewest rows that have a protected column, from which the other rows are modelled.

@@ -13,8 +13,7 @@ from setsquare import tables
 from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError
 from setsquare.tables.design import Design, Encoded, read_stored
-from setsquare.tables.formula_check import is_formula
-from setsquare.tables.frame import Frame, dense, is_dataframe, open_table, resolve
+from setsquare.tables.frame import Frame, dense, is_dataframe, is_formula, open_table, resolve
 from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.partly_missing import encode_partly, learn_partly
 from setsquare.tables.validation import check_alignment, check_same_rows, refuse_constant_protected

@@ -49,9 +49,9 @@ def test_bad_options_are_refused_in_one_sentence(options, message):
 @pytest.mark.parametrize(
     ("cluster", "message"),
     [
-        (np.zeros(100), "All rows are in one cluster"),
+        (np.zeros(100), "the same value in every row"),
         (np.arange(99), "cluster"),
-        ([None, *range(99)], "1 missing value"),
+        ([None, *range(99)], "cluster has missing values"),
     ],
 )
 def test_bad_clusters_are_refused_in_one_sentence(cluster, message):

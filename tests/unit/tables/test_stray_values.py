@@ -13,7 +13,7 @@ import pytest
 import setsquare as sq
 from setsquare import tables
 from setsquare.errors import InputError
-from setsquare.tables.stray_values import stray_values
+from setsquare.tables.validation import stray_values
 
 N = 400
 RNG = np.random.default_rng(0)

@@ -295,9 +295,12 @@ def certificate(found: FitCertificate | None) -> Section | None:
     """Certificate of the solver on the training rows."""
     if found is None:
         return None
-    about = (
-        "Measured on the training rows after the fit, not taken from the solver. The predictions of this model are "
-        "orthogonal to the protected columns there, and on new rows only up to chance: see the audit."
+    about = "Measured on the training rows after the fit, not taken from the solver. The predictions of this model "
+    about += (
+        f"keep {found.covariance_share:.3g} of the covariance with the protected columns that they would have without "
+        f"the constraint (budget {found.budget:g}): they are not orthogonal to them."
+        if found.budget and found.covariance_share is not None
+        else "are orthogonal to the protected columns there, and on new rows only up to chance: see the audit."
     )
     if found.box is not None:
         about = (

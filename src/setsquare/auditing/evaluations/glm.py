@@ -15,17 +15,26 @@ from setsquare._typing import Array
 from setsquare.auditing.evaluations.agreement import settle_disagreement
 from setsquare.auditing.evaluations.covariance import Covariance, covariance
 from setsquare.auditing.evaluations.records import ALL, Effect, Evaluation, Test, wald, z_effect
-from setsquare.auditing.evaluations.score import answer, larger, largest_score, questions_of, sample_of, signed
+from setsquare.auditing.evaluations.score import (
+    answer,
+    larger,
+    largest_score,
+    questions_of,
+    sample_of,
+    select_tested,
+    signed,
+)
 from setsquare.auditing.protected import Predictions, Protected
 from setsquare.document.formats import joined
 from setsquare.families import Family, contrasts
-from setsquare.glm.certify import certify
+from setsquare.glm.certify import settle_status
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Status
 from setsquare.glm.sqp import Settings, solve_sqp
 from setsquare.notes import Note
+from setsquare.projection.moments import Ranges
 from setsquare.rows.parallel import single_threaded_blas
 
 #: Ordinary names of the regression of each family, with the canonical link and with another one.
@@ -113,14 +122,14 @@ def _total_weight(y: Predictions, protected: Protected) -> float:
 def _fit_prepared(prepared: Prepared, protected: Protected, vcov: str, total_weight: float) -> Fit:
     glm = prepared.problem.family
     end = solve_sqp(prepared.objective, None, Settings(kkt=1e-7))
-    solution = certify(prepared, end, "sqp")
-    rough = solution.status is Status.CONVERGED and end.trace[-1].kkt > 1e-11
+    status = settle_status(prepared, end)
+    rough = status is Status.CONVERGED and end.trace[-1].kkt > 1e-11
     theta = _polish(prepared, end.theta) if rough else end.theta
     V = covariance(prepared.objective, theta, vcov, total_weight=total_weight, cluster=protected.cluster)
     linear = glm.name == "gaussian" and glm.link == "canonical"
-    separated = () if linear or solution.status is Status.CONVERGED else _separated(prepared, theta, protected.ends)
+    separated = () if linear or status is Status.CONVERGED else _separated(prepared, theta, protected.found)
     fit = _summarise(prepared, theta, V, protected, separated)
-    if solution.status in (Status.CONVERGED, Status.FLAT) or separated:
+    if status in (Status.CONVERGED, Status.FLAT) or separated:
         return fit
     return replace(fit, converged=False, coef=np.full_like(fit.coef, np.nan))  # a failed solver has no estimate
 
@@ -132,10 +141,10 @@ def _polish(prepared: Prepared, theta: Array) -> Array:
     return polished if np.isfinite(polished).all() else theta
 
 
-def _separated(prepared: Prepared, theta: Array, ends: tuple[Array, Array]) -> tuple[str, ...]:
+def _separated(prepared: Prepared, theta: Array, ranges: Ranges) -> tuple[str, ...]:
     """Columns with an infinite effect: all predictions of a group lie on the boundary of their range (separation)."""
     coef = prepared.coefficients(theta)[1].T
-    reach = np.abs(coef).max(axis=1) * (ends[1] - ends[0])
+    reach = np.abs(coef).max(axis=1) * (ranges.high - ranges.low)
     return tuple(np.asarray(prepared.problem.feature_names, dtype=object)[reach > FAR])
 
 
@@ -176,12 +185,11 @@ def evaluate_glm(
     seed: int = 0,
 ) -> tuple[Evaluation, Fit | None]:
     """Regress predictions ``y`` on the protected columns by a generalised linear model."""
-    tested = protected.without_lone_rows()
+    y, tested = select_tested(y, protected)
     nothing = _nothing(tested, _regression(glm, tested)), None
     if not tested.varies.any():
         return nothing
     if not isinstance(y, OutcomeSummary):
-        y = tested.part(y)
         if np.ptp(y, axis=0).max() == 0.0:
             return nothing
         if y.ndim == 2:

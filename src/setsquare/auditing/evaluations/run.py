@@ -9,7 +9,7 @@ import numpy as np
 from setsquare.auditing.certificate import Certificate, certify
 from setsquare.auditing.evaluations.glm import Fit, evaluate_glm
 from setsquare.auditing.evaluations.records import Evaluation
-from setsquare.auditing.evaluations.score import sample_of
+from setsquare.auditing.evaluations.score import sample_of, select_tested
 from setsquare.auditing.evaluations.shape import evaluate_shape
 from setsquare.auditing.evaluations.tensor import EffectMap, evaluate_tensor
 from setsquare.auditing.given import Controlled
@@ -18,7 +18,6 @@ from setsquare.auditing.protected import Protected
 from setsquare.auditing.verdict import Limits, is_tautology
 from setsquare.errors import InputError
 from setsquare.families import family as make_family
-from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.notes import Note, Option
 
 #: Evaluation models with permutation tests, by name; :mod:`setsquare.auditing.evaluations.nonlinear` has them.
@@ -72,9 +71,10 @@ def _evaluate(
     for name in names:
         rng = np.random.default_rng(settings.seed)
         if name == "shape":
-            tested = protected.without_lone_rows()
-            sample = sample_of(y if isinstance(y, OutcomeSummary) else tested.part(y), tested)
-            found = evaluate_shape(sample, tested.ends, tested.is_group, tested.sources, confidence)
+            some, tested = select_tested(y, protected)
+            is_group = tuple(size is not None for size in tested.group_sizes)
+            ends = tested.found.low, tested.found.high
+            found = evaluate_shape(sample_of(some, tested), ends, is_group, tested.sources, confidence)
         elif name == "gcm":
             if held is None:
                 raise InputError("evaluation='gcm' needs controls: pass given=.")

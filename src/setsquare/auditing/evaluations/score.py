@@ -22,10 +22,11 @@ from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.auditing.bounds import cluster_sums, shared_noise
 from setsquare.auditing.evaluations.records import ALL, Test, wald
 from setsquare.auditing.protected import Predictions, Protected
+from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.projection import Basis
 from setsquare.projection.basis import CONSTANT
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import Block, Rows, all_rows
+from setsquare.rows.blocks import ArrayRows, Block, Rows, all_rows
 from setsquare.rows.parallel import Sums
 from setsquare.rows.products import weighted_gram
 
@@ -280,9 +281,29 @@ def _pooled(name: str, sample: Sample, found: _Map, score: Array) -> Test:
 
 def sample_of(y: Predictions, protected: Protected) -> Sample:
     """Sample of the protected columns and predictions ``y``."""
-    shift = np.concatenate([protected.found.moments.mean, protected.summary(y).mean])
+    shift = np.concatenate([protected.found.moments.mean, summary_of(y, protected).mean])
     equal, cluster = protected.equal_weights, protected.cluster
-    return Sample.of(protected.beside(y), shift, len(protected.names), equal_weights=equal, cluster=cluster)
+    return Sample.of(rows_of(y, protected), shift, len(protected.names), equal_weights=equal, cluster=cluster)
+
+
+def rows_of(y: Predictions, protected: Protected) -> Rows:
+    """Rows of the protected columns, with the predictions as the outcome."""
+    if isinstance(y, OutcomeSummary):
+        return protected.rows
+    return ArrayRows(protected.values, y.reshape(len(y), -1), np.zeros((len(y), 0)), protected.shares)
+
+
+def summary_of(y: Predictions, protected: Protected) -> OutcomeSummary:
+    """Summary of the predictions, weighted as the protected columns are."""
+    return y if isinstance(y, OutcomeSummary) else OutcomeSummary.of(y, protected.shares)
+
+
+def select_tested(y: Predictions, protected: Protected) -> tuple[Predictions, Protected]:
+    """Predictions and protected columns of the rows that can be tested; see :attr:`Protected.tested`."""
+    if protected.tested is None:
+        return y, protected
+    assert not isinstance(y, OutcomeSummary)  # such rows of a stream are refused
+    return y[protected.tested.taken], protected.tested
 
 
 def questions_of(names: Sequence[str], sources: Sequence[str], *, single: bool = True) -> tuple[Question, ...]:
@@ -320,7 +341,7 @@ def largest_score(y: Predictions, protected: Protected) -> float:
     >>> largest_score(y, Protected(x[:, None], ("x",), ("x",))).__round__(3)
     0.995
     """
-    rows, mean, basis = protected.beside(y), protected.summary(y).mean, protected.basis
+    rows, mean, basis = rows_of(y, protected), summary_of(y, protected).mean, protected.basis
     V, widest = rows.reduce(partial(_score_squares, basis, mean), _merge_squares)
     values, vectors = np.linalg.eigh(V)
     if (values[:, 0] <= 1e-12 * values[:, -1]).any():

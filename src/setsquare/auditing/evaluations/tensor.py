@@ -91,8 +91,8 @@ def evaluate_tensor(
     rng: np.random.Generator,
 ) -> tuple[Evaluation, EffectMap]:
     """Regress units ``Y`` (n, m) on the protected columns; m is the product of `shape`."""
-    tested = protected.without_lone_rows()
-    Y = tested.part(Y)
+    tested = protected.tested or protected
+    Y = Y if tested.taken is None else Y[tested.taken]
     w = mean_weight(len(Y), tested.weight)
     X, names, m = tested.values, tested.names, Y.shape[1]
     sources = tuple(dict.fromkeys(tested.sources))

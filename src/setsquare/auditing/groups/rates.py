@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
-from setsquare.auditing.groups.intervals import Estimates
+from setsquare.auditing.groups.intervals import Estimates, covariance
 from setsquare.auditing.groups.partitions import Partition
-from setsquare.auditing.groups.simultaneous import covariance
 
 
 @dataclass(frozen=True, slots=True)

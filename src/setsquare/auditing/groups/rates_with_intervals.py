@@ -9,10 +9,9 @@ from itertools import combinations
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
-from setsquare.auditing.groups.intervals import Estimates, difference, ratio, root, single
+from setsquare.auditing.groups.intervals import Estimates, critical_value, difference, ratio, root, single
 from setsquare.auditing.groups.partitions import Partition
 from setsquare.auditing.groups.rates import Number
-from setsquare.auditing.groups.simultaneous import critical_value
 from setsquare.notes import Note
 
 

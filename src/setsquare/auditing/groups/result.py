@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from setsquare._typing import Array, Table
-from setsquare.auditing.groups.partitions import Partition, note_masked
-from setsquare.auditing.groups.rates import Number, Rows, count_numbers
+from setsquare.auditing.groups.partitions import Partition
+from setsquare.auditing.groups.rates import Number
 from setsquare.auditing.groups.rates_with_intervals import Measures, measure_numbers
 from setsquare.notes import Note
 from setsquare.tables.frame import to_frame
@@ -170,51 +170,6 @@ class GroupNumbers:
             return f"{what} by {low.source}: {low.name}{colon} {_short(a, b)}, {high.name}{colon} {_short(b, a)}."
         ratio = f" (ratio {a / b:.2f})" if b > 0.0 else ""
         return f"Selection rate by {low.source}: {low.name}{colon} {a:.3f}, {high.name}{colon} {b:.3f}{ratio}."
-
-
-def number_groups(
-    rows: Rows,
-    partitions: Sequence[Partition],
-    *,
-    confidence: float = 0.95,
-    seed: int = 0,
-    backend: str = "pandas",
-    min_group: int = 10,
-) -> GroupNumbers:
-    """Numbers of every group, with intervals on demand.
-
-    Examples
-    --------
-    >>> from setsquare.auditing.groups.partitions import partition_rows
-    >>> import pandas as pd
-    >>> people = pd.DataFrame({"sex": np.repeat(["female", "male"], [40, 60])})
-    >>> found = number_groups(Rows(np.linspace(0.0, 0.9, 100)), partition_rows(people))
-    >>> print(found.sentence("Mean score"))
-    Mean score by sex: female 0.18, male 0.63.
-    """
-    groups = tuple(
-        Group(part.source, name, int(n), float(w), bool(shown), k == part.reference)
-        for part in partitions
-        for k, (name, n, w, shown) in enumerate(
-            zip(part.labels, part.counts, _weights(part, rows.weight), part.shown, strict=True)
-        )
-    )
-    return GroupNumbers(
-        tuple(part.without_rows() for part in partitions),
-        groups,
-        count_numbers(rows, partitions),
-        confidence,
-        seed,
-        backend,
-        note_masked(partitions, min_group),
-        bool(rows.score.min() >= 0.0),
-        rows.weight is not None,
-    )
-
-
-def _weights(part: Partition, weight: Array | None) -> Array:
-    weight = np.ones(len(part.codes)) if weight is None else weight
-    return np.asarray(np.bincount(part.codes + 1, weight, len(part.labels) + 1)[1:], dtype=np.float64)
 
 
 def _extremes(groups: Sequence[Group], values: Array, among: Sequence[str]) -> tuple[int, int] | None:

@@ -9,10 +9,11 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import setsquare as sq
+from setsquare.auditing.groups.audited import number_groups
 from setsquare.auditing.groups.intervals import single
 from setsquare.auditing.groups.partitions import partition_rows
 from setsquare.auditing.groups.rates import Rows
-from setsquare.auditing.groups.result import GroupNumbers, number_groups
+from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.errors import InputError, MissingValuesError
 
 

@@ -1,0 +1,53 @@
+"""``setsquare tradeoff``: what a correction costs, for budgets from orthogonal to no correction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from setsquare.auditing import tradeoff
+from setsquare.cli.correct import make_models, read_training
+from setsquare.cli.options import Fitting, Options, about_command, render_results
+from setsquare.cli.terminal import Screen, collected_warnings, working
+from setsquare.errors import InputError
+from setsquare.notes import message
+from setsquare.storage import write_files
+
+
+def show(file: str, fitting: Fitting, budgets: int, options: Options) -> int:
+    """Fit the path, measure it, write and print."""
+    _refuse(fitting, options)
+    with working(f"Reading {file}", quiet=options.quiet) as say:
+        rows = read_training(file, fitting, options)
+        _, model = make_models(rows, replace(fitting, max_correlation=None), options)
+        say("Fitting")
+        with collected_warnings() as noted:
+            table = rows.table.select(rows.features + rows.protected)
+            found = tradeoff(
+                model, table, rows.outcome, budgets=budgets, cluster=rows.cluster, confidence=options.confidence
+            )
+        found = replace(found, notes=(*rows.notes, *map(message, noted), *found.notes))
+        picked = found.pick(max_correlation=fitting.max_correlation) if found.knows_new_rows else None
+        document, about = found.document(), about_command(rows.origin)
+        more = {"picked": None if picked is None else picked.budget}
+        contents = render_results(options, document, lambda: about | found.to_dict() | more)
+        write_files(contents)
+    screen = Screen()
+    if picked is not None:
+        limit = fitting.max_correlation
+        rule = "Smallest budget within one standard error of the smallest loss on new rows"
+        rule = rule if limit is None else f"Smallest loss with a correlation of at most {limit:g} on new rows"
+        screen.say(f"{rule}: --budget {picked.budget:.4g}")
+    if not options.quiet:
+        screen.show(document.brief())
+        screen.written(list(contents))
+    return 0
+
+
+def _refuse(fitting: Fitting, options: Options) -> None:
+    """Refuse options of `setsquare correct` that a path of budgets does not have."""
+    if fitting.method != "constrained":
+        raise InputError("A trade-off needs --method constrained: the other corrections have no budget.")
+    if fitting.budget:
+        raise InputError("A trade-off has all budgets: leave out --budget.")
+    if options.fail_on_leak:
+        raise InputError("A trade-off looks for no leak: leave out --fail-on-leak.")
