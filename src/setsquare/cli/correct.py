@@ -41,6 +41,8 @@ METHODS = {
     "budget": "The model was fitted with a budget of {budget:g}: that share of the covariance of its predictions with "
     "the protected columns may stay on the training rows, so it is not orthogonal to them. It does not need these "
     "columns to predict.",
+    "relaxed": "The model was fitted under bounds on its correlation with each protected column, so it is not "
+    "orthogonal to them. It does not need these columns to predict.",
     "linear": "The linear effect of the protected columns was subtracted from the predictions of an ordinary model; it "
     "needs these columns to predict, and predictions can leave their range.",
 }
@@ -116,6 +118,8 @@ def correct(
 
 def _about(fitting: Fitting) -> str:
     """What the method does."""
+    if fitting.relax != "none":
+        return METHODS["relaxed"]
     return METHODS["budget" if fitting.budget else fitting.method].format(budget=fitting.budget)
 
 
@@ -169,6 +173,7 @@ def make_models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any
     if fitting.method == "constrained":
         shared |= {"l2": fitting.l2, "max_correlation": fitting.max_correlation}
         shared["expand"] = None if fitting.expand == "none" else fitting.expand
+        shared["relax"] = None if fitting.relax == "none" else fitting.relax
         shared |= {"orthogonal_on": fitting.orthogonal_on.replace("-", " "), "confidence": options.confidence}
         shared["budget"] = fitting.budget
         if rows.guess.is_classes:
@@ -176,6 +181,8 @@ def make_models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any
         return plain, OrthogonalGLMRegressor(family, **shared)
     if fitting.budget:
         raise InputError("--budget needs --method constrained: the other corrections have no budget.")
+    if fitting.relax != "none":
+        raise InputError("--relax is for the constrained method: leave out --method.")
     if fitting.expand != "none":
         raise InputError("--expand widens the features of the constrained method: leave out --method.")
     if fitting.orthogonal_on == "new-rows" or fitting.max_correlation is not None:
@@ -195,8 +202,9 @@ def _largest_correlation(model: Any, rows: Training) -> float:
 
     It must be zero, unless the correction is that of new rows.
     """
-    if hasattr(model, "solution_") and (rows.given is not None or model.solution_.certificate.missing_protected):
-        return float(model.solution_.certificate.max_correlation)
+    found = model.solution_.certificate if hasattr(model, "solution_") else None
+    if found is not None and (rows.given is not None or found.missing_protected or found.box is not None):
+        return float(found.max_correlation)
     table = rows.table.select(rows.features + rows.protected)
     X, _ = model.reader_.protected_matrix(table, None)
     X = residuals(model.reader_, getattr(model, "controls_", None), table, X)
