@@ -100,5 +100,6 @@ def test_they_are_those_of_the_bootstrap_on_real_sets(name):
     Z, X = (tables.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
     whole, drawn = bootstrap(Z.values, X.values, np.asarray(data.y, dtype=float), data.family, 2000)
     ratio = whole.std_error[0] / drawn.std(axis=0)
-    # Coefficients of nearly collinear columns (dates of custody in compas) have heavy tails in the bootstrap.
-    assert abs(np.median(ratio) - 1.0) < 0.05 and np.mean(np.abs(ratio - 1.0) < 0.05) > 0.6
+    # Columns that are nearly collinear (dates of custody in compas) or rest on few rows (net worth in health) are not
+    # linear in the weights of the rows at the scale of the bootstrap; at a fifth of it their ratios are 1.02 to 1.07.
+    assert abs(np.median(ratio) - 1.0) < 0.03 and np.mean(np.abs(ratio - 1.0) < 0.05) > 0.75
