@@ -30,16 +30,15 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium o
 SECTIONS = (
     "summary",
     "meaning",
-    "effects",
     "numbers",
-    "leakage",
+    "effects",
     "levels",
     "calibration",
     "performance",
+    "leakage",
     "certificate",
-    "method",
     "notes",
-    "reproduce",
+    "method",
 )
 PHONE, DESK = {"width": 380, "height": 800}, {"width": 1280, "height": 900}
 FORMULA = "=1+1"
@@ -145,7 +144,7 @@ def test_all_sections_are_there_and_reached_from_the_list(see: Any) -> None:
     assert [one.get_attribute("id") for one in page.locator("main section").all()] == list(SECTIONS)
     links = page.locator("nav a")
     assert [link.get_attribute("href") for link in links.all()] == [f"#{name}" for name in SECTIONS]
-    links.nth(6).click()
+    links.nth(5).click()
     assert page.url.endswith("#calibration") and page.locator("#calibration h2").is_visible()
     assert page.locator("figure").count() >= 6
     assert page.locator("h1").count() == 1 and page.locator(".verdict").first.is_visible()
@@ -158,14 +157,14 @@ def column(table: Any, j: int) -> list[str]:
 def test_tables_sort_by_click_and_by_keyboard(see: Any) -> None:
     page = see().page
     table = page.locator("#effects table").first
-    head = table.locator("thead th").nth(2)
-    given = column(table, 2)
+    head = table.locator("thead th").nth(3)
+    given = column(table, 3)
     assert given != sorted(given, key=float)
     head.locator("button").click()
-    assert column(table, 2) == sorted(given, key=float) and head.get_attribute("aria-sort") == "ascending"
+    assert column(table, 3) == sorted(given, key=float) and head.get_attribute("aria-sort") == "ascending"
     head.locator("button").focus()
     page.keyboard.press("Enter")
-    assert column(table, 2) == sorted(given, key=float, reverse=True)
+    assert column(table, 3) == sorted(given, key=float, reverse=True)
     assert head.get_attribute("aria-sort") == "descending"
     table.locator("thead th").first.locator("button").focus()
     page.keyboard.press("Space")
@@ -195,9 +194,23 @@ def test_a_table_is_downloaded_with_all_its_digits(see: Any) -> None:
     shown = page.locator("#effects table").first
     assert len(rows) == 1 + shown.locator("tbody tr").count() and rows[0][:2] == ["column", "model"]
     assert [row[0] for row in rows[1:]] == column(shown, 0)
-    for exact, short in zip([row[2] for row in rows[1:]], column(shown, 2), strict=True):
-        assert float(exact) == pytest.approx(float(short), abs=1e-3)
+    assert rows[0][2:6] == ["odds ratio", "odds ratio low", "odds ratio high", "log odds ratio"]
+    for row, ratio, log in zip(rows[1:], column(shown, 2), column(shown, 3), strict=True):
+        assert float(row[2]) == pytest.approx(float(ratio.split("\n")[0]), abs=1e-3)
+        assert float(row[3]) < float(row[2]) < float(row[4]) and float(row[5]) == pytest.approx(float(log), abs=1e-3)
     assert any(len(row[2]) > 12 for row in rows)
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (380, 700)], ids=["desk", "phone"])
+@pytest.mark.parametrize("name", ["adult", "hostile"])
+def test_the_first_screen_has_the_verdict_and_the_figure(see: Any, name: str, size: tuple[int, int]) -> None:
+    page = see(name, {"width": size[0], "height": size[1]}).page
+    kind = ".wide" if size[0] > 700 else ".narrow"
+    verdict = page.locator(".verdict").last.bounding_box()
+    figure = page.locator(f"#summary {kind} svg").first.bounding_box()
+    assert verdict["y"] + verdict["height"] < figure["y"]
+    shown = (min(figure["y"] + figure["height"], size[1]) - figure["y"]) / figure["height"]
+    assert shown > 0.5, f"{shown:.0%} of the figure is on the first screen"
 
 
 def test_no_formula_and_no_code_is_downloaded(see: Any) -> None:

@@ -189,7 +189,7 @@ def audit(
         positive=subject.positive,
         is_clustered=cluster is not None,
         is_weighted=sample_weight is not None,
-        references=coded.references,
+        references=coded.columns.references,
     )
 
 
@@ -344,6 +344,4 @@ def decide(result: AuditResult) -> AuditResult:
         # Group means are not those given the controls.
         numbers=None if any(note.code == GIVEN for note in result.notes) else result.numbers,
     )
-    return replace(
-        result, verdict=decision.verdict, reason=decision.reason, found=decision.found, members=decision.members
-    )
+    return result.judged(decision)

@@ -53,6 +53,8 @@ class ColumnBound:
     difference, difference_upper : float or None
         Distance of the group's mean prediction from that of all other rows, in standard deviations of the predictions,
         and its upper bound; None for a column that is not a group.
+    scale : float
+        Size of the unit: 1 for a group, the standard deviation of another column.
     """
 
     term: str
@@ -66,6 +68,7 @@ class ColumnBound:
     error: float = 0.0
     difference: float | None = None
     difference_upper: float | None = None
+    scale: float = 1.0
 
     def widened(self, correlation_upper: float, effect_upper: float, grown: float) -> ColumnBound:
         """Return the bounds with standard errors ``grown`` times as large."""
@@ -156,10 +159,11 @@ def _bound_references(y: Predictions, protected: Protected, confidence: float) -
     basis = basis_of_moments(Moments(moments.weight, found.share, scatter), found.sources)
     single = _largest(y, protected, basis, confidence, partial(_rest, found.members))[1]
     total = np.asarray([0 if size is None else size for size in protected.group_sizes])
-    sizes, bounds = protected.n_rows - total @ found.members, []
+    sizes, names, bounds = protected.n_rows - total @ found.members, dict(protected.references), []
     for source, one, share, size in zip(found.sources, single, found.share, sizes, strict=True):
         spread = math.sqrt(float(share * (1.0 - share)))
-        name, numbers = f"{source} (reference group)", (one.estimate / spread, one.upper / spread)
+        level, numbers = names.get(source), (one.estimate / spread, one.upper / spread)
+        name = f"{source} (reference group)" if level is None else f"{source}[{level}]"
         effects = (math.inf, math.inf)  # a reference group has no effect of its own
         bounds.append(
             ColumnBound(name, source, one.estimate, one.upper, "group", *effects, int(size), one.error, *numbers)
@@ -210,13 +214,14 @@ def _bound_effects(
     for j, (name, source, n_group, spread) in enumerate(terms):
         unit = "group" if n_group is not None else f"sd ({spread:.3g})" if spread > 0.0 else "-"
         found = single[j]
-        effect, upper = _effect(fit, j, 1.0 if n_group is not None else spread, confidence, scale, ratio=_is_ratio(glm))
+        size = 1.0 if n_group is not None or spread <= 0.0 else spread
+        effect, upper = _effect(fit, j, size, confidence, scale, ratio=_is_ratio(glm))
         distances: tuple[float | None, float | None] = (None, None)
         if n_group is not None and spread > 0.0:  # the correlation with an indicator is a difference of means
             distances = found.estimate / spread, found.upper / spread
         bounds.append(
             ColumnBound(
-                name, source, found.estimate, found.upper, unit, effect, upper, n_group, found.error, *distances
+                name, source, found.estimate, found.upper, unit, effect, upper, n_group, found.error, *distances, size
             )
         )
     kind, n = "" if fit is None else _kind(glm), protected.n_rows

@@ -89,9 +89,10 @@ def open_stream(
     encoder = Encoder(Reader(learned, Design(()), (), False), roles, Numbers(family), outcomes.weight)
     blocks = stream.hold(stream.parts(2 + len(learned.names)).map(encoder))
     elsewhere, nothing = RowsInParts(blocks, outcomes.n_rows), np.zeros((0, len(learned.names)))
-    columns = Protected(nothing, learned.names, learned.sources, elsewhere=elsewhere)
+    about, references = (learned.names, learned.sources), reference_groups(learned)
+    columns = Protected(nothing, *about, references=references, elsewhere=elsewhere)
     subject = Subject(np.zeros(0), family, n_outside=seen.n_outside, notes=(*guessed, *outside), summary=outcomes)
-    return subject, Coded(columns, np.ones(outcomes.n_rows, dtype=bool), reference_groups(learned), notes)
+    return subject, Coded(columns, np.ones(outcomes.n_rows, dtype=bool), notes)
 
 
 def _see(name: str, glm: Family | None, column: Column, weight: Array | None, _: Array | None) -> _Seen:

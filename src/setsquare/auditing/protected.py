@@ -50,6 +50,8 @@ class Protected:
     taken : integer ndarray or None
         Indices of these rows among the audited rows; None for all rows.
     notes : tuple of Note
+    references : tuple of (str, str)
+        Categorical source columns, each with its reference group.
     elsewhere : Rows or None
         Rows that are read in blocks: a column of ones and the columns as features, the predictions as the outcome.
 
@@ -88,6 +90,7 @@ class Protected:
     cluster: IntArray | None = None
     taken: IntArray | None = None
     notes: tuple[Note, ...] = ()
+    references: tuple[tuple[str, str], ...] = ()
     elsewhere: Rows | None = None
     n_rows: int = field(init=False, repr=False)
     shares: Array = field(init=False, repr=False)
@@ -178,15 +181,12 @@ class Coded:
     columns : Protected
     keep : boolean ndarray
         Which of the rows given are audited.
-    references : tuple of pairs of str
-        Categorical source columns, each with its reference group.
     notes : tuple of Note
         Notes on rows and columns that were left out.
     """
 
     columns: Protected
     keep: BoolArray
-    references: tuple[tuple[str, str], ...]
     notes: tuple[Note, ...]
 
 
@@ -267,7 +267,8 @@ def code_protected(
     check_size(learned, n)
     notes = (*note_left_out(len(keep) - n, len(keep)), *note_constant(learned))
     encoded = learned.apply(protected)
-    columns = Protected(dense(encoded.values), encoded.names, encoded.sources, weight, cluster)
+    values, references = dense(encoded.values), reference_groups(learned)
+    columns = Protected(values, encoded.names, encoded.sources, weight, cluster, references=references)
     if not columns.varies.any():
         refuse_constant_protected(learned.columns, "audit")
-    return Coded(columns, keep, reference_groups(learned), notes)
+    return Coded(columns, keep, notes)

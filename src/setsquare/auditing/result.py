@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from setsquare._typing import Table
@@ -11,7 +11,7 @@ from setsquare.auditing.documents.assemble import assemble
 from setsquare.auditing.evaluations.records import EFFECT_COLUMNS, Evaluation, benjamini_hochberg, holm
 from setsquare.auditing.evaluations.tensor import EffectMap
 from setsquare.auditing.groups.result import GroupNumbers
-from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Member, Verdict
+from setsquare.auditing.verdict import DEFAULT_LIMITS, Decision, Limits, Member, Verdict
 from setsquare.document import Document, Documented
 from setsquare.errors import InputError
 from setsquare.families import Family
@@ -28,7 +28,7 @@ class AuditResult(Documented):
     verdict : Verdict
         "leak", "trace", "no leak found" or "inconclusive: n too small"; a string.
     reason : str
-        Reason for the verdict, with the numbers.
+        Reason for the verdict, in plain words.
     evaluations : tuple of Evaluation
         The evaluation models, in the order requested.
     certificate : Certificate
@@ -41,6 +41,8 @@ class AuditResult(Documented):
         Rows that were audited, and protected columns.
     confidence : float
         Confidence level; the tests control the probability of any false alarm at 1 - confidence.
+    statistics : str
+        Tests and bounds that the verdict rests on.
     found : tuple of str
         Kinds of dependence that were found: "effects", "curvature", "combinations", "spread", or another model's name.
     limits : Limits
@@ -86,6 +88,7 @@ class AuditResult(Documented):
     n: int
     n_protected: int
     confidence: float
+    statistics: str = ""
     found: tuple[str, ...] = ()
     limits: Limits = DEFAULT_LIMITS
     members: tuple[Member, ...] = field(default=(), repr=False)
@@ -122,6 +125,10 @@ class AuditResult(Documented):
     def is_leak(self) -> bool:
         """Whether a leak was found."""
         return self.verdict is Verdict.LEAK
+
+    def judged(self, decision: Decision) -> AuditResult:
+        """The result with a verdict, its reason and its tests."""
+        return replace(self, **{one.name: getattr(decision, one.name) for one in fields(decision)})
 
     def evaluation(self, name: str | None = None) -> Evaluation:
         """One of the evaluation models, by name; the first by default."""
@@ -206,6 +213,7 @@ class AuditResult(Documented):
         return {
             "verdict": str(self.verdict),
             "reason": self.reason,
+            "statistics": self.statistics,
             "setting": self.setting,
             "family": self.family,
             "positive": self.positive or None,

@@ -10,7 +10,7 @@ other.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from setsquare._typing import Array
 from setsquare.auditing.certificate import Certificate, ColumnBound
 from setsquare.auditing.evaluations.records import Evaluation, Test
 from setsquare.auditing.evaluations.shape import COMBINATIONS, CURVATURE, SPREAD
+from setsquare.document.formats import capital, joined, percent, term_name
 
 if TYPE_CHECKING:
     from setsquare.auditing.groups.result import GroupNumbers
@@ -133,6 +134,9 @@ SMALL_DIFFERENCE = 0.2
 TAUTOLOGY = 1e-7
 #: Evaluation models whose effects are measured by a correlation.
 LINEAR = ("glm", "linear", "tensor")
+#: Kind of dependence that they find, and how p-values of the kinds are named.
+EFFECTS = "effects"
+_NAMES = {EFFECTS: "Effects on means"}
 #: Setting of predictions by a model that was fitted to the same rows.
 IN_SAMPLE = "in-sample"
 
@@ -177,7 +181,9 @@ class Decision:
     ----------
     verdict : Verdict
     reason : str
-        The finding, then the statistics.
+        The finding in plain words.
+    statistics : str
+        Tests and bounds that it rests on.
     found : tuple of str
         Kinds of dependence that were found: ``effects``, ``curvature``, ``combinations``, ``spread``, or the name of
         another evaluation model.
@@ -187,6 +193,7 @@ class Decision:
 
     verdict: Verdict
     reason: str
+    statistics: str
     found: tuple[str, ...]
     members: tuple[Member, ...]
 
@@ -208,29 +215,40 @@ def judge(
     """
     alpha = (1.0 - confidence) * (1.0 + 1e-9)  # p = 0.05 is significant at 95 %, despite the rounding of 1 - 0.95
     members = adjust(evaluations)
-    rejected = [member for member in members if member.adjusted <= alpha]
-    found = tuple(dict.fromkeys(kind_of(member) for member in rejected))
-    if rejected:
-        verdict, size = _size(rejected, certificate, limits, alpha)
-        parts = (_finding(what, rejected), _extremes(rejected, numbers), size)
-        return Decision(verdict, " ".join(filter(None, parts)), found, members)
     if not members:
-        return Decision(Verdict.INCONCLUSIVE, "No protected column could be tested; see the notes.", found, members)
-    smallest = _p(min(member.adjusted for member in members))
-    verdict, reason = _nothing_found(smallest, certificate, max(SMALL, limits.correlation))
-    if is_tautology(certificate):
-        reason += " The correction was made on these same rows; new rows can differ."
-    return Decision(verdict, reason, found, members)
+        return Decision(Verdict.INCONCLUSIVE, "No protected column could be tested; see the notes.", "", (), ())
+    rejected = [member for member in members if member.adjusted <= alpha]
+    if not rejected:
+        smallest = _p(min(member.adjusted for member in members))
+        verdict, reason, statistics = _nothing_found(smallest, certificate, max(SMALL, limits.correlation))
+        if is_tautology(certificate):
+            reason += " The correction was made on these same rows; new rows can differ."
+        return Decision(verdict, _text((reason, _rates(numbers))), statistics, (), members)
+    kinds: dict[str, list[Member]] = {}
+    for member in rejected:
+        kinds.setdefault(kind_of(member), []).append(member)
+    verdict, caveat, size = _size(rejected, certificate, limits, alpha)
+    reason = _text((_finding(what, kinds), caveat, _extremes(rejected, numbers) or _rates(numbers)))
+    return Decision(verdict, reason, _text((_further(what, kinds), size)), tuple(kinds), members)
+
+
+def _text(parts: Sequence[str]) -> str:
+    return " ".join(filter(None, parts))
 
 
 def _extremes(rejected: Sequence[Member], numbers: GroupNumbers | None) -> str:
     """Sentence on the two most different groups, among the columns that have an effect."""
-    effects = [member for member in rejected if kind_of(member) == "effects"]
+    effects = [member for member in rejected if kind_of(member) == EFFECTS]
     if numbers is None or not effects:
         return ""
     known = [part.source for part in numbers.partitions]
     single = [m.test.name for m in effects if m.test is not m.evaluation.joint]
     return numbers.sentence(among=[name for name in dict.fromkeys(single) if name in known])
+
+
+def _rates(numbers: GroupNumbers | None) -> str:
+    """Sentence on the two groups whose selection rates differ most, where there are decisions: these are not tested."""
+    return numbers.sentence() if numbers is not None and "selection_rate" in numbers.numbers else ""
 
 
 def is_tautology(certificate: Certificate) -> bool:
@@ -242,43 +260,74 @@ def is_tautology(certificate: Certificate) -> bool:
 def kind_of(member: Member) -> str:
     """Kind of dependence that a test is about."""
     if member.evaluation.name in LINEAR:
-        return "effects"
+        return EFFECTS
     return member.test.name if member.evaluation.name == "shape" else member.evaluation.name
 
 
-def _finding(what: str, rejected: Sequence[Member]) -> str:
-    """Sentences on the findings, one per kind."""
-    kinds: dict[str, list[Member]] = {}
-    for member in rejected:
-        kinds.setdefault(kind_of(member), []).append(member)
-    opening = "" if "effects" in kinds else "Mean predictions show no linear effect, but there is another dependence. "
-    return opening + " ".join(_sentence(what, kind, members) for kind, members in kinds.items())
+def _finding(what: str, kinds: Mapping[str, Sequence[Member]]) -> str:
+    """The finding on means, or else those of the other tests."""
+    if EFFECTS in kinds:
+        return f"{_sentence(what, EFFECTS, kinds[EFFECTS])}."
+    found = "; ".join(_other(kind, members) for kind, members in kinds.items())
+    return f"Mean predictions show no linear effect, but there is another dependence: {found}."
+
+
+def _other(kind: str, members: Sequence[Member]) -> str:
+    """A dependence that is not one of the means."""
+    columns = _columns(members)
+    known = {CURVATURE: f"a curve along {columns}", COMBINATIONS: f"combinations of {columns}"}
+    known[SPREAD] = f"a spread that differs with {columns}"
+    return known.get(kind, f"on {columns} ({members[0].evaluation.title})")
+
+
+def _further(what: str, kinds: Mapping[str, Sequence[Member]]) -> str:
+    """P-values of the findings, with a sentence on those that the reason leaves out."""
+    said = []
+    for kind, members in kinds.items():
+        p = _p(min(member.adjusted for member in members))
+        is_said = kind == EFFECTS or EFFECTS not in kinds
+        said.append(
+            f"{_NAMES.get(kind, capital(kind))}: {p}." if is_said else f"{_sentence(what, kind, members)} ({p})."
+        )
+    return " ".join(said)
+
+
+def _single(members: Sequence[Member]) -> list[str]:
+    """Source columns that stand out."""
+    return [m.test.name for m in members if m.test is not m.evaluation.joint]
+
+
+def _columns(members: Sequence[Member]) -> str:
+    """Columns that a finding is about, in a sentence."""
+    every = [test.name for test in members[0].evaluation.by_source]
+    found = members[0].test.sources or tuple(dict.fromkeys(_single(members) or every))
+    return joined(found, most=9) or "the protected columns"
 
 
 def _sentence(what: str, kind: str, members: Sequence[Member]) -> str:
-    p = _p(min(member.adjusted for member in members))
-    evaluation = members[0].evaluation
-    single = [m.test.name for m in members if m.test is not evaluation.joint]
-    columns = _listed(members[0].test.sources or tuple(dict.fromkeys(single or [t.name for t in evaluation.by_source])))
-    if kind == "effects":
-        alone = len(evaluation.by_source) < 2 or single
-        return f"{what} depend on {columns}{'' if alone else ' taken together; no single column stands out'} ({p})."
+    """A finding, without a full stop."""
+    evaluation, columns = members[0].evaluation, _columns(members)
+    if kind == EFFECTS:
+        alone = len(evaluation.by_source) < 2 or _single(members)
+        return f"{what} depend on {columns}{'' if alone else ' taken together; no single column stands out'}"
     if kind == CURVATURE:
-        return f"{what} follow {columns} along a curve ({p})."
+        return f"{what} follow {columns} along a curve"
     if kind == COMBINATIONS:
-        return f"{what} depend on combinations of {columns}, beyond what each explains ({p})."
+        return f"{what} depend on combinations of {columns}, beyond what each explains"
     if kind == SPREAD:
-        return f"The spread of {what[:1].lower()}{what[1:]} differs with {columns} ({p})."
-    return f"{what} depend on {columns} ({p}, {evaluation.title})."
+        return f"The spread of {what[:1].lower()}{what[1:]} differs with {columns}"
+    return f"{what} depend on {columns} ({evaluation.title})"
 
 
-def _size(rejected: Sequence[Member], certificate: Certificate, limits: Limits, alpha: float) -> tuple[Verdict, str]:
-    """Whether the dependence found is small with confidence, and a sentence with the numbers.
+def _size(
+    rejected: Sequence[Member], certificate: Certificate, limits: Limits, alpha: float
+) -> tuple[Verdict, str, str]:
+    """Whether the dependence found is small with confidence, a caveat in plain words, and the numbers.
 
     The upper bounds must be below the limits. If only curvature, combinations or spread were found, the means are
     judged as if nothing was found.
     """
-    upper, confidence = certificate.correlation_upper, f"with {_percent(certificate.confidence)} confidence"
+    upper, confidence = certificate.correlation_upper, f"with {percent(certificate.confidence)} confidence"
     shapes = [m.test for m in rejected if m.evaluation.name == "shape"]
     effects = any(m.evaluation.name in LINEAR for m in rejected)
     groups = [c for c in certificate.groups if (c.difference_upper or 0.0) > limits.difference]
@@ -290,23 +339,23 @@ def _size(rejected: Sequence[Member], certificate: Certificate, limits: Limits, 
     numbers = [f"Correlation {certificate.correlation:.3f} (at most {upper:.3f} {confidence}{limit})."]
     for test in shapes:
         if test.upper is not None:
-            numbers.append(f"{test.name.capitalize()}: correlation at most {test.upper:.3f} (limit {limits.shape:g}).")
+            numbers.append(f"{capital(test.name)}: correlation at most {test.upper:.3f} (limit {limits.shape:g}).")
     if groups and effects:
         numbers.append(_largest(groups, limits))
     if not small:
         titles = "; ".join(dict.fromkeys(m.evaluation.title for m in rejected))
-        return Verdict.LEAK, f"{' '.join(numbers)} Test: {titles}."
+        return Verdict.LEAK, "", f"{' '.join(numbers)} Test: {titles}."
     unknown = [] if effects else [c for c in groups if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
     within = f" No group differs by more than {limits.difference:g} standard deviations." if effects else ""
-    return Verdict.TRACE, f"The dependence is small. {' '.join(numbers)}{within}{_too_few(unknown)}"
+    return Verdict.TRACE, f"The dependence is small.{_too_few(unknown)}", f"{' '.join(numbers)}{within}"
 
 
 def _largest(groups: Sequence[ColumnBound], limits: Limits) -> str:
     """Sentence on the group that differs most, beyond the limit."""
     group = max(groups, key=lambda c: c.difference or 0.0)
     return (
-        f"The mean of {group.term} is {group.difference or 0.0:.2f} standard deviations from that of the other rows "
-        f"(at most {group.difference_upper or 0.0:.2f}; limit {limits.difference:g})."
+        f"The mean of {term_name(group.term, group.source)} is {group.difference or 0.0:.2f} standard deviations from "
+        f"that of the other rows (at most {group.difference_upper or 0.0:.2f}; limit {limits.difference:g})."
     )
 
 
@@ -316,22 +365,21 @@ def _certain(groups: Sequence[ColumnBound], certificate: Certificate, alpha: flo
     return [c for c in groups if c.correlation > z * c.error]
 
 
-def _nothing_found(smallest: str, certificate: Certificate, limit: float) -> tuple[Verdict, str]:
-    upper, confidence = certificate.correlation_upper, _percent(certificate.confidence)
+def _nothing_found(smallest: str, certificate: Certificate, limit: float) -> tuple[Verdict, str, str]:
+    """Verdict, reason and statistics where no test rejects."""
+    upper, n = certificate.correlation_upper, certificate.n
+    found = "No dependence on the protected columns was found"
+    bound = f"{capital(smallest)}. Correlation at most {upper:.3f} with {percent(certificate.confidence)} confidence"
     if upper <= limit:
         unknown = [c for c in certificate.groups if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
-        return Verdict.NONE, (
-            f"No dependence on the protected columns was found ({smallest}). The correlation is at most {upper:.3f} "
-            f"with {confidence} confidence (n = {certificate.n}).{_too_few(unknown)}"
-        )
+        reason = f"{found}, and a correlation above {limit:g} is ruled out.{_too_few(unknown)}"
+        return Verdict.NONE, reason, f"{bound} (n = {n})."
     more = ""
     if certificate.correlation <= 0.7 * limit:
-        needed = _round_up(certificate.n * (upper / limit) ** 2)
+        needed = _round_up(n * (upper / limit) ** 2)
         more = f"; ruling out {limit:g} takes about {needed} rows"
-    return Verdict.INCONCLUSIVE, (
-        f"No dependence on the protected columns was found ({smallest}), but a correlation of up to {upper:.3f} cannot "
-        f"be ruled out with {certificate.n} rows{more}."
-    )
+    reason = f"{found}, but a correlation of up to {upper:.3f} cannot be ruled out with {n} rows{more}."
+    return Verdict.INCONCLUSIVE, reason, f"{bound} (n = {n})."
 
 
 def _too_few(groups: Sequence[ColumnBound]) -> str:
@@ -339,21 +387,14 @@ def _too_few(groups: Sequence[ColumnBound]) -> str:
     if not groups:
         return ""
     ordered = sorted(groups, key=lambda c: -(c.difference_upper or 0.0))
-    listed = ", ".join(f"{c.term} (up to {c.difference_upper:.2f}, {c.n_group} rows)" for c in ordered[:4])
+    listed = ", ".join(
+        f"{term_name(c.term, c.source)} (up to {c.difference_upper:.2f}, {c.n_group} rows)" for c in ordered[:4]
+    )
     more = f" and {len(groups) - 4} more" if len(groups) > 4 else ""
     return (
         f" For these groups a difference above {SMALL_DIFFERENCE:g} standard deviations of the predictions cannot be "
         f"ruled out: {listed}{more}."
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = names or ["the protected columns"]
-    return f"{', '.join(first)} and {last}" if first else last
-
-
-def _percent(confidence: float) -> str:
-    return f"{100.0 * confidence:g} %"
 
 
 def _p(p: float) -> str:

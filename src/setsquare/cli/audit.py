@@ -70,7 +70,7 @@ def audit(
         write_files(render_results(options, document, lambda: about | results()))
     screen = Screen()
     for each in shown.verdicts:
-        screen.verdict(each)
+        screen.verdict(each, quiet=options.quiet)
     if not options.quiet:
         screen.show(shown)
         screen.written(options.outputs)

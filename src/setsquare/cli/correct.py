@@ -92,6 +92,7 @@ def correct(
         more = {
             "verdict": str(audited.verdict),
             "reason": audited.reason,
+            "statistics": audited.statistics,
             "method": fitting.method,
             "model": str(saved),
             "largest_correlation_in_training": left,
@@ -101,7 +102,11 @@ def correct(
         contents |= render_results(options, document, lambda: about | comparison.to_dict() | more)
         write_files(contents)
     screen = Screen()
-    screen.verdict(Headline("Corrected model, on rows that it has not seen", str(audited.verdict), audited.reason))
+    screen.verdict(
+        Headline(
+            "Corrected model, on rows that it has not seen", str(audited.verdict), audited.reason, audited.statistics
+        )
+    )
     if not options.quiet:
         screen.say(_about(fitting))
         screen.show(brief)

@@ -98,13 +98,15 @@ class Screen(Console):
             self.print(table)
             start = stop
 
-    def verdict(self, each: Headline) -> None:
-        """Print a verdict and its reason."""
+    def verdict(self, each: Headline, *, quiet: bool = False) -> None:
+        """Print a verdict, its reason and, if not quiet, the statistics."""
         text = Text(
             "\n".join(textwrap.wrap(clean(headline(asdict(each))), min(PROSE, self.width), break_on_hyphens=False))
         )
         text.highlight_words([each.verdict.upper()], f"bold {colour(each.verdict)}")
         self.print(text, soft_wrap=True)
+        if each.statistics and not quiet:
+            self.say(each.statistics)
 
 
 def colour(verdict: str) -> str:

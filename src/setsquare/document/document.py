@@ -24,6 +24,7 @@ Section: TypeAlias = dict[str, Any]
 #: Formats of a value: words, a number, a signed number, a p-value, a count, a number without trailing zeros, or an
 #: estimate with its interval.
 Kind: TypeAlias = Literal["text", "number", "signed", "p", "count", "plain", "interval"]
+Form: TypeAlias = Literal["grid", "folded", "key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,15 @@ class Headline:
     verdict : str
         "leak", "trace", "no leak found" or "inconclusive: n too small".
     sentence : str
-        The answer, with the numbers.
+        The answer in plain words.
+    statistics : str
+        Tests and bounds that it rests on.
     """
 
     model: str
     verdict: str
     sentence: str
+    statistics: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Document:
     >>> probability = 1 / (1 + np.exp(-rng.normal(size=2000) - 0.5 * (sex == "male")))
     >>> report = build(sq.audit(probability, sex), predictions=probability, protected=sex)
     >>> report.verdict, [section["id"] for section in report.sections]
-    ('leak', ['summary', 'meaning', 'effects', 'numbers', 'leakage', 'levels', 'method', 'notes', 'reproduce'])
+    ('leak', ['summary', 'meaning', 'numbers', 'effects', 'levels', 'leakage', 'notes', 'method'])
     >>> Report.from_dict(report.to_dict()) == report
     True
     """
@@ -84,7 +88,7 @@ class Document:
 
     @property
     def sentence(self) -> str:
-        """The answer for the last model, with the numbers."""
+        """The answer for the last model, in plain words."""
         return self.verdicts[-1].sentence
 
     def section(self, name: str) -> Section:
@@ -187,11 +191,12 @@ def table(
     rows: Sequence[Sequence[Any]],
     *,
     detail: bool | Collection[str] = False,
+    form: Form = "grid",
 ) -> dict[str, Any]:
     """A table of plain values; empty columns are omitted.
 
     ``columns`` are kinds, each followed by the names of its columns; ``detail`` marks the whole table, or the columns
-    of these names.
+    of these names. A page shows a table as a grid, folds it, or shows each row as a large number.
     """
     rows = plain(rows)
     flat = [(name, kind) for kind, *names in columns for name in names]
@@ -202,6 +207,7 @@ def table(
         "columns": [{"name": flat[j][0], "kind": flat[j][1], "detail": flat[j][0] in fine} for j in used],
         "rows": [[row[j] for j in used] for row in rows],
         "detail": detail is True,
+        "form": form,
     }
 
 

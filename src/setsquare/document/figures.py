@@ -159,13 +159,14 @@ def _finite(value: Any, otherwise: float) -> float:
 
 
 def _intervals(figure: Figure, name: str, width: float) -> str:
-    """Forest plot: one row per column, one line per model."""
+    """Forest plot: one row per column or group, one line per model."""
     bounds = figure["kind"] == "bounds"
     wide = width > NARROW
     left = 200.0 if wide else 12.0
     every = [m[key] for row in figure["rows"] for m in row["marks"] for key in ("value", "low", "high")]
-    scale = make_scale(every, left, width - 14.0, zero=True)
-    step, y, parts = 15.0, 10.0, []
+    zero = figure.get("from_zero", True)
+    scale = make_scale(every, left, width - 14.0, zero=zero)
+    step, y, parts = {1: 15.0, 2: 12.0, 3: 11.0}.get(len(figure["sides"]), 9.0), 10.0, []
     for row in figure["rows"]:
         if wide:
             middle = y + step * len(row["marks"]) / 2.0 + 4.0
@@ -176,12 +177,14 @@ def _intervals(figure: Figure, name: str, width: float) -> str:
             parts.append(tag("text", words(shorten(row["label"], width)), x=0, y=y + 8.0, class_="name"))
             y += 14.0
         for one in row["marks"]:
-            parts.append(_interval(figure, row["label"], one, scale, y + step / 2.0, bounds))
+            about = f"{row['label']} ({row['n']:,} rows)" if "n" in row else row["label"]
+            parts.append(_interval(figure, about, one, scale, y + step / 2.0, bounds))
             y += step
-        y += 12.0
-    zero = tag("line", x1=scale(0.0), x2=scale(0.0), y1=4.0, y2=y, class_="zero")
+        y += 9.0
     axis = bottom_axis(scale, 4.0, y, figure["axis"])
-    return drawing(name, figure["title"], figure["summary"], width, y + 40.0, axis, zero, *parts)
+    if zero:
+        axis += tag("line", x1=scale(0.0), x2=scale(0.0), y1=4.0, y2=y, class_="zero")
+    return drawing(name, figure["title"], figure["summary"], width, y + 40.0, axis, *parts)
 
 
 def _interval(figure: Figure, term: str, one: Mapping[str, Any], scale: Scale, y: float, bounds: bool) -> str:
@@ -192,7 +195,8 @@ def _interval(figure: Figure, term: str, one: Mapping[str, Any], scale: Scale, y
     if bounds:
         about = f"{term}{_named(one['side'])}: {number(value)}, at most {number(_finite(one['high'], math.inf))}"
     else:
-        about = f"{term}{_named(one['side'])}: {_span(one)}, p = {p_value(_finite(one.get('p'), math.nan))}"
+        p = f", p = {p_value(_finite(one['p'], math.nan))}" if "p" in one else ""
+        about = f"{term}{_named(one['side'])}: {_span(one)}{p}"
     ends = [high] if bounds else [low, high]
     return mark(
         about,
@@ -228,7 +232,7 @@ def _ridges(figure: Figure, name: str, width: float) -> str:
         base = y + tall
         parts.append(tag("line", x1=left, x2=right, y1=base, y2=base, class_="base"))
         for j, one in enumerate(row["marks"]):
-            parts.append(_ridge(figure, row["label"], one, scale, base, tall / math.sqrt(peak), 5.0 + 7.0 * j))
+            parts.append(_ridge(figure, row["label"], one, scale, base, tall / peak, 5.0 + 7.0 * j))
         y = base + 8.0 + 7.0 * len(row["marks"])
     middle = scale(figure["overall"][figure["sides"][-1]])
     overall = tag("line", x1=middle, x2=middle, y1=4.0, y2=y, class_="all")
@@ -243,7 +247,7 @@ def _ridge(
     step = (scale.end - scale.start) / n_bins
     path = f"M{scale.start:.1f} {base:.1f}"
     for height in one["histogram"]:
-        path += f"V{base - unit * math.sqrt(height):.1f}h{step:.2f}"
+        path += f"V{base - unit * height:.1f}h{step:.2f}"
     quantiles = ", ".join(number(q) for q in one["quantiles"][1:4])
     about = f"{level}{_named(one['side'])}: mean {_span(one, 'mean')}; quartiles {quantiles}"
     x, y = scale(one["mean"]), base + below
@@ -290,21 +294,25 @@ def _calibration(figure: Figure, name: str, width: float) -> str:
     n_across, size = min(most, len(figure["panels"])), (width + 8.0) / most
     points = [p for panel in figure["panels"] for c in panel["curves"] for p in c["points"]]
     ends = make_scale([p[key] for p in points for key in ("x", "y")], 0.0, 1.0)
-    side_length = size - 52.0
+    side_length = size - 58.0
     parts = []
     for k, panel in enumerate(figure["panels"]):
-        left, top = size * (k % n_across) + 38.0, (size + 8.0) * (k // n_across) + 24.0
+        left, top = size * (k % n_across) + 44.0, (size + 22.0) * (k // n_across) + 24.0
         x_scale = Scale(ends.low, ends.high, left, left + side_length)
         y_scale = Scale(ends.low, ends.high, top + side_length, top)
         parts.append(tag("text", words(shorten(panel["label"], side_length)), x=left, y=top - 8.0, class_="name"))
-        parts.append(bottom_axis(x_scale, top, top + side_length, "") + left_axis(y_scale, left, left + side_length))
+        parts.append(bottom_axis(x_scale, top, top + side_length, "prediction"))
+        parts.append(left_axis(y_scale, left, left + side_length))
+        x, y = left - 33.0, top + side_length / 2.0
+        parts.append(
+            tag("text", words("outcome"), x=x, y=y, class_="tick mid", transform=f"rotate(-90 {x:.0f} {y:.0f})")
+        )
         corners = {"x1": left, "y1": top + side_length, "x2": left + side_length, "y2": top}
         parts.append(tag("line", **corners, class_="all"))
         for curve in panel["curves"]:
             parts.append(_curve(figure, panel["label"], curve, x_scale, y_scale))
-    height = (size + 8.0) * math.ceil(len(figure["panels"]) / n_across) + 14.0
-    foot = tag("text", words("x-axis: prediction; y-axis: outcome"), x=38.0, y=height - 6.0, class_="tick")
-    return drawing(name, figure["title"], figure["summary"], width, height, *parts, foot)
+    height = (size + 22.0) * math.ceil(len(figure["panels"]) / n_across)
+    return drawing(name, figure["title"], figure["summary"], width, height, *parts)
 
 
 def _curve(figure: Figure, level: str, curve: Mapping[str, Any], x_scale: Scale, y_scale: Scale) -> str:
@@ -376,6 +384,7 @@ _PLACES = (("x", "x"), ("y", "y"), ("y", "low"), ("y", "high"))
 _DRAWERS: dict[str, Callable[[Figure, str, float], str]] = {
     "forest": _intervals,
     "bounds": _intervals,
+    "groups": _intervals,
     "ridges": _ridges,
     "means": _means,
     "calibration": _calibration,

@@ -68,6 +68,18 @@ def joined(names: Sequence[str], most: int = 4) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else "".join(shown)
 
 
+def term_name(term: str, source: str) -> str:
+    """Name of a coded column for readers: its column and group.
+
+    Examples
+    --------
+    >>> term_name("race[Black]", "race"), term_name("age", "age")
+    ('race: Black', 'age')
+    """
+    group = term.removeprefix(f"{source}[")
+    return f"{source}: {group[:-1]}" if group != term and group.endswith("]") else term
+
+
 def capital(words: str) -> str:
     """The text with a capital first letter."""
     return words[:1].upper() + words[1:]
@@ -97,7 +109,8 @@ def cell(value: Any, kind: str, show: Callable[[object], str] = visible) -> str:
     if value is None or kind == "text":
         return "-" if value is None else show(value)
     if kind == "interval":
-        estimate, *ends = ("-" if v is None else number(float(v)) for v in value)
+        digits = ".3f" if value[0] is not None and 1e-3 <= abs(float(value[0])) < 100.0 else ""
+        estimate, *ends = ("-" if v is None else f"{float(v):{digits}}" if digits else number(float(v)) for v in value)
         return estimate if "-" in ends else f"{estimate} [{', '.join(ends)}]"
     if kind == "count":
         return f"{value:,}"

@@ -14,9 +14,6 @@ from markupsafe import Markup
 from setsquare.document import figures
 from setsquare.document.formats import cell, page_style, tone_name, typed, visible
 
-#: Long tables that duplicate a figure; the page shows them on demand.
-FOLDED = ("levels", "calibration")
-
 
 def render(report: Mapping[str, Any]) -> str:
     """Write the page."""
@@ -25,19 +22,24 @@ def render(report: Mapping[str, Any]) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
-    environment.filters["cell"] = lambda value, kind: cell(*typed(value, kind))
+    environment.filters["cell"] = lambda value, kind: _cell(*typed(value, kind))
     environment.globals["draw"] = _draw
     environment.globals["colour"] = figures.colour
     page = environment.from_string(template).render(
         report=report,
         kinds=[tone_name(each["verdict"]) for each in report["verdicts"]],
-        folded=FOLDED,
         style=Markup(style),
         script=Markup(script),
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; "
         "form-action 'none'",
     )
     return page + "\n"
+
+
+def _cell(value: Any, kind: str) -> str | Markup:
+    """A cell; an interval stands below its estimate."""
+    estimate, bracket, ends = cell(value, kind).partition(" [") if kind == "interval" else (cell(value, kind), "", "")
+    return Markup('{} <span class="ends">[{}</span>').format(estimate, ends) if bracket else estimate
 
 
 def _draw(figure: Mapping[str, Any], name: str, *, wide: bool) -> Markup:

@@ -17,6 +17,7 @@ def render(document: Mapping[str, Any]) -> str:
     for each in document["verdicts"]:
         verdict = escape(lead(each) + each["verdict"] if each["model"] else capital(each["verdict"]))
         parts.append(f"**{verdict}.** {escape(each['sentence'])}")
+        parts += [escape(each["statistics"])] if each["statistics"] else []
     for section in document["sections"]:
         parts.append(f"## {escape(section['title'])}")
         parts += map(escape, section["text"])

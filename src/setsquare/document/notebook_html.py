@@ -25,7 +25,8 @@ def render(document: Mapping[str, Any]) -> str:
     parts = [f"<div class='sq'><style>{STYLE}{fragment_style()}</style>"]
     for each in document["verdicts"]:
         name = f"<b>{_text(lead(each) + each['verdict'])}</b><br>"
-        parts.append(f"<div class='verdict {tone_name(each['verdict'])}'>{name}{_text(each['sentence'])}</div>")
+        more = f"<br><small>{_text(each['statistics'])}</small>" if each["statistics"] else ""
+        parts.append(f"<div class='verdict {tone_name(each['verdict'])}'>{name}{_text(each['sentence'])}{more}</div>")
     for section in document["sections"]:
         parts += [f"<h3>{_text(section['title'])}</h3>"] if section["title"] else []
         parts += [f"<p>{_text(paragraph)}</p>" for paragraph in section["text"]]

@@ -27,12 +27,13 @@
     const safe = /^[\s]*[=+\-@\t\r]/.test(words) ? "'" + words : words;
     return /[",\n\r;]/.test(safe) ? '"' + safe.replaceAll('"', '""') + '"' : safe;
   };
-  const csv = (table) =>
-    [...table.rows]
-      .map((row) =>
-        [...row.cells].map((c) => ("value" in c.dataset ? c.dataset.value : field(c.textContent.trim()))).join(","),
-      )
-      .join("\r\n") + "\r\n";
+  const fields = (cell) => {
+    const words = cell.textContent.trim();
+    if (cell.tagName === "TH" && "ends" in cell.dataset) return [words, words + " low", words + " high"].map(field);
+    const value = "value" in cell.dataset ? cell.dataset.value : field(words);
+    return "ends" in cell.dataset ? [value, ...cell.dataset.ends.split(" ")] : [value];
+  };
+  const csv = (table) => [...table.rows].map((row) => [...row.cells].flatMap(fields).join(",")).join("\r\n") + "\r\n";
   for (const button of document.querySelectorAll("button.csv")) {
     button.addEventListener("click", () => {
       const table = button.parentElement.previousElementSibling.querySelector("table");

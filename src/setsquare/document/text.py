@@ -21,6 +21,8 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
         yield visible(document["title"])
     for each in document["verdicts"]:
         yield textwrap.fill(visible(headline(each)), WIDTH)
+        if each["statistics"]:
+            yield textwrap.fill(visible(each["statistics"]), WIDTH)
     for section in document["sections"]:
         if section["title"]:
             title = visible(section["title"])

@@ -56,7 +56,7 @@ class Shared(NamedTuple):
     @property
     def steer(self) -> bool:
         """Whether derivatives by the target are wanted."""
-        return self.targets.shape[1] > 1
+        return bool(self.targets.shape[1] > 1)
 
 
 def groups_of(block: Block) -> list[IntArray]:

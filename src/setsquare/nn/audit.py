@@ -144,13 +144,13 @@ def audit_layer(
         **options,
     )
     found = judged(units, setting=f"layer {layer!r} at test time")
-    evaluations, verdict, reason = found.evaluations, found.verdict, found.reason
+    evaluations = found.evaluations
     if len(names) > 1 and evaluations:
         evaluations += _beyond_linear(units, tuple(names)[1:], n_components, random_state, judged)
     if evaluations:
         what = f"Units of layer {layer!r}"
         decision = judge(evaluations, found.certificate, confidence=confidence, limits=found.limits, what=what)
-        verdict, reason = decision.verdict, decision.reason
+        found = found.judged(decision)
     notes = list(found.notes)
     if collector.n_calls > 1:
         text = "The network calls this layer {calls} times per forward pass; {name}#2 is the second call."
@@ -162,7 +162,7 @@ def audit_layer(
             "increase n_permutations, or reduce n_components."
         )
         notes.append(Note("few-permutations", text, severity="warning", count=n_permutations))
-    return replace(found, verdict=verdict, reason=reason, evaluations=evaluations, notes=tuple(notes))
+    return replace(found, evaluations=evaluations, notes=tuple(notes))
 
 
 def _beyond_linear(

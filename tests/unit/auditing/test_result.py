@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import setsquare as sq
-from setsquare.document.formats import number, p_value
+from setsquare.document.formats import number, p_value, term_name
 from setsquare.errors import InputError, MissingDependencyError
 from setsquare.tables import frame as frames
 
@@ -154,7 +154,7 @@ def test_text_has_the_verdict_the_numbers_and_the_notes(results: dict[str, sq.Au
     assert f"{found.n} predictions" in flat and "nan" not in text.lower().split()
     for evaluation in found.evaluations:
         assert evaluation.title.lower() in text.lower()
-        assert all(effect.term in text for effect in evaluation.effects)
+        assert all(term_name(effect.term, effect.source) in text for effect in evaluation.effects)
         tests = evaluation.further if evaluation.name == "shape" else (evaluation.joint,)
         assert all(p_value(test.p_value) in text for test in tests)
     for note in (*found.notes, *(note for e in found.evaluations for note in e.notes)):
@@ -202,7 +202,7 @@ def test_html_is_well_formed_and_has_the_same_numbers(results: dict[str, sq.Audi
     for page in (found._repr_html_(), found.to_html()):
         words = " ".join(read_html(page).words)
         assert str(found.verdict) in words and found.reason in words
-        assert all(effect.term in words for e in found.evaluations for effect in e.effects)
+        assert all(term_name(effect.term, effect.source) in words for e in found.evaluations for effect in e.effects)
 
 
 def test_names_and_levels_are_escaped() -> None:
@@ -270,4 +270,5 @@ def test_confidence_is_never_printed_as_certainty() -> None:
 def test_the_reason_has_the_adjusted_p_value() -> None:
     found = sq.audit(P[:150], TABLE[:150], evaluation=["glm", "linear"])
     smallest = min(member.adjusted for member in found.members)
-    assert (smallest > found.p_value and f"(p = {smallest:.2g})" in found.reason) or "(p < 0.001)" in found.reason
+    said = "p < 0.001" if smallest < 0.001 else f"p = {smallest:.2g}"
+    assert said in found.statistics and "p = " not in found.reason

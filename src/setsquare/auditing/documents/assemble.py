@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from setsquare.auditing.documents import sections
+from setsquare.auditing.documents.first_screen import summary
 from setsquare.auditing.documents.number_sections import number_section
 from setsquare.auditing.verdict import IN_SAMPLE, LINEAR, Verdict
 from setsquare.document import Document, Headline, Section, section, table
@@ -42,22 +43,23 @@ def assemble(
     added to those of the audits. For the other arguments see :func:`setsquare.report.build`.
     """
     several = len(audits) > 1
-    headlines = tuple(Headline(name * several, str(audit.verdict), audit.reason) for name, audit in audits.items())
+    headlines = tuple(
+        Headline(name * several, str(audit.verdict), audit.reason, audit.statistics) for name, audit in audits.items()
+    )
     scores = scores or {}
     if not several:  # a single model needs no name
         audits, scores = dict(zip([""], audits.values(), strict=True)), dict(zip([""], scores.values(), strict=False))
     parts = (
-        sections.summary(audits, scores, sides),
+        summary(audits, scores, sides),
         _meaning(audits, certificate, with_calibration=any(part["id"] == "calibration" for part in groups)),
-        sections.effects(audits),
         number_section(audits),
-        sections.bounds({name: audit.certificate for name, audit in audits.items()}),
-        *groups,
+        sections.effects(audits),
+        *(_mark_untested(part, audits) for part in groups),
         sections.performance(audits, scores),
+        sections.bounds({name: audit.certificate for name, audit in audits.items()}),
         sections.certificate(certificate),
-        _method(audits, method),
         _notes(audits, notes),
-        _reproduce(command, data or {}),
+        _method(audits, method, command, data or {}),
     )
     names = joined(_sources(list(audits.values())[-1])) or "the protected columns"
     return Document(
@@ -129,8 +131,16 @@ def _meaning(audits: Audits, certificate: Certificate | None, *, with_calibratio
     return section("meaning", "What this does and does not show", text=text, notes=notes, detail=True)
 
 
-def _method(audits: Audits, sentences: Sequence[str]) -> Section:
-    """Method and assumptions."""
+def _mark_untested(part: Section, audits: Audits) -> Section:
+    """Say below figures of distributions if curves and spreads in them were not tested."""
+    tested = all(any(e.name not in LINEAR for e in audit.evaluations) for audit in audits.values())
+    if part["id"] != "levels" or tested:
+        return part
+    return {**part, "text": [*part["text"], "Curves and spreads in these figures were not tested, only means."]}
+
+
+def _method(audits: Audits, sentences: Sequence[str], command: str | None, data: Mapping[str, str]) -> Section:
+    """Method and assumptions; command, data and versions that reproduce the document."""
     last = list(audits.values())[-1]
     about = [
         f"The predictions ({last.family}, {last.n:,} rows, {last.setting}) are regressed on the {last.n_protected} "
@@ -141,7 +151,11 @@ def _method(audits: Audits, sentences: Sequence[str]) -> Section:
         "protected columns are recorded without error.",
     ]
     titles = dict.fromkeys(f"{capital(e.title)}." for audit in audits.values() for e in audit.evaluations)
-    return section("method", "Method and assumptions", text=about, notes=[*sentences, *titles], detail=True)
+    rows = [["command", command]] if command else []
+    rows += [[f"data: {key}", str(value)] for key, value in data.items()]
+    used = table("Command, data and versions", [("text", "what", "value")], [*rows, *_versions()], form="folded")
+    title = "Method and assumptions"
+    return section("method", title, text=about, notes=[*sentences, *titles], tables=[used], detail=True)
 
 
 def _notes(audits: Audits, further: Sequence[str]) -> Section:
@@ -152,14 +166,6 @@ def _notes(audits: Audits, further: Sequence[str]) -> Section:
             said.setdefault(note, []).append(name)
     own = [note if len(by) == len(audits) else lead(joined(by), note) for note, by in said.items()]
     return section("notes", "Notes", notes=list(dict.fromkeys([*further, *own])))
-
-
-def _reproduce(command: str | None, data: Mapping[str, str]) -> Section:
-    """Command, data and versions."""
-    rows = [["command", command]] if command else []
-    rows += [[f"data: {key}", str(value)] for key, value in data.items()]
-    versions = table("Command, data and versions", [("text", "what", "value")], [*rows, *_versions()])
-    return section("reproduce", "How to reproduce this", tables=[versions], detail=True)
 
 
 @cache

@@ -93,7 +93,7 @@ def _calibration(rows: PredictedRows, outcome: Array, named: bool, min_group: in
             side: reliabilities(y, values, groups, rows.family, rows.sample, orders[side], min_group)
             for side, (y, values) in pairs.items()
         }
-        figures.append(_curves(groups, found))
+        figures += [_gaps(groups, found), _curves(groups, found)]
         tables.append(_calibration_table(groups, found, named))
     about = (
         "In a calibrated group, outcome minus prediction is 0 and the points lie on the diagonal. A model that may not "
@@ -157,8 +157,8 @@ def _figure(
         )
         return {"kind": "means", "summary": about, "rows": rows, **shared}
     about = (
-        "Histograms by group; heights are square roots of shares, so that small bars are visible. The dot below is "
-        "the mean, the dashed line the mean of all rows."
+        "Histograms by group: the height is the share of the group's rows. The dot below is the mean, the dashed line "
+        "the mean of all rows."
     )
     return {"kind": "ridges", "summary": about, "rows": rows, "range": [float(edges[0]), float(edges[-1])], **shared}
 
@@ -186,7 +186,7 @@ def _spread_table(
             rows.append([label, side * named, *numbers])
     columns = [("text", groups.column, "model"), ("count", "rows"), ("number", "mean", "low", "high")]
     columns += [("signed", "mean minus overall"), ("number", "5 %", "25 %", "median", "75 %", "95 %")]
-    return table(f"Predictions{_of(response)} by {groups.column}", columns, rows)
+    return table(f"Predictions{_of(response)} by {groups.column}", columns, rows, form="folded")
 
 
 def _calibration_table(groups: Groups, found: Mapping[str, tuple[Reliability, ...]], named: bool) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _calibration_table(groups: Groups, found: Mapping[str, tuple[Reliability, ..
             )
     columns = [("text", groups.column, "model"), ("count", "rows"), ("number", "mean outcome", "mean prediction")]
     columns.append(("signed", "outcome minus prediction", "low", "high"))
-    return table(f"Calibration by {groups.column}", columns, rows)
+    return table(f"Calibration by {groups.column}", columns, rows, form="folded")
 
 
 def _curves(groups: Groups, found: Mapping[str, tuple[Reliability, ...]]) -> dict[str, Any]:
@@ -217,6 +217,23 @@ def _curves(groups: Groups, found: Mapping[str, tuple[Reliability, ...]]) -> dic
         "summary": "Points are groups of rows with similar predictions; on the diagonal outcomes are as predicted.",
         "sides": list(found),
         "panels": panels,
+    }
+
+
+def _gaps(groups: Groups, found: Mapping[str, tuple[Reliability, ...]]) -> dict[str, Any]:
+    """Outcome minus prediction of each group."""
+    rows = []
+    for k, label in enumerate(groups.labels):
+        gaps = {side: own[k].difference for side, own in found.items()}
+        marks = [{"side": s, "value": g.estimate, "low": g.ci_low, "high": g.ci_high} for s, g in gaps.items()]
+        rows.append({"label": label, "marks": marks})
+    return {
+        "kind": "forest",
+        "title": f"Outcome minus prediction by {groups.column}",
+        "summary": "To the right of zero outcomes are higher than predicted, to the left lower.",
+        "axis": "outcome minus prediction",
+        "sides": list(found),
+        "rows": rows,
     }
 
 

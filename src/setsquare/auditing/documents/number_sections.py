@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from setsquare.auditing.groups.standards import DISCLAIMER
-from setsquare.document import Section, section, table, typed
+from setsquare.document import Section, section, table
+from setsquare.document.document import Form
 from setsquare.document.formats import percent
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def number_section(audits: Audits) -> Section | None:
         return None
     first = next(iter(found.values()))
     tables = [table for caption, columns in TABLES for table in _numbers(caption, columns, found)]
+    tables += [table for caption, columns in TABLES for table in _numbers(caption, columns, found, cells=True)]
     tables += [_summaries(found), *(_filed(one.standard, name) for name, one in found.items() if one.standard)]
     references = "; ".join(f"{group.source}: {group.name}" for group in first.groups if group.is_reference)
     text = [
@@ -64,29 +66,39 @@ def number_section(audits: Audits) -> Section | None:
     return section("numbers", title, text=text, notes=notes, tables=tables, detail=not decided)
 
 
-def _numbers(caption: str, columns: Sequence[tuple[str, str]], found: dict[str, GroupNumbers]) -> list[dict[str, Any]]:
+def _numbers(
+    caption: str, columns: Sequence[tuple[str, str]], found: dict[str, GroupNumbers], *, cells: bool = False
+) -> list[dict[str, Any]]:
+    """A table of the groups of single columns, or of the cells of several."""
     first = next(iter(found.values()))
+    crossed = {part.source for part in first.partitions if part.parts}
     used = [(name, title) for name, title in columns if name in first.measures.columns]
     if not used:
         return []
     rows = []
     for k, group in enumerate(first.groups):
-        for model, one in found.items():
-            cells = [_cell(one, name, k) for name, _ in used]
-            rows.append([group.source, group.name, model, group.n, *cells])
-    kinds = [("text", "column", "group", "model"), ("count", "rows"), ("interval", *(title for _, title in used))]
-    return [table(caption, kinds, rows, detail=used[0][0] not in IN_BRIEF)]
+        if (group.source in crossed) == cells:
+            for model, one in found.items():
+                rows.append(
+                    [f"{group.source}: {group.name}", model, group.n, *(_cell(one, name, k) for name, _ in used)]
+                )
+    kinds = [("text", "group", "model"), ("count", "rows"), ("interval", *(title for _, title in used))]
+    name = f"{caption} and combination" if cells else caption
+    form: Form = "folded" if cells else "grid"
+    return [table(name, kinds, rows, detail=cells or used[0][0] not in IN_BRIEF, form=form)]
 
 
 def _cell(numbers: GroupNumbers, name: str, k: int) -> Any:
     one = numbers.measures.columns[name]
     value = float(one.value[k])
-    return None if value != value else [value, float(one.low[k]), float(one.high[k])]
+    low, high = float(one.low[k]), float(one.high[k])
+    ends = [None, None] if low == value == high else [low, high]  # the reference group is compared with itself
+    return None if value != value else [value, *ends]
 
 
 def _summaries(found: dict[str, GroupNumbers]) -> dict[str, Any]:
     rows = [
-        [SUMMARIES[one.name], one.source, model, typed([one.value, one.low, one.high], "interval")]
+        [SUMMARIES[one.name], one.source, model, [one.value, one.low, one.high]]
         for model, numbers in found.items()
         for one in numbers.measures.summaries
         if one.value == one.value

@@ -1,18 +1,18 @@
-"""Sections made from audits, scores and certificates: summary, effects, bounds, performance, certificate."""
+"""Sections made from audits, scores and certificates: effects, bounds, performance, certificate."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, holm
-from setsquare.document import Section, section, table, typed
-from setsquare.document.formats import capital, joined, percent
+from setsquare.auditing.evaluations.records import Effect, Evaluation, Test
+from setsquare.document import Section, section, table
+from setsquare.document.formats import capital, joined, percent, term_name
 
 if TYPE_CHECKING:
-    from setsquare.auditing.certificate import Certificate
-    from setsquare.auditing.comparison.compare import Side
+    from setsquare.auditing.certificate import Certificate, ColumnBound
     from setsquare.auditing.comparison.performance import Interval, Score
     from setsquare.auditing.result import AuditResult
     from setsquare.glm.solver import Certificate as FitCertificate
@@ -26,59 +26,24 @@ _SCALES = {"odds ratio": "log odds ratio", "rate ratio": "log rate ratio"}
 _METRICS = {"auc": "AUC", "rmse": "RMSE", "r2": "R²", "brier": "Brier score"}
 
 
-def summary(audits: Audits, scores: Scores, sides: Sequence[Side] = ()) -> Section:
-    """The main numbers, one column per model."""
-    bounds = [audit.certificate for audit in audits.values()]
-    rows: list[list[Any]] = [
-        ["Verdict", *(str(audit.verdict) for audit in audits.values())],
-        ["p-value (adjusted)", *(typed(audit.p_adjusted, "p") for audit in audits.values())],
-        ["Correlation with the protected columns", *(typed(c.correlation, "number") for c in bounds)],
-        ["Correlation, at most", *(typed(c.correlation_upper, "number") for c in bounds)],
-    ]
-    for j, score in enumerate(next(iter(scores.values()), ())):
-        values = (_interval(scores[name][j].value) if name in scores else None for name in audits)
-        rows.append([metric_name(score.metric), *values])
-    if sides:
-        rows.append(["Calibration in the large", *(_interval(side.in_the_large) for side in sides)])
-        rows.append(["Calibration slope", *(_interval(side.slope) for side in sides)])
-    last, several = list(audits.values())[-1], len(audits) > 1
-    positive = f", positive class: {last.positive}" if last.positive else ""
-    about = (
-        f"{last.n:,} {'rows' if several else 'predictions'} ({last.family}{positive}), {_columns(last.n_protected)}; "
-        f"{last.setting}; intervals and bounds hold with {percent(last.confidence)} confidence."
-    )
-    text = [about]
-    if several or scores:
-        text.append("The correlation is the multiple correlation with all protected columns together.")
-    if sides:
-        text[-1] += " Calibration in the large should be 0, the slope 1."
-    columns = [("text", "", *(name or "value" for name in audits))]
-    caption = "Side by side" if several else "The main numbers"
-    shown = table(caption, columns, rows, detail=not (several or scores))
-    return section("summary", "In short", text=text, tables=[shown])
-
-
-def _columns(count: int) -> str:
-    return f"{count} protected column{'' if count == 1 else 's'}"
-
-
-def _interval(value: Interval) -> dict[str, Any]:
-    return typed([value.estimate, value.ci_low, value.ci_high], "interval")
-
-
 def effects(audits: Audits) -> Section:
     """Effects with intervals, and the tests, of each evaluation model."""
     names = dict.fromkeys(evaluation.name for audit in audits.values() for evaluation in audit.evaluations)
     tables: list[dict[str, Any]] = []
     figures: list[dict[str, Any]] = []
     text: list[str] = []
+    units = {one.term: one for audit in audits.values() for one in audit.certificate.columns}
     for name in names:
         models = {side: e for side, audit in audits.items() for e in audit.evaluations if e.name == name}
         kind = _effect_kind(name, audits)
         title = next(iter(models.values())).title
         if any(model.effects for model in models.values()):
-            figures += _forest(title, kind, models)
-            tables.append(_effect_table(title, kind, models))
+            own = {
+                side: [_shown(e, units if name in ("glm", "linear") else {}) for e in m.effects]
+                for side, m in models.items()
+            }
+            figures += _forest(title, kind, own)
+            tables.append(_effect_table(title, kind, own))
             if name in ("glm", "linear") and not text:
                 text.append(_how_to_read(kind, audits))
         tables.append(_test_table(title, models, audits))
@@ -87,13 +52,27 @@ def effects(audits: Audits) -> Section:
     return section("effects", title, text=text, tables=tables, figures=figures, detail=len(audits) > 1)
 
 
+def _shown(effect: Effect, units: Mapping[str, ColumnBound]) -> Effect:
+    """An effect under the name that readers see, per standard deviation of a column that is not a group."""
+    unit = units.get(effect.term)
+    if unit is None or unit.scale == 1.0:
+        return replace(effect, term=term_name(effect.term, effect.source))
+    estimate, error, low, high = (
+        value * unit.scale for value in (effect.estimate, effect.std_error, effect.ci_low, effect.ci_high)
+    )
+    term = f"{effect.term} (per {unit.scale:.3g})"
+    return replace(effect, term=term, estimate=estimate, std_error=error, ci_low=low, ci_high=high)
+
+
 def _how_to_read(kind: str, audits: Audits) -> str:
     references = dict(pair for audit in audits.values() for pair in audit.references)
     listed = ", ".join(f"{source}: {level}" for source, level in references.items())
     groups = f"Each group is compared with the reference group ({listed}). " if references else ""
+    scaled = any(one.scale != 1.0 for audit in audits.values() for one in audit.certificate.columns)
+    numeric = "Effects of numeric columns are per standard deviation. " if scaled else ""
     return (
         f"Each effect is the {kind} in the predictions for one protected column, holding the others fixed. "
-        f"{groups}Zero means no effect."
+        f"{groups}{numeric}Zero means no effect."
     )
 
 
@@ -104,16 +83,20 @@ def _effect_kind(name: str, audits: Audits) -> str:
     return _SCALES.get(kinds[-1] if kinds and name == "glm" else "", "difference")
 
 
-def _effect_table(title: str, kind: str, models: Mapping[str, Evaluation]) -> dict[str, Any]:
+def _effect_table(title: str, kind: str, models: Mapping[str, Sequence[Effect]]) -> dict[str, Any]:
+    ratio = {shown: name for name, shown in _SCALES.items()}.get(kind)
     rows = []
-    for side, model in models.items():
-        adjusted = holm([effect.p_value for effect in model.effects])
-        for e, p in zip(model.effects, adjusted, strict=True):
-            own = [e.estimate, e.std_error, e.statistic, e.ci_low, e.ci_high, e.p_value, float(p)]
-            rows.append([e.term, side, *own])
+    for side, own in models.items():
+        for e in own:
+            ends = [_exp(value) for value in (e.estimate, e.ci_low, e.ci_high)] if ratio else None
+            rows.append([e.term, side, ends, e.estimate, e.std_error, e.statistic, e.ci_low, e.ci_high, e.p_value])
     numbers = ("number", kind, "std. error", "statistic", "low", "high")
-    columns = [("text", "column", "model"), numbers, ("p", "p", "p (Holm)")]
-    return table(f"Effects. {capital(title)}", columns, _by_first(rows), detail=("p (Holm)",))
+    columns = [("text", "column", "model"), ("interval", ratio or "ratio"), numbers, ("p", "p")]
+    return table(f"Effects. {capital(title)}", columns, _by_first(rows), detail=("std. error", "statistic"))
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700.0 else math.inf
 
 
 def shown_tests(evaluation: Evaluation) -> tuple[Test, ...]:
@@ -139,11 +122,11 @@ def _by_first(rows: list[list[Any]]) -> list[list[Any]]:
     return sorted(rows, key=lambda row: order[row[0]])
 
 
-def _forest(title: str, kind: str, models: Mapping[str, Evaluation]) -> list[dict[str, Any]]:
+def _forest(title: str, kind: str, models: Mapping[str, Sequence[Effect]]) -> list[dict[str, Any]]:
     """Marks of a forest plot: the largest effects where there are too many."""
     found: dict[str, dict[str, Effect]] = {}
-    for side, model in models.items():
-        for effect in model.effects:
+    for side, own in models.items():
+        for effect in own:
             if math.isfinite(effect.estimate):
                 found.setdefault(effect.term, {})[side] = effect
     if not found:
@@ -183,8 +166,9 @@ def bounds(certificates: Mapping[str, Certificate]) -> Section | None:
     kind = next((c.effect_kind for c in reversed(list(certificates.values())) if c.effect_kind), "effect")
     for side, certificate in certificates.items():
         for b in certificate.columns:
-            rows.append([b.term, side, b.n_group, b.correlation, b.correlation_upper, b.effect, b.effect_upper, b.unit])
-            marks.setdefault(b.term, []).append(
+            name = term_name(b.term, b.source)
+            rows.append([name, side, b.n_group, b.correlation, b.correlation_upper, b.effect, b.effect_upper, b.unit])
+            marks.setdefault(name, []).append(
                 {"side": side, "value": b.correlation, "low": b.correlation, "high": b.correlation_upper}
             )
     if not rows:
@@ -208,7 +192,7 @@ def bounds(certificates: Mapping[str, Certificate]) -> Section | None:
     )
     return section(
         "leakage",
-        "Largest effect not ruled out, by group",
+        "What can still be there",
         text=[about],
         figures=[figure],
         tables=[table("Upper bounds", columns, _by_first(rows), detail=("rows", "|corr|", kind))],
@@ -251,8 +235,7 @@ def _which_is_better(scores: Sequence[Score]) -> str:
 
 
 def _trade_off(audits: Audits, scores: Scores) -> list[dict[str, Any]]:
-    metrics = [score.metric for score in next(iter(scores.values()))]
-    j = next((metrics.index(metric) for metric in ("auc", "r2") if metric in metrics), 0)
+    j = main_metric(scores)
     marks = [
         {
             "side": name,
@@ -267,7 +250,7 @@ def _trade_off(audits: Audits, scores: Scores) -> list[dict[str, Any]]:
     ]
     if len(marks) < 2:
         return []
-    metric = metric_name(metrics[j])
+    metric = metric_name(next(iter(scores.values()))[j].metric)
     way = "up" if next(iter(scores.values()))[j].higher_is_better else "down"
     return [
         {
@@ -280,6 +263,12 @@ def _trade_off(audits: Audits, scores: Scores) -> list[dict[str, Any]]:
             "sides": [mark["side"] for mark in marks],
         }
     ]
+
+
+def main_metric(scores: Scores) -> int:
+    """Position of the metric that stands for performance: AUC or R², if they are there."""
+    metrics = [score.metric for score in next(iter(scores.values()))]
+    return next((metrics.index(metric) for metric in ("auc", "r2") if metric in metrics), 0)
 
 
 def metric_name(metric: str) -> str:

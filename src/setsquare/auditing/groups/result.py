@@ -169,7 +169,9 @@ class GroupNumbers:
         if rate is None:
             return f"{what} by {low.source}: {low.name}{colon} {_short(a, b)}, {high.name}{colon} {_short(b, a)}."
         ratio = f" (ratio {a / b:.2f})" if b > 0.0 else ""
-        return f"Selection rate by {low.source}: {low.name}{colon} {a:.3f}, {high.name}{colon} {b:.3f}{ratio}."
+        return (
+            f"Selected by {low.source}: {low.name}{colon} {100 * a:.1f} %, {high.name}{colon} {100 * b:.1f} %{ratio}."
+        )
 
 
 def _extremes(groups: Sequence[Group], values: Array, among: Sequence[str]) -> tuple[int, int] | None:

@@ -31,4 +31,4 @@ def test_a_verdict_names_the_regression_and_its_columns(family, name):
     sex = rng.integers(2, size=400)
     found = sq.audit(rng.uniform(0.1, 0.4, size=400) + 0.2 * sex, sex, family=family, evaluation="glm")
     assert found.evaluations[0].title == f"{name} of the predictions on x0, HC3 standard errors"
-    assert found.reason.endswith(f"Test: {name} of the predictions on x0, HC3 standard errors.")
+    assert found.statistics.endswith(f"Test: {name} of the predictions on x0, HC3 standard errors.")

@@ -378,7 +378,7 @@ def verdict(
     *evaluations: Evaluation, upper: float = 0.05, confidence: float = 0.95, tolerance: float = 0.0
 ) -> tuple[str, str]:
     found = judge(evaluations, certificate(upper), confidence=confidence, limits=Limits(tolerance))
-    return str(found.verdict), found.reason
+    return str(found.verdict), f"{found.reason} {found.statistics}"
 
 
 def test_verdicts() -> None:
@@ -416,28 +416,28 @@ def test_a_trace_does_not_hide_a_leak() -> None:
 
 def test_reasons_have_the_numbers() -> None:
     leak = verdict(evaluation(3e-8, sex=1e-9, race=0.4))[1]
-    assert "depend on sex (p < 0.001)" in leak and "at most 0.050" in leak
+    assert leak.startswith("The predictions depend on sex. Effects on means: p < 0.001.") and "at most 0.050" in leak
     short = verdict(evaluation(0.2), upper=0.2)[1]
     assert "1000 rows" in short and "about 4000" in short  # (0.2 / 0.1)^2 times as many
 
 
 def test_a_leak_names_what_was_tested_where_no_column_stands_out() -> None:
     assert (
-        "depend on sex and race taken together; no single column stands out (p = 0.021)"
+        "depend on sex and race taken together; no single column stands out. Effects on means: p = 0.021."
         in verdict(evaluation(0.02, sex=0.06, race=0.07))[1]
     )
 
 
 def test_a_column_that_stands_out_counts_where_the_joint_test_does_not() -> None:
     found, reason = verdict(evaluation(0.2, a=1e-5, b=0.4, c=0.9, d=0.8))
-    assert found == "leak" and "depend on a (p" in reason
+    assert found == "leak" and "depend on a. " in reason
 
 
 def test_small_groups_are_named() -> None:
     rng = np.random.default_rng(0)
     group = np.where(np.arange(3000) < 20, "rare", np.where(np.arange(3000) % 2 > 0, "a", "b"))
     found = sq.audit(rng.normal(size=3000), group)
-    assert found.verdict == "no leak found" and "x0[rare] (up to " in found.reason and "20 rows" in found.reason
+    assert found.verdict == "no leak found" and "x0: rare (up to " in found.reason and "20 rows" in found.reason
 
 
 @pytest.mark.parametrize("row", [0, 7])
