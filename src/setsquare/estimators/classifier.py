@@ -67,6 +67,12 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         the protected columns are zero in a regression of the predictions on both. With "outcome", mean predictions are
         equal within each class of the outcome, the score version of equalised odds (a numeric outcome takes a spline).
         Given columns stay among the features; prediction needs neither the outcome nor the protected columns.
+    relax : {"box"} or {"box": factor}, optional
+        Relaxed constraint for as many protected columns as features or rows, where only constant predictions are
+        orthogonal and ``fit`` refuses. "box" bounds the correlation with each protected column, on the training rows,
+        by the largest that p unrelated columns would have by chance, ``factor * sqrt(2 log p / n)``. The certificate
+        then says that the predictions are not orthogonal, how large the correlations are, and the limit (``box``).
+        Two classes or numbers only.
     use_protected : bool
         Whether protected columns inside the feature table stay among the features, as in the paper's benchmark.
     basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
@@ -77,8 +83,11 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         the coded columns; models with these cannot be saved.
     reference : mapping of column to level, optional
         Reference levels; by default the first.
-    missing : {"error", "drop", "level"}
-        What to do with missing values when fitting.
+    missing : {"error", "drop", "level", "model"}
+        What to do with missing values when fitting. "model" is for protected columns that only some rows have:
+        doubly robust values take their place, from the probability that a row has the column and a prediction of it,
+        both given the features and the outcome. This assumes that the values are missing at random given these, and
+        holds if one of the two models is right.
     unseen : {"error", "pool"}
         What to do with levels unseen in training.
     max_iter : int, optional

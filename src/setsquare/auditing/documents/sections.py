@@ -293,4 +293,15 @@ def certificate(found: FitCertificate | None) -> Section | None:
         if found.threshold is not None
         else "are orthogonal to the protected columns there, and on new rows only up to chance: see the audit."
     )
+    if found.box is not None:
+        about = (
+            "Measured on the training rows after the fit, not taken from the solver. The predictions are not "
+            "orthogonal to the protected columns; each correlation is bounded."
+        )
+    elif found.missing_protected:
+        about = (
+            "Measured on the training rows after the fit, not taken from the solver. Rows that lack protected columns "
+            "count by a model of these; on new rows the predictions are uncorrelated with the columns up to chance if "
+            "values are missing at random as assumed below."
+        )
     return section("certificate", "Certificate of the corrected model", text=[about], tables=[found.table()])
