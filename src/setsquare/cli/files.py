@@ -23,8 +23,8 @@ from setsquare.notes import Note
 from setsquare.storage.files import check_memory, read_bounded
 from setsquare.tables.frame import Frame, to_numpy
 from setsquare.tables.frame import resolve as find_columns
-from setsquare.tables.roles import check_roles
 from setsquare.tables.summary import FEW_VALUES
+from setsquare.tables.validation import check_roles
 
 #: First bytes of formats that are not text.
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "feather"}
@@ -354,8 +354,8 @@ def _as_category(column: Any) -> Any:
 
 def _prepare_groups(table: pa.Table, protected: Sequence[str], options: Options) -> tuple[pa.Table, tuple[Note, ...]]:
     """Read columns of few whole numbers as groups if cells are asked for; otherwise note that they are numeric."""
-    coded = coded_groups(table, protected, 2 if options.group_cells else 3)
-    if not options.group_cells:
+    coded = coded_groups(table, protected, 2 if options.takes_cells else 3)
+    if not options.takes_cells:
         text = (
             "The protected column {name!r} has few whole numbers, which were read as a quantity: pass --categorical "
             "{name} if they are codes of groups."
