@@ -79,6 +79,10 @@ class FewRowsWarning(SetsquareWarning):
     """The constraint is met through a few rows with extreme predictions: without them a correlation appears."""
 
 
+class HardlyObservedWarning(SetsquareWarning):
+    """In many rows a partly missing protected column is almost never known, so that its model alone decides."""
+
+
 class LabelSignalWarning(SetsquareWarning):
     """The protected columns carry much of the outcome itself, which the correction removes with them."""
 

@@ -66,8 +66,10 @@ def test_they_are_those_of_the_jackknife(name, option):
     without = [estimates(solve(problem(np.flatnonzero(cluster != g)), start=start)) for g in np.unique(cluster)]
     known = np.sqrt(np.sum((np.asarray(without) - estimates(whole)) ** 2, axis=0))
     ratio = whole.std_error / known
-    # Refits without a row overstate by its leverage, the sandwich's factor n / (n - parameters) half as much.
-    assert 0.85 < np.median(ratio) < 1.05 and ratio.min() > 0.75 and ratio.max() < 1.15
+    if option == "clusters":  # taken as they are: refits without a cluster overstate by its leverage
+        assert 0.93 < np.median(ratio) < 1.0 and ratio.min() > 0.9
+        return
+    assert 0.99 < np.median(ratio) < 1.03 and ratio.min() > 0.95 and ratio.max() < 1.16
 
 
 def bootstrap(Z, X, y, name, n_samples, seed=0, **options):
@@ -98,5 +100,6 @@ def test_they_are_those_of_the_bootstrap_on_real_sets(name):
     Z, X = (tables.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
     whole, drawn = bootstrap(Z.values, X.values, np.asarray(data.y, dtype=float), data.family, 2000)
     ratio = whole.std_error[0] / drawn.std(axis=0)
-    # Coefficients of nearly collinear columns (dates of custody in compas) have heavy tails in the bootstrap.
-    assert abs(np.median(ratio) - 1.0) < 0.05 and np.mean(np.abs(ratio - 1.0) < 0.05) > 0.6
+    # Columns that are nearly collinear (dates of custody in compas) or rest on few rows (net worth in health) are not
+    # linear in the weights of the rows at the scale of the bootstrap; at a fifth of it their ratios are 1.02 to 1.07.
+    assert abs(np.median(ratio) - 1.0) < 0.03 and np.mean(np.abs(ratio - 1.0) < 0.05) > 0.75

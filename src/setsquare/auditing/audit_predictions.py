@@ -17,6 +17,7 @@ from setsquare.auditing.given import Controlled, choose_evaluations, control
 from setsquare.auditing.groups.audited import GroupRequest, number_audited
 from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.auditing.groups.result import GroupNumbers
+from setsquare.auditing.partly_missing import MODEL, weigh_known
 from setsquare.auditing.predictions import Raw, Subject, open_predictions, read_predictions
 from setsquare.auditing.protected import Coded, Protected, cluster_numbers, code_protected
 from setsquare.auditing.result import AuditResult
@@ -105,8 +106,10 @@ def audit(
     reference : mapping of column to level, optional
         Reference groups of categorical columns. By default effects are relative to the first level, and the numbers
         by group to the largest group.
-    missing : {"error", "drop", "level"}
-        Treatment of missing values in the protected columns; "drop" also drops rows without a prediction.
+    missing : {"error", "drop", "level", "model"}
+        Treatment of missing values in the protected columns; "drop" also drops rows without a prediction. "model"
+        weights the rows that have these columns by the inverse of the probability that they do, given predictions,
+        outcome and complete protected columns; it assumes that values are missing at random given these.
     confidence : float
         Confidence level of intervals and bounds; 1 - confidence is the probability of a false alarm.
     tolerance : float or Limits
@@ -153,6 +156,10 @@ def audit(
     settings = Settings(vcov, confidence, limits, n_permutations, max_rows, random_state)
     names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
     _check(settings, names, cluster)
+    stated: tuple[Note, ...] = ()
+    if missing == MODEL:
+        sample_weight, stated = weigh_known(predictions, protected, sample_weight, cluster, outcome)
+        missing = "drop" if stated else "error"
     backend, numbers, held = "pandas", None, None
     reading: dict[str, Any] = {"basis": basis, "reference": reference, "missing": missing}
     if isinstance(predictions, Stream) or isinstance(protected, Stream):
@@ -176,7 +183,7 @@ def audit(
             names = choose_evaluations(names, DEFAULT)
             subject, columns, notes = held.subject, held.protected, (*notes, held.note)
     return replace(
-        _audit(subject, columns, notes, names, settings, numbers, held),
+        _audit(subject, columns, (*stated, *notes), names, settings, numbers, held),
         setting=setting,
         backend=backend,
         positive=subject.positive,

@@ -25,6 +25,7 @@ from setsquare._typing import Array, IntArray, Table
 from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.fold_bounds import allow_for_fit, take_left_out
 from setsquare.auditing.fold_dependence import allow_for_mutual_scores, mutual_scores
+from setsquare.auditing.partly_missing import MODEL, weigh_known
 from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
 from setsquare.auditing.protected import cluster_numbers, code_protected
 from setsquare.auditing.result import AuditResult
@@ -154,7 +155,13 @@ def audit_held_out(
     known = np.unique(np.asarray(y))
     if held.classes is not None and held.predictions.ndim == 1 and len(known) == 2:
         options = {"positive": known[1]} | options  # for labels, too, the second class is positive, as in scikit-learn
+    stated: tuple[Note, ...] = ()
+    if options.get("missing") == MODEL:
+        cluster = options.get("cluster")
+        sample_weight, stated = weigh_known(held.predictions, protected, sample_weight, cluster, y, features)
+        options = options | {"missing": "drop" if stated else "error"}
     result = _audit(held, protected, sample_weight, options)
+    result = replace(result, notes=(*stated, *result.notes))
     if not result.evaluations:
         return result  # constant predictions
     n = tables.n_rows(protected)

@@ -285,10 +285,11 @@ def _nothing_found(smallest: str, certificate: Certificate, limit: float) -> tup
     """Verdict, reason and statistics where no test rejects."""
     upper, n = certificate.correlation_upper, certificate.n
     found = "No dependence on the protected columns was found"
-    bound = f"{capital(smallest)}. Correlation at most {upper:.3f} with {percent(certificate.confidence)} confidence"
+    bound = f"Tests: {smallest}. Correlation at most {upper:.3f} with {percent(certificate.confidence)} confidence"
     if upper <= limit:
         unknown = [c for c in certificate.groups if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
-        reason = f"{found}, and a correlation above {limit:g} is ruled out.{_too_few(unknown)}"
+        sure = f"with {percent(certificate.confidence)} confidence"
+        reason = f"{found}, and a correlation above {upper:.3f} is ruled out {sure}.{_too_few(unknown)}"
         return Verdict.NONE, reason, f"{bound} (n = {n})."
     more = ""
     if certificate.correlation <= 0.7 * limit:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import narwhals.stable.v2 as nw
 import pyarrow as pa
 
-from setsquare.cli.files import read_rows
+from setsquare.cli.files import FileRows, read_rows
 from setsquare.cli.options import AuditedColumns, Options, about_command, is_outcome, render_results
 from setsquare.cli.terminal import Screen, working
 from setsquare.errors import InputError
@@ -44,8 +44,10 @@ def audit(
             },
             options,
         )
-        table, roles, notes = rows.table, rows.roles, rows.notes
         say("Comparing" if several else "Auditing")
+        if options.missing == "model" and outcome is None:
+            rows = _known_rows(rows)
+        table, roles, notes = rows.table, rows.roles, rows.notes
         protected = table.select(roles["protected"])
         given = _predictions(rows.predictions, several=several)
         asked = {"cluster": rows.arrays.get("cluster"), "sample_weight": rows.arrays.get("weight"), **options.audit}
@@ -73,6 +75,22 @@ def audit(
         screen.show(shown)
         screen.written(options.outputs)
     return int(options.fail_on_leak and any(each.verdict == "leak" for each in shown.verdicts))
+
+
+def _known_rows(rows: FileRows) -> FileRows:
+    """Rows that have the protected columns, with the weights with which they stand for all rows."""
+    from setsquare.auditing.partly_missing import weigh_known
+
+    predictions = next(iter(_predictions(rows.predictions, several=False).values()))
+    protected, arrays = rows.table.select(rows.roles["protected"]), rows.arrays
+    weight, notes = weigh_known(predictions, protected, arrays.get("weight"), arrays.get("cluster"), None)
+    if not notes:
+        return rows
+    known = weight > 0.0
+    kept = {name: column.filter(pa.array(known)) for name, column in rows.predictions.items()}
+    arrays = {name: values[known] for name, values in (arrays | {"weight": weight}).items() if values is not None}
+    table = rows.table.filter(pa.array(known))
+    return replace(rows, table=table, predictions=kept, arrays=arrays, notes=(*notes, *rows.notes))
 
 
 def _predictions(columns: dict[str, Any], *, several: bool) -> dict[str, Any]:

@@ -41,6 +41,8 @@ METHODS = {
     "budget": "The model was fitted with a budget of {budget:g}: that share of the covariance of its predictions with "
     "the protected columns may stay on the training rows, so it is not orthogonal to them. It does not need these "
     "columns to predict.",
+    "relaxed": "The model was fitted under bounds on its correlation with each protected column, so it is not "
+    "orthogonal to them. It does not need these columns to predict.",
     "linear": "The linear effect of the protected columns was subtracted from the predictions of an ordinary model; it "
     "needs these columns to predict, and predictions can leave their range.",
 }
@@ -121,6 +123,8 @@ def correct(
 
 def _about(fitting: Fitting) -> str:
     """What the method does."""
+    if fitting.relax != "none":
+        return METHODS["relaxed"]
     return METHODS["budget" if fitting.budget else fitting.method].format(budget=fitting.budget)
 
 
@@ -166,11 +170,15 @@ def make_models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any
     family = rows.guess.family.name
     if fitting.l2 == "auto" and fitting.method != "constrained":
         raise InputError("--l2 auto needs --method constrained: give a number, such as --l2 0.01.")
+    if options.missing == "model" and fitting.method != "constrained":
+        raise InputError("--missing model needs --method constrained: the others need protected columns to predict.")
     fitted = {"l2": 0.0 if fitting.l2 == "auto" else fitting.l2, **reading}
+    fitted["missing"] = "error" if options.missing == "model" else reading["missing"]  # the features have no gaps
     plain = PlainGLMClassifier(**fitted) if rows.guess.is_classes else PlainGLMRegressor(family, **fitted)
     if fitting.method == "constrained":
         shared |= {"l2": fitting.l2, "max_correlation": fitting.max_correlation}
         shared["expand"] = None if fitting.expand == "none" else fitting.expand
+        shared["relax"] = None if fitting.relax == "none" else fitting.relax
         shared |= {"orthogonal_on": fitting.orthogonal_on.replace("-", " "), "confidence": options.confidence}
         shared["budget"] = fitting.budget
         if rows.guess.is_classes:
@@ -178,6 +186,8 @@ def make_models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any
         return plain, OrthogonalGLMRegressor(family, **shared)
     if fitting.budget:
         raise InputError("--budget needs --method constrained: the other corrections have no budget.")
+    if fitting.relax != "none":
+        raise InputError("--relax is for the constrained method: leave out --method.")
     if fitting.expand != "none":
         raise InputError("--expand widens the features of the constrained method: leave out --method.")
     if fitting.orthogonal_on == "new-rows" or fitting.max_correlation is not None:
@@ -197,8 +207,9 @@ def _largest_correlation(model: Any, rows: Training) -> float:
 
     It must be zero, unless the correction is that of new rows.
     """
-    if rows.given is not None and hasattr(model, "solution_"):
-        return float(model.solution_.certificate.max_correlation)
+    found = model.solution_.certificate if hasattr(model, "solution_") else None
+    if found is not None and (rows.given is not None or found.missing_protected or found.box is not None):
+        return float(found.max_correlation)
     table = rows.table.select(rows.features + rows.protected)
     X, _ = model.reader_.protected_matrix(table, None)
     X = residuals(model.reader_, getattr(model, "controls_", None), table, X)
@@ -253,7 +264,13 @@ def _audit(
         known = {"corrected": model.solution_.certificate.new_rows} if hasattr(model, "solution_") else {}
         audits = {
             name: audit_held_out(
-                held, rows.outcome, protected, told=name == "corrected", left_out=known.get(name), **given
+                held,
+                rows.outcome,
+                protected,
+                told=name == "corrected",
+                features=rows.table.select(rows.features) if options.missing == "model" else None,
+                left_out=known.get(name),
+                **given,
             )
             for name, held in models.items()
         }

@@ -354,8 +354,8 @@ def _as_category(column: Any) -> Any:
 
 def _prepare_groups(table: pa.Table, protected: Sequence[str], options: Options) -> tuple[pa.Table, tuple[Note, ...]]:
     """Read columns of few whole numbers as groups if cells are asked for; otherwise note that they are numeric."""
-    coded = coded_groups(table, protected, 2 if options.group_cells else 3)
-    if not options.group_cells:
+    coded = coded_groups(table, protected, 2 if options.takes_cells else 3)
+    if not options.takes_cells:
         text = (
             "The protected column {name!r} has few whole numbers, which were read as a quantity: pass --categorical "
             "{name} if they are codes of groups."

@@ -107,6 +107,9 @@ class Fitting:
     expand: Literal["none", "auto"] = "none"
     """Constrained method: auto widens the features by hinges of numbers and the products of two columns that matter,
     with a ridge chosen by leave-one-out predictions."""
+    relax: Literal["none", "box"] = "none"
+    """Constrained method: box bounds the correlation with each protected column by the largest that chance would give,
+    where there are too many of them for orthogonal predictions. The model is then not called orthogonal."""
     orthogonal_on: Literal["training-rows", "new-rows"] = "training-rows"
     """Constrained method: rows on which the predictions are uncorrelated with the protected columns, exactly on the
     training rows, or on new rows by leave-one-out predictions."""
@@ -134,8 +137,12 @@ class Options:
     """Columns of numbers that are codes of groups, comma-separated."""
     group_cells: bool = False
     """Protect every combination of the groups, not only each protected column on its own."""
-    missing: Literal["error", "drop", "level"] = "error"
-    """Refuse missing values, drop their rows, or make them a group of their own."""
+    basis: Literal["linear", "cells", "spline", "kernel"] = "linear"
+    """Functions of the protected columns that are protected or audited: the columns themselves, combinations of the
+    groups (as --group-cells), cubic splines of numbers, or the leading functions of a Gaussian kernel."""
+    missing: Literal["error", "drop", "level", "model"] = "error"
+    """Refuse missing values, drop their rows, or make them a group of their own. Model: protected columns that only
+    some rows have are modelled (correct: constrained method), assuming that they are missing at random."""
     confidence: float = 0.95
     """Confidence of intervals and bounds."""
     tolerance: float = 0.05
@@ -154,13 +161,22 @@ class Options:
     """Print the verdict only."""
 
     @property
+    def takes_cells(self) -> bool:
+        """Whether combinations of the groups are protected."""
+        if self.group_cells and self.basis not in ("linear", "cells"):
+            raise InputError(
+                f"--group-cells is --basis cells: leave out one of --group-cells and --basis {self.basis}."
+            )
+        return self.group_cells or self.basis == "cells"
+
+    @property
     def audit(self) -> dict[str, Any]:
         """Options of `setsquare.audit`; with ``--missing drop`` incomplete rows are left out before it."""
         from setsquare.auditing import Limits
 
         return {
-            "basis": "cells" if self.group_cells else "linear",
-            "missing": "level" if self.missing == "level" else "error",
+            "basis": "cells" if self.takes_cells else self.basis,
+            "missing": self.missing if self.missing in ("level", "model") else "error",
             "confidence": self.confidence,
             "tolerance": Limits(self.tolerance, self.group_tolerance, self.shape_tolerance),
         }

@@ -144,7 +144,7 @@ def collected_warnings() -> Iterator[list[Warning]]:
 
 _SAME = (
     *("family", "missing", "unseen", "method", "l2", "cluster", "positive", "confidence", "tolerance", "bounds"),
-    *("threshold", "decisions", "reference", "standard"),
+    *("threshold", "decisions", "reference", "standard", "basis", "relax"),
 )
 #: Options of the command line by the argument of Python that they are.
 _OPTIONS = {"cv": "folds", "min_group": "min-group", **{name: name for name in _SAME}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import logit
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
@@ -53,6 +54,10 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         orthonormal basis of the protected columns) the one with the smallest loss is fitted. It is not orthogonal:
         ``solution_.certificate`` has the share and the correlation that are left. :func:`setsquare.tradeoff` shows the
         whole path. Not with ``orthogonal_on="new rows"``.
+    threshold : float, optional
+        Make the decisions, a probability of at least this, orthogonal to the protected columns, and not the
+        probabilities: selection rates are then about equal on the training rows. ``predict`` decides by it. Two classes
+        only; not with ``orthogonal_on="new rows"``, ``budget`` or ``max_correlation``.
     expand : "auto" or None
         "auto" widens the features: numeric columns become hinges, clipped to the inner 99 % of the training rows,
         levels stay, and up to 60 products of two columns are chosen by what they add to the constrained fit; a ridge of
@@ -62,6 +67,12 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         the protected columns are zero in a regression of the predictions on both. With "outcome", mean predictions are
         equal within each class of the outcome, the score version of equalised odds (a numeric outcome takes a spline).
         Given columns stay among the features; prediction needs neither the outcome nor the protected columns.
+    relax : {"box"} or {"box": factor}, optional
+        Relaxed constraint for as many protected columns as features or rows, where only constant predictions are
+        orthogonal and ``fit`` refuses. "box" bounds the correlation with each protected column, on the training rows,
+        by the largest that p unrelated columns would have by chance, ``factor * sqrt(2 log p / n)``. The certificate
+        then says that the predictions are not orthogonal, how large the correlations are, and the limit (``box``).
+        Two classes or numbers only.
     use_protected : bool
         Whether protected columns inside the feature table stay among the features, as in the paper's benchmark.
     basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
@@ -72,8 +83,11 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         the coded columns; models with these cannot be saved.
     reference : mapping of column to level, optional
         Reference levels; by default the first.
-    missing : {"error", "drop", "level"}
-        What to do with missing values when fitting.
+    missing : {"error", "drop", "level", "model"}
+        What to do with missing values when fitting. "model" is for protected columns that only some rows have:
+        doubly robust values take their place, from the probability that a row has the column and a prediction of it,
+        both given the features and the outcome. This assumes that the values are missing at random given these, and
+        holds if one of the two models is right.
     unseen : {"error", "pool"}
         What to do with levels unseen in training.
     max_iter : int, optional
@@ -183,8 +197,10 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
             return np.log(self.predict_proba(X, offset))
 
     def predict(self, X: Table, offset: Any = None) -> Any:
-        """Most probable class of each row."""
+        """Most probable class of each row; with a threshold, the second class from that probability on."""
         scores = self.decision_function(X, offset)
+        if self.threshold is not None:
+            return self.classes_[(scores >= logit(self.threshold)).astype(int)]
         codes = (scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[codes]
 

@@ -163,6 +163,12 @@ def _candidates(
     if not pairs:
         return values[:, :0], []
     first, second = np.array(pairs).T
-    made = values[:, first] * values[:, second]
-    varies = np.flatnonzero(((made != 0.0).mean(axis=0) >= LEAST_SHARE) & (made.std(axis=0) > 1e-3))
-    return made[:, varies], [(*factors[pairs[j][0]], *factors[pairs[j][1]]) for j in varies]
+    # Means, squares and shares of all products at once: most are never formed.
+    mean, square, share = (part.T @ part / len(values) for part in (values, values**2, (values != 0.0) * 1.0))
+    spread = np.sqrt(np.maximum(square - mean**2, 0.0))[first, second]
+    varies = np.flatnonzero((share[first, second] >= LEAST_SHARE) & (spread > 1e-3))
+    columns = np.asfortranarray(values)
+    made = np.empty((len(values), len(varies)), order="F")
+    for place, j in enumerate(varies):
+        np.multiply(columns[:, first[j]], columns[:, second[j]], out=made[:, place])
+    return made, [(*factors[pairs[j][0]], *factors[pairs[j][1]]) for j in varies]

@@ -17,7 +17,9 @@ from setsquare._typing import Array, Matrix, Table
 from setsquare.errors import InputError
 from setsquare.estimators.expansion import check_expand, expand_problem, refuse_expansion
 from setsquare.estimators.feature_table import validate_features
+from setsquare.estimators.missing_protected import check_modelled, model_missing, refuse_stream, state_missing
 from setsquare.estimators.promise import check_promise, keep_promise
+from setsquare.estimators.relaxed import read_relax, refuse_relaxed_stream
 from setsquare.estimators.stream import (
     assign,
     column_values,
@@ -31,10 +33,13 @@ from setsquare.estimators.stream_outcome import Outcome
 from setsquare.estimators.summary import Coefficients, summarise
 from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
+from setsquare.glm.box import solve_box
 from setsquare.glm.budget import check_budget
 from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.decisions import certify_decisions, check_decisions, solve_decisions
 from setsquare.glm.freedom import refuse_levels
 from setsquare.glm.given import OUTCOME
+from setsquare.glm.missing_protected import Completed
 from setsquare.glm.problem import Problem
 from setsquare.glm.ridge import choose_ridge
 from setsquare.glm.solver import Solution, solve
@@ -55,12 +60,18 @@ from setsquare.tables.validation import (
 
 
 class ReadRows(NamedTuple):
-    """Rows of a fit as a problem, how they were read, the number of rows left out, and the classes if there are any."""
+    """Rows of a fit as a problem, how they were read, the number of rows left out, and the classes if there are any.
+
+    ``filled`` says how partly missing protected columns were completed; ``bounded`` are the protected columns of a
+    relaxed fit, whose problem has none.
+    """
 
     problem: Problem
     reader: Reader
     n_dropped: int
     classes: Any
+    filled: Completed | None = None
+    bounded: Array | None = None
 
 
 class OrthogonalGLM(BaseEstimator, ABC):
@@ -77,8 +88,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
         max_correlation: float | None = None,
         confidence: float = 0.95,
         budget: float = 0.0,
+        threshold: float | None = None,
         expand: Literal["auto"] | None = None,
         given: str | int | Sequence[str | int] | None = None,
+        relax: Literal["box"] | Mapping[str, float] | None = None,
         use_protected: bool = False,
         basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
@@ -97,8 +110,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.max_correlation = max_correlation
         self.confidence = confidence
         self.budget = budget
+        self.threshold = threshold
         self.expand = expand
         self.given = given
+        self.relax = relax
         self.use_protected = use_protected
         self.basis = basis
         self.reference = reference
@@ -142,6 +157,8 @@ class OrthogonalGLM(BaseEstimator, ABC):
     ) -> Any:
         check_promise(self.max_correlation)
         check_expand(self.expand)
+        check_modelled(self.missing, self.use_protected, self.orthogonal_on, self.given)
+        read_relax(self)
         check_budget(self.budget)
         if cluster is not None and (is_dask_array(X) or as_stream(X) is not None):
             raise InputError("cluster= needs the rows in memory, where the rows of a cluster can be put together.")
@@ -153,11 +170,17 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if stream is not None:
             return self._fit_stream(stream, y, protected, weight, offset)
         read = self._read(X, y, protected, weight, offset, cluster)
-        self._solve(read.problem, read.reader, read.n_dropped, offset is not None)
+        if read.bounded is None:
+            self._solve(read.problem, read.reader, read.n_dropped, offset is not None, read.filled)
+        else:
+            factor = read_relax(self) or 1.0
+            solution = solve_box(read.problem, read.bounded, read.reader.protected.names, factor=factor, tol=self.tol)
+            self._keep(solution, read.problem, read.reader, read.n_dropped, offset is not None, read.filled)
         return read.classes
 
     def _read(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any) -> ReadRows:
         """The problem of rows in memory."""
+        box = read_relax(self)
         X = validate_features(self, X, reset=True)
         n = tables.n_rows(X)
         named = {"the outcome": y, "sample_weight": weight, "offset": offset, "cluster": cluster}
@@ -165,7 +188,13 @@ class OrthogonalGLM(BaseEstimator, ABC):
             check_alignment(X, values, what)
         y, weight, offset = read_outcome(y, n), read_weight(weight, n), read_offset(offset, n)
         reader, encoded = learn_reader(
-            X, protected, self._columns(), as_stored=True, as_codes=True, check=partial(refuse_levels, weight)
+            X,
+            protected,
+            self._columns(),
+            as_stored=True,
+            as_codes=True,
+            check=partial(refuse_levels, weight) if box is None else None,
+            models_missing=True,
         )
         if cluster is not None:
             cluster = np.asarray(cluster)
@@ -175,24 +204,27 @@ class OrthogonalGLM(BaseEstimator, ABC):
                 None if values is None else values[encoded.keep] for values in (y, weight, offset, cluster)
             )
         family, outcome, classes = self._code_outcome(y, weight)
+        features = reader.feature_table(tables.filter_rows(X, encoded.keep))
+        filled = model_missing(encoded.X, reader, features, outcome, family, weight, offset, cluster)
+        constrained = encoded.X if filled is None else filled.X
         problem = Problem(
             encoded.Z,
             outcome,
-            encoded.X,
+            constrained if box is None else None,
             family,
             weight,
             offset,
             self._own_l2(),
             feature_names=reader.feature_names,
-            protected_names=reader.protected.names,
+            protected_names=reader.protected.names if box is None else (),
             cluster=cluster,
             given=OUTCOME if self._given_outcome() else encoded.C,
             given_names=() if reader.given is None else reader.given.names,
         )
         if self.expand is not None:
-            problem, reader = expand_problem(problem, reader, reader.feature_table(tables.filter_rows(X, encoded.keep)))
+            problem, reader = expand_problem(problem, reader, features)
         n_dropped = 0 if encoded.keep is None else int(np.count_nonzero(~encoded.keep))
-        return ReadRows(problem, reader, n_dropped, classes)
+        return ReadRows(problem, reader, n_dropped, classes, filled, None if box is None else constrained)
 
     def _fit_stream(self, stream: Stream, y: Any, protected: Any, weight: Any, offset: Any) -> Any:
         """Fit to rows that are read in batches, as often as the solver needs them."""
@@ -200,6 +232,8 @@ class OrthogonalGLM(BaseEstimator, ABC):
             raise InputError("The estimator requires y to be passed: name the column of the stream.")
         if self.expand is not None:
             refuse_expansion("as rows that are read in batches")
+        refuse_stream(self.missing)
+        refuse_relaxed_stream(self.relax)
         roles = assign(stream, y, protected, weight, offset, self._columns())
         used = stream.select(roles.columns).keep()
         learned = learn_stream(used, roles, self._columns(), self._stream_outcome())
@@ -225,21 +259,41 @@ class OrthogonalGLM(BaseEstimator, ABC):
         found = choose_ridge(problem, self.solver, tol=self.tol, wide=wide, **asked)
         return problem.with_l2(found.l2), found.start if wide else start, True
 
-    def _solve(self, problem: Problem, reader: Reader, n_dropped: int, has_offset: bool) -> None:
+    def _solve(
+        self, problem: Problem, reader: Reader, n_dropped: int, has_offset: bool, filled: Completed | None = None
+    ) -> None:
         start = self._start(problem) if self.warm_start else None
         problem, start, automatic = self._penalised(problem, start)
-        solution = solve(
-            problem,
-            self.solver,
+        settled = partial(
+            solve,
+            solver=self.solver,
             max_iter=self.max_iter,
             tol=self.tol,
-            start=start,
             n_restarts=self.n_restarts,
             random_state=self.random_state,
             orthogonal_on=self.orthogonal_on,
             confidence=self.confidence,
             budget=self.budget,
         )
+        if self.threshold is None:
+            solution = settled(problem, start=start)
+        else:
+            check_decisions(problem, self.threshold, self.orthogonal_on, self.budget, self.max_correlation)
+            solution = certify_decisions(solve_decisions(problem, self.threshold, settled), self.threshold)
+        self._keep(solution, problem, reader, n_dropped, has_offset, filled, automatic)
+
+    def _keep(
+        self,
+        solution: Solution,
+        problem: Problem,
+        reader: Reader,
+        n_dropped: int,
+        has_offset: bool,
+        filled: Completed | None,
+        automatic: bool = False,
+    ) -> None:
+        """Judge a solution, and keep it if its certificate holds."""
+        solution = solution if filled is None else state_missing(filled, solution)
         judge(solution, reader.protected.constant, coefficients=self.expand is None)
         keep_promise(solution, self.max_correlation, automatic=automatic)
         warn_left_out(solution, problem.feature_names)
@@ -255,11 +309,12 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def ball_(self) -> Ball | None:
         """With ``basis="kernel"``: what holds for every smooth function of the protected columns on the training rows.
 
-        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given``, ``budget`` or
-        weights.
+        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given``, ``budget``,
+        ``threshold`` or weights.
         """
         check_is_fitted(self, "solution_")
-        exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and not self.budget
+        exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and not self.budget and self.relax is None
+        exact = exact and self.threshold is None
         return self.reader_.protected.ball if exact and not getattr(self, "has_weight_", False) else None
 
     def summary(self, confidence: float = 0.95) -> Coefficients:
@@ -273,10 +328,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
         check_is_fitted(self, "solution_")
         check_confidence(confidence)
         errors = self.solution_.std_error
-        if errors is None and self.solution_.certificate.budget:
+        if errors is None and (self.budget or self.threshold is not None):
+            option = "budget=" if self.budget else "threshold="
             raise InputError(
-                "Standard errors are not available with budget=: the bound itself is estimated from the same rows. Use "
-                "the bootstrap, or budget=0."
+                f"Standard errors are not available with {option}, whose constraint rests on estimates from the same "
+                "rows: use the bootstrap, or leave it out."
             )
         if errors is None:
             raise InputError(

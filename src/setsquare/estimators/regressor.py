@@ -30,8 +30,8 @@ class OrthogonalGLMRegressor(RegressorMixin, OrthogonalGLM):
     family : str or Family
         "gaussian", "poisson", "gamma", "tweedie", "negative_binomial", "binomial", or a value from
         ``setsquare.families`` such as ``families.tweedie(1.7)``.
-    protected, solver, l2, orthogonal_on, max_correlation, confidence, budget, expand, given, use_protected, basis, \
-reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
+    protected, solver, l2, orthogonal_on, max_correlation, confidence, budget, expand, given, relax, use_protected, \
+basis, reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
         As in :class:`OrthogonalGLMClassifier`.
     link : {"canonical", "log"}, optional
         By default canonical for gaussian, binomial and Poisson, log for the others.
@@ -74,6 +74,7 @@ reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
         budget: float = 0.0,
         expand: Literal["auto"] | None = None,
         given: str | int | Sequence[str | int] | None = None,
+        relax: Literal["box"] | Mapping[str, float] | None = None,
         use_protected: bool = False,
         basis: Any = "linear",
         reference: Mapping[str, Any] | None = None,
@@ -95,6 +96,7 @@ reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random_state
             budget=budget,
             expand=expand,
             given=given,
+            relax=relax,
             use_protected=use_protected,
             basis=basis,
             reference=reference,

@@ -11,6 +11,7 @@ from setsquare.errors import (
     BoundaryWarning,
     DroppedColumnWarning,
     FewRowsWarning,
+    HardlyObservedWarning,
     LabelSignalWarning,
     NewRowsWarning,
     NotOrthogonalError,
@@ -32,6 +33,8 @@ from setsquare.projection import Eraser
 LABEL_SHARE = 0.5
 #: Correlation left on new rows from which to warn.
 LEFT_ON_NEW_ROWS = 0.25
+#: Share of the rows in which a protected column is hardly ever known from which to warn.
+HARDLY = 0.05
 #: Largest number of features that a warning names.
 MOST_NAMES = 10
 
@@ -52,6 +55,7 @@ def judge(solution: Solution, constant: Sequence[str] = (), *, coefficients: boo
         _warn_undetermined(certificate)
     if certificate.is_kept and not certificate.is_optimal:
         kept = "The predictions are within the budget" if certificate.budget else "The predictions are orthogonal"
+        kept = kept if certificate.box is None else "The correlations are within the box"
         _warn(
             f"{kept}, but the loss may not be the lowest possible: {solution.status} "
             f"(relative gradient {certificate.kkt_residual:.1e}); increase max_iter or n_restarts.",
@@ -66,7 +70,7 @@ def _refuse_new_rows(solution: Solution, found: NewRows) -> None:
     fields: dict[str, Any] = {"ridge": Option("l2", "auto"), "other": other, "units": units, "n": found.n_units}
     fields["features"] = solution.certificate.rank_features or solution.certificate.n_features
     fields |= {"used": f"{found.n_parameters:.0f}", "left": f"{found.correlation:.2g}"}
-    if solution.status is Status.NO_INFORMATION:
+    if solution.status is Status.NO_INFORMATION or found.upper >= 1.0:
         text = (
             "{n} {units} are too few for {features} features to be orthogonal on new rows: most rows determine their "
             "own predictions, or the outcome is separated. Use fewer features, a ridge ({ridge}), or {other}, which "
@@ -197,6 +201,16 @@ def _warn_undetermined(certificate: Certificate) -> None:
         )
         features = ", ".join(certificate.flat_features[:5])
         _warn(Note("undetermined", text, features=features, ridge=Option("l2", 1e-6)), SeparationWarning)
+
+
+def warn_hardly_observed(count: int, n_rows: int) -> None:
+    """Warn about rows like which almost none has the protected columns."""
+    if count > HARDLY * n_rows:
+        _warn(
+            f"In {count} of {n_rows} rows a protected column is known with a probability below 1 %, given the features "
+            "and the outcome: there the correction rests on the regression of the column on them alone.",
+            HardlyObservedWarning,
+        )
 
 
 def warn_pooled(n_pooled: Mapping[str, int]) -> None:

@@ -89,6 +89,23 @@ class Certificate:
         over an orthonormal basis of the protected columns.
     correlation : float or None
         With a budget: multiple correlation of the predictions with all protected columns that is left.
+    threshold : float or None
+        Where the decisions at a threshold are orthogonal, and not the probabilities: that threshold. Correlations and
+        residuals are then those of the smoothed decisions.
+    decision_correlation, selection_rate : float or None
+        With a threshold: multiple correlation of the decisions themselves with all protected columns, and the share
+        that is selected.
+    missing_protected : tuple of str
+        Protected columns that are partly missing (``missing="model"``). Correlations on training rows are then those
+        with the doubly robust values in their place, those on new rows with the columns themselves.
+    missing_shares : tuple of float
+        Shares of the rows in which they are missing.
+    missing_given : tuple of str
+        What is known about every row: the values are assumed to be missing at random given this.
+    box : float or None
+        Largest correlation allowed with each protected column, where the constraint was relaxed (``relax="box"``).
+    n_at_limit : int
+        Number of protected columns whose correlation is at that limit.
     """
 
     constraint_residual: float
@@ -118,6 +135,14 @@ class Certificate:
     budget: float = 0.0
     covariance_share: float | None = None
     correlation: float | None = None
+    threshold: float | None = None
+    decision_correlation: float | None = None
+    selection_rate: float | None = None
+    missing_protected: tuple[str, ...] = ()
+    missing_shares: tuple[float, ...] = ()
+    missing_given: tuple[str, ...] = ()
+    box: float | None = None
+    n_at_limit: int = 0
 
     @property
     def new_rows(self) -> NewRows | None:
@@ -141,7 +166,9 @@ class Certificate:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the guarantee that was asked for holds: orthogonal, or within the budget."""
+        """Whether the guarantee that was asked for holds: orthogonal, within the budget, or within the box."""
+        if self.box is not None:
+            return self.max_correlation <= self.box * (1.0 + 1e-9)
         if not self.budget:
             return self.is_orthogonal
         return self.covariance_share is not None and self.covariance_share <= self.budget + MAX_SHARE
@@ -202,6 +229,8 @@ class Certificate:
 
     def table(self) -> dict[str, Any]:
         """Measured values and their required limits, as a document table."""
+        if self.box is not None:
+            return table("Certificate", [("text", "measured", "value", "required")], self._box_rows(self.box))
         limit = max(FEW_CORRELATION, FEW_ROWS / max(self.n_rows, 1))
         asked = {TRAINING_ROWS: "" if self.budget else f"at most {MAX_CORRELATION:g}", NEW_ROWS: ""}
         if self.orthogonal_on == NEW_ROWS and self.new_rows is not None:
@@ -210,15 +239,21 @@ class Certificate:
                 NEW_ROWS: f"at most {self.new_rows.limit:.1e}",
             }
         where = "" if self.orthogonal_on == TRAINING_ROWS else f" on {self.orthogonal_on}"
+        where += ", missing values modelled" if self.missing_protected else ""
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
-            *(self._spent() or [[f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""]]),
+            *(
+                self._spent()
+                or self._decided()
+                or [[f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""]]
+            ),
+            *self._missing_rows(),
             *([["Given", ", ".join(self.given), ""]] if self.given else []),
             ["Largest |corr| on training rows", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
             *self._new_rows(asked[NEW_ROWS]),
             *(
                 [[f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"]]
-                if not self.budget
+                if not self.budget and self.threshold is None
                 else []
             ),
             ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
@@ -246,6 +281,34 @@ class Certificate:
             rows += [[label, ", ".join(names), ""]] if names else []
         return table("Certificate", [("text", "measured", "value", "required")], rows)
 
+    def _box_rows(self, box: float) -> list[list[str]]:
+        """Rows of the table of a relaxed fit."""
+        return [
+            ["Orthogonal to the protected columns", _YES[self.is_orthogonal], ""],
+            ["Each |corr| within chance on training rows", _YES[self.is_kept], ""],
+            *self._missing_rows(),
+            ["Largest |corr| on training rows", f"{self.max_correlation:.3f}", f"at most {box:.3f}"],
+            ["Protected columns at this limit", f"{self.n_at_limit} of {self.n_protected}", ""],
+            ["Correlation on new rows", "not measured", ""],
+            ["Local optimum", _YES[self.is_optimal], ""],
+            ["KKT residual", f"{self.kkt_residual:.1e}", f"at most {MAX_KKT:g}"],
+            ["Smallest curvature", f"{self.min_curvature:.1e}", f"at least {MIN_CURVATURE:g}"],
+            ["Loss", f"{self.loss:.6g}", ""],
+            ["Loss without the constraint", f"{self.loss_unconstrained:.6g}", ""],
+            ["Loss with an intercept only", f"{self.loss_null:.6g}", ""],
+            ["Cost: share of the attainable reduction", f"{self.cost:.1%}", ""],
+            ["Rank of the features", f"{self.rank_features or 'not known'} of {self.n_features}", ""],
+        ]
+
+    def _missing_rows(self) -> list[list[str]]:
+        if not self.missing_protected:
+            return []
+        parts = zip(self.missing_protected, self.missing_shares, strict=True)
+        return [
+            ["Missing values", ", ".join(f"{name} ({share:.0%})" for name, share in parts), ""],
+            ["Assumed: missing at random given", ", ".join(self.missing_given), ""],
+        ]
+
     def _spent(self) -> list[list[str]]:
         """What is promised with a budget."""
         if not self.budget or self.covariance_share is None or self.correlation is None:
@@ -254,6 +317,16 @@ class Certificate:
             ["Within the budget", _YES[self.is_kept], ""],
             ["Share of the covariance left", f"{self.covariance_share:.4g}", f"at most {self.budget:g}"],
             ["Correlation with all protected columns on training rows", f"{self.correlation:.3g}", ""],
+        ]
+
+    def _decided(self) -> list[list[str]]:
+        """What is promised about decisions."""
+        if self.threshold is None:
+            return []
+        return [
+            [f"Smoothed decisions at {self.threshold:g} orthogonal to the protected columns", _YES[self.is_kept], ""],
+            ["Correlation of the decisions with all protected columns", f"{self.decision_correlation:.1e}", ""],
+            ["Share selected", f"{self.selection_rate:.3f}", ""],
         ]
 
     def _new_rows(self, asked: str) -> list[list[str]]:

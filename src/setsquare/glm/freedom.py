@@ -53,7 +53,8 @@ def refuse_no_freedom(protected: str, n_free: int) -> None:
     """Raise the error for features without a non-constant orthogonal prediction."""
     raise InputError(
         f"Only a constant prediction is orthogonal to the {protected} protected column(s), because only "
-        f"{n_free} feature(s) are usable: use more features than protected columns, or merge protected categories."
+        f"{n_free} feature(s) are usable: use more features than protected columns, merge protected categories, or "
+        "bound the correlations instead (relax='box')."
     )
 
 

@@ -9,7 +9,8 @@ exchangeable with the new ones; sample weights can carry the rows to another pop
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -110,6 +111,9 @@ class NewRows:
         Number of such directions, and of all: rank of the protected columns, times classes minus one.
     uppers : dict of str to float
         Upper bound on the correlation with each protected column alone, each at this confidence.
+    inflation : float
+        Factor from correlations with the values that stand for partly missing columns to those with the columns
+        themselves (``glm.missing_protected``); it is in all correlations and limits here. 1 if nothing is missing.
     """
 
     correlation: float
@@ -124,25 +128,41 @@ class NewRows:
     n_steered: int = 0
     n_directions: int = 0
     uppers: dict[str, float] = field(default_factory=dict)
+    inflation: float = 1.0
 
     @property
     def noise(self) -> float:
         """Correlation up to which the directions that were not steered are within sampling error (95 %)."""
-        return sampling_error(self.n_directions - self.n_steered, self.n_units)
+        return self.inflation * sampling_error(self.n_directions - self.n_steered, self.n_units)
 
     @property
     def is_zero(self) -> bool:
         """Whether the leave-one-out correlation is zero: up to a third of its sampling error in the steered directions.
 
-        In the directions that the features do not predict, and so cannot steer, it must be within sampling error.
+        In the directions that the features do not predict, and so cannot steer, it must be within sampling error. An
+        upper bound of 1 says nothing, so that the rows are too few.
         """
-        near = CLOSE * new_rows_limit(self.n_units)
-        return self.steered is not None and self.steered <= near and self.correlation <= self.limit
+        near = CLOSE * self.inflation * new_rows_limit(self.n_units)
+        steered = self.steered is not None and self.steered <= near
+        return steered and self.correlation <= self.limit and self.upper < 1.0
 
     @property
     def limit(self) -> float:
         """Largest leave-one-out correlation that counts as zero."""
-        return max(CLOSE * new_rows_limit(self.n_units), self.noise)
+        return max(CLOSE * self.inflation * new_rows_limit(self.n_units), self.noise)
+
+    def inflated(self, overall: float, each: Sequence[float]) -> NewRows:
+        """Multiply correlations by these factors: overall, and for each protected column."""
+        own = dict(zip(self.correlations, each, strict=True))
+        return replace(
+            self,
+            correlation=min(1.0, overall * self.correlation),
+            upper=min(1.0, overall * self.upper),
+            correlations={name: float(np.clip(own[name] * v, -1.0, 1.0)) for name, v in self.correlations.items()},
+            steered=None if self.steered is None else overall * self.steered,
+            uppers={name: min(1.0, own[name] * v) for name, v in self.uppers.items()},
+            inflation=overall,
+        )
 
     def rows_for(self, limit: float) -> int | None:
         """Number of rows (or clusters) like these for which the bound would be about ``limit``; None if unknown.
@@ -201,7 +221,7 @@ def bound_new_rows(
         n_units,
         by_cluster,
         n_directions=k * r,
-        uppers={name: min(1.0, value) for name, value in zip(names, alone, strict=True)},
+        uppers={name: min(1.0, float(value)) for name, value in zip(names, alone, strict=True)},
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ PATH = tuple(10.0**e for e in (-5, -4, -3, -2, -1, 0, 1, 2))
 DOWN, UP = tuple(10.0**e for e in (-2, -3, -4, -5, -6)), tuple(10.0**e for e in (-1, 0, 1, 2))
 #: Factors around the best of them that are tried next.
 NEAR = (10.0**-0.5, 10.0**0.5)
+#: Rows of a wider feature space on which the penalty is chosen.
+SAMPLE = 10_000
 #: Number of penalties in a row with a larger loss after which the path ends.
 PATIENCE = 3
 
@@ -83,7 +86,10 @@ def choose_ridge(
     wide: bool = False,
     budget: float = 0.0,
 ) -> Ridge:
-    """As :func:`choose_l2`, with the fit that was found; ``wide`` takes fewer steps, for many features."""
+    """As :func:`choose_l2`, with the fit that was found; ``wide`` takes fewer steps, for many features.
+
+    Of many rows, ``wide`` then also takes a sample: the best penalty of a mean loss falls with the number of rows.
+    """
     name = choose(problem) if solver == "auto" else solver
     if name not in ("sqp", "large") or not len(problem.protected_names):
         raise InputError('l2="auto" needs leave-one-out losses: use solver="auto" or "sqp", and protected columns.')
@@ -91,7 +97,8 @@ def choose_ridge(
     check_spending(problem, name, budget, orthogonal_on)
     if not can_leave_out(problem, name):
         refuse_leaving_out('l2="auto"')
-    tried = _Path(problem, name, Settings(kkt=max(tol, 1e-4 if wide else 1e-7)), orthogonal_on, budget)
+    sample = _sample(problem) if wide and orthogonal_on == TRAINING_ROWS else problem
+    tried = _Path(sample, name, Settings(kkt=max(tol, 1e-4 if wide else 1e-7)), orthogonal_on, budget)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
         if wide:
             tried.descend()
@@ -102,7 +109,22 @@ def choose_ridge(
             f'l2="auto" found no ridge penalty for which {problem.n_units} row(s) or cluster(s) determine the '
             f"predictions of {len(problem.feature_names)} features: use fewer features or more rows."
         )
-    return Ridge(tried.best, tried.found)
+    return Ridge(tried.best * sample.n_rows / problem.n_rows, tried.found)
+
+
+def _sample(problem: Problem) -> Problem:
+    """Some rows of a problem in memory that has many; with controls or clusters, all of them."""
+    if problem.n_rows <= SAMPLE or problem.features is None or problem.given is not None or problem.cluster is not None:
+        return problem
+    counted = np.arange(len(problem.outcome)) if problem.weight is None else np.flatnonzero(problem.weight)
+    picked = np.sort(np.random.default_rng(0).permutation(counted)[:SAMPLE])
+    names = ("features", "outcome", "protected", "weight", "offset")
+    parts: dict[str, Any] = {
+        name: None if (values := getattr(problem, name)) is None else values[picked] for name in names
+    }
+    if problem.family.is_vector and len(np.unique(parts["outcome"])) < problem.n_predictors + 1:
+        return problem  # a class is missing from the sample
+    return replace(problem, **parts)
 
 
 class _Path:

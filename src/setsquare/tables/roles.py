@@ -15,6 +15,7 @@ from setsquare.errors import InputError
 from setsquare.tables.design import Design, Encoded, read_stored
 from setsquare.tables.frame import Frame, dense, is_dataframe, is_formula, open_table, resolve
 from setsquare.tables.mixed_matrix import MixedMatrix
+from setsquare.tables.partly_missing import encode_partly, learn_partly
 from setsquare.tables.validation import (
     check_alignment,
     check_roles,
@@ -36,7 +37,8 @@ class Columns:
     basis : {"linear", "cells", "spline", "kernel"}, formula or transformer
         Functions of the protected columns.
     reference : mapping of column to level, optional
-    missing : {"error", "drop", "level"}
+    missing : {"error", "drop", "level", "model"}
+        "model" is for protected columns, and for estimators that model their missing values.
     unseen : {"error", "pool"}
     given : str, int, sequence of either, or None
         Columns inside the feature table that predictions may depend on the protected columns through: controls.
@@ -175,6 +177,7 @@ def learn_reader(
     as_codes: bool = False,
     protected_as_codes: bool = False,
     check: Callable[[Matrix, Design, Table, BoolArray | None], None] | None = None,
+    models_missing: bool = False,
 ) -> tuple[Reader, TrainingMatrices]:
     """Learn from training tables how to read them, and read them.
 
@@ -183,7 +186,9 @@ def learn_reader(
     ``protected_as_codes`` protected columns are not.
     ``check`` is called with the coded features, the design and the table of the protected columns and the rows kept,
     before the protected columns are coded, and may refuse them.
+    With ``models_missing``, ``missing="model"`` is allowed: missing values of protected columns then remain NaN.
     """
+    partly = models_missing and columns.missing == "model"
     inside = _find_protected(table, protected, columns)
     source = table if inside else protected
     check_alignment(table, source, "protected")
@@ -194,11 +199,13 @@ def learn_reader(
     if is_dataframe(table):  # a frame keeps the columns that were read: designs are learned from them, then applied
         table = open_table(table)
     source = table if inside else open_table(source) if is_dataframe(source) else source
-    coded = {"reference": columns.reference, "missing": columns.missing, "unseen": columns.unseen}
+    missing = "error" if partly else columns.missing
+    coded = {"reference": columns.reference, "missing": missing, "unseen": columns.unseen}
 
     def learn(features: Table, source: Table) -> Reader:
         names = columns.protected if inside else None
-        used = tables.learn(source, names, basis=columns.basis, **_known(coded, source, names))
+        options = {"basis": columns.basis, **_known(coded, source, names)}
+        used = learn_partly(source, names, **options) if partly else tables.learn(source, names, **options)
         given = columns.given
         controls = None if given is None else tables.learn(features, given, **_known(coded, features, given))
         reader = Reader(None, used, inside, columns.use_protected, controls)
@@ -226,9 +233,10 @@ def learn_reader(
         Z, _ = read(reader.feature_table(table), as_codes=as_codes)
     if not reader.protected.names:
         refuse_constant_protected(reader.protected.columns)
-    if check is not None and Z is not None:
+    if check is not None and Z is not None and not partly:
         check(Z, reader.protected, source, keep)
-    X = _written(reader.protected, source, protected_as_codes).values
+    as_codes = protected_as_codes
+    X = encode_partly(reader.protected, source) if partly else _written(reader.protected, source, as_codes).values
     return reader, TrainingMatrices(Z, X, keep, None if reader.given is None else reader.given_matrix(table))
 
 

@@ -289,6 +289,19 @@ def certificate(found: FitCertificate | None) -> Section | None:
         f"keep {found.covariance_share:.3g} of the covariance with the protected columns that they would have without "
         f"the constraint (budget {found.budget:g}): they are not orthogonal to them."
         if found.budget and found.covariance_share is not None
+        else "decide orthogonally to the protected columns there, up to smoothing, and on new rows only up to chance."
+        if found.threshold is not None
         else "are orthogonal to the protected columns there, and on new rows only up to chance: see the audit."
     )
+    if found.box is not None:
+        about = (
+            "Measured on the training rows after the fit, not taken from the solver. The predictions are not "
+            "orthogonal to the protected columns; each correlation is bounded."
+        )
+    elif found.missing_protected:
+        about = (
+            "Measured on the training rows after the fit, not taken from the solver. Rows that lack protected columns "
+            "count by a model of these; on new rows the predictions are uncorrelated with the columns up to chance if "
+            "values are missing at random as assumed below."
+        )
     return section("certificate", "Certificate of the corrected model", text=[about], tables=[found.table()])
