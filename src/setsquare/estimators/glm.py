@@ -147,14 +147,9 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def _stream_outcome(self) -> Outcome:
         """Reader of the outcome column of a stream."""
 
+    @single_threaded_blas()  # from the start: threads that BLAS has used go on spinning for a while
     def _fit(self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any = None) -> Any:
         """Fit, and set attributes only when the certificate holds; returns the classes if there are any."""
-        with single_threaded_blas():  # from the start: threads that BLAS has used go on spinning for a while
-            return self._read_and_solve(X, y, protected, weight, offset, cluster)
-
-    def _read_and_solve(
-        self, X: Table, y: Any, protected: Table | None, weight: Any, offset: Any, cluster: Any = None
-    ) -> Any:
         check_promise(self.max_correlation)
         check_expand(self.expand)
         check_modelled(self.missing, self.use_protected, self.orthogonal_on, self.given)
@@ -173,8 +168,8 @@ class OrthogonalGLM(BaseEstimator, ABC):
         if read.bounded is None:
             self._solve(read.problem, read.reader, read.n_dropped, offset is not None, read.filled)
         else:
-            factor = read_relax(self) or 1.0
-            solution = solve_box(read.problem, read.bounded, read.reader.protected.names, factor=factor, tol=self.tol)
+            names, factor = read.reader.protected.names, read_relax(self) or 1.0
+            solution = solve_box(read.problem, read.bounded, names, factor=factor, tol=self.tol)
             self._keep(solution, read.problem, read.reader, read.n_dropped, offset is not None, read.filled)
         return read.classes
 
@@ -197,8 +192,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
             models_missing=True,
         )
         if cluster is not None:
-            cluster = np.asarray(cluster)
-            check_same_rows("The cluster has", len(cluster), "the features have", n)
+            check_same_rows("The cluster has", len(cluster := np.asarray(cluster)), "the features have", n)
         if encoded.keep is not None:
             y, weight, offset, cluster = (
                 None if values is None else values[encoded.keep] for values in (y, weight, offset, cluster)
@@ -313,8 +307,8 @@ class OrthogonalGLM(BaseEstimator, ABC):
         ``threshold`` or weights.
         """
         check_is_fitted(self, "solution_")
-        exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and not self.budget and self.relax is None
-        exact = exact and self.threshold is None
+        others = (self.given, self.relax, self.threshold, self.budget or None)
+        exact = self.orthogonal_on == TRAINING_ROWS and all(other is None for other in others)
         return self.reader_.protected.ball if exact and not getattr(self, "has_weight_", False) else None
 
     def summary(self, confidence: float = 0.95) -> Coefficients:

@@ -25,6 +25,7 @@ def read_relax(model: Any) -> float | None:
         "max_correlation=": model.max_correlation is not None,
         "use_protected=True": model.use_protected,
         "budget=": bool(model.budget),
+        "threshold=": model.threshold is not None,
     }
     for option, asked in refused.items():
         if asked:

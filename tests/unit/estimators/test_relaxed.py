@@ -74,6 +74,8 @@ def test_categories_and_a_regression() -> None:
         ({"relax": "box", "orthogonal_on": "new rows"}, "leave out orthogonal_on"),
         ({"relax": "box", "max_correlation": 0.1}, "leave out max_correlation"),
         ({"relax": "box", "given": "outcome"}, "leave out given"),
+        ({"relax": "box", "threshold": 0.5}, "leave out threshold"),
+        ({"relax": "box", "budget": 0.5}, "leave out budget"),
     ],
 )
 def test_what_a_relaxed_fit_does_not_have_is_refused(options: dict[str, Any], sentence: str) -> None:
