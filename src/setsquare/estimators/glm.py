@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare import tables
-from setsquare._typing import Array, Matrix, Table
+from setsquare._typing import Array, Table
 from setsquare.errors import InputError
 from setsquare.estimators.expansion import check_expand, expand_problem, refuse_expansion
 from setsquare.estimators.feature_table import validate_features
@@ -44,8 +44,8 @@ from setsquare.glm.problem import Problem
 from setsquare.glm.ridge import choose_ridge
 from setsquare.glm.solver import Solution, solve
 from setsquare.rows import Stream, as_stream, is_dask_array
-from setsquare.rows.blocks import is_sparse
-from setsquare.rows.parallel import row_slices, single_threaded_blas
+from setsquare.rows.parallel import single_threaded_blas
+from setsquare.rows.products import row_product
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, Reader, learn_reader
 from setsquare.tables.smooth import Ball
@@ -366,7 +366,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         """Linear predictors (n, k), and pooled rows by column; an offset that is a name is a column of the table."""
         features = self.reader_.feature_table(table)
         Z, n_pooled = self.reader_.stored_matrix(features, learned=False, as_codes=True)
-        eta = _product(Z, self.solution_.coef.T) + self.solution_.intercept
+        eta = row_product(Z, self.solution_.coef.T) + self.solution_.intercept
         shift = numbers(table, offset, "offset") if isinstance(offset, str) else offset
         return eta if shift is None else eta + (shift[:, None] if shift.ndim == 1 else shift), n_pooled
 
@@ -391,10 +391,3 @@ class OrthogonalGLM(BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
-
-
-def _product(Z: Matrix, B: Array) -> Array:
-    """``Z @ B`` without a copy of Z as float64, or of its categories."""
-    if is_sparse(Z) or (isinstance(Z, np.ndarray) and Z.dtype == np.float64):
-        return np.asarray(Z @ B)
-    return np.vstack([Z[rows] @ B for rows in row_slices(*Z.shape)])

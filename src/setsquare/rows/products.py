@@ -8,6 +8,7 @@ import numpy as np
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import is_sparse
+from setsquare.rows.parallel import row_slices
 from setsquare.rows.wide import Slab
 from setsquare.tables.mixed_matrix import MixedMatrix
 
@@ -172,3 +173,10 @@ def weighted_product(A: Matrix, weight: Array, B: Matrix) -> Array:
         product = A.T @ scaled if is_sparse(A) else (scaled.T @ A).T
         return np.asarray(product.toarray() if is_sparse(product) else product)
     return np.asarray(A.T @ (B * weight[:, None]))
+
+
+def row_product(Z: Matrix, B: Array) -> Array:
+    """``Z @ B`` without a copy of Z as float64, or of its categories."""
+    if is_sparse(Z) or (isinstance(Z, np.ndarray) and Z.dtype == np.float64):
+        return np.asarray(Z @ B)
+    return np.vstack([Z[rows] @ B for rows in row_slices(*Z.shape)])
