@@ -121,6 +121,8 @@ def test_bad_decisions_are_refused() -> None:
     for options in ({"orthogonal_on": "new rows"}, {"budget": 0.5}, {"max_correlation": 0.1}):
         with pytest.raises(InputError, match="use one of them"):
             sq.OrthogonalGLMClassifier(protected="sex", threshold=0.5, **options).fit(table, y)
+    with pytest.raises(InputError, match="leave out threshold="):
+        sq.OrthogonalGLMClassifier(protected="sex", threshold=0.5, relax="box").fit(table, y)
     with pytest.raises(InputError, match="two classes"):
         sq.OrthogonalGLMClassifier(protected="sex", threshold=0.5).fit(table, np.arange(600) % 3)
     with pytest.raises(InputError, match="not available with threshold"):

@@ -89,6 +89,8 @@ def tradeoff(
         raise InputError(
             'A budget sets the covariance on the training rows: pass an estimator with orthogonal_on="training rows".'
         )
+    if estimator.relax is not None:
+        raise InputError("A budget and relax= are two ways to allow some correlation: leave out relax=.")
     if estimator.threshold is not None:
         raise InputError("A budget is about the probabilities, and threshold= about the decisions: use one of them.")
     if is_dask_array(X) or as_stream(X) is not None:

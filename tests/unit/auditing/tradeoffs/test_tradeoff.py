@@ -87,6 +87,7 @@ def test_document_has_table_and_figures(path: sq.Tradeoff, tmp_path: Path) -> No
     [
         (LogisticRegression(), {}, "needs an OrthogonalGLMClassifier"),
         (sq.OrthogonalGLMClassifier(orthogonal_on="new rows"), {}, 'orthogonal_on="training rows"'),
+        (sq.OrthogonalGLMClassifier(relax="box"), {}, "leave out relax="),
         (sq.OrthogonalGLMClassifier(), {"budgets": 1}, "at least 2"),
         (sq.OrthogonalGLMClassifier(), {"budgets": [0.5, 1.5]}, "between 0 .* not 1.5"),
         (sq.OrthogonalGLMClassifier(), {"budgets": []}, "between 1 and 1000"),
