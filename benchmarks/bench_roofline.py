@@ -6,25 +6,27 @@ Bandwidth is that of a sum over an array much larger than the caches, read by al
 matrix product by BLAS on all cores. A kernel reads so many bytes from memory and does so many operations, counted on
 paper; the floor of its time is the larger of bytes / bandwidth and operations / rate. Exponential and logarithm count
 as 20 operations. Each kernel is timed at several numbers of rows, in turn: the exponent is the slope of log time on log
-rows.
+rows. Last comes a whole fit (2 million rows x 50 features, in a process of its own): its floor is that of the symmetric
+products of its passes, the moments and one per iteration, and nothing else.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.frame import main, plain, steps
-from benchmarks.measure import interleave
+from benchmarks.frame import Bound, main, plain, steps
+from benchmarks.measure import forget_peak, in_child, interleave, peak_mb
 from benchmarks.workloads import draw
 from setsquare.glm.preparation import prepare
 from setsquare.glm.problem import Problem
 from setsquare.projection import Eraser, protected_basis
 from setsquare.projection.moments import Moments
-from setsquare.rows.parallel import share_out, single_threaded_blas
+from setsquare.rows.parallel import n_cores, share_out, single_threaded_blas
 
 QUICK = {"rows": 20_000, "rounds": 2}
 #: Operations that an exponential or a logarithm counts as.
@@ -98,6 +100,34 @@ def kernels(n: int, q: int, p: int) -> dict[str, Callable[[], Any]]:
     }
 
 
+def whole_fit(n: int, q: int, p: int) -> dict[str, Any]:
+    """Time, processor time, iterations and memory of a fit in this process."""
+    from setsquare.glm.solver import solve
+
+    def problem(n: int) -> Problem:
+        Z, y, X = np.empty((n, q)), np.empty(n), np.empty((n, p))
+        for start in range(0, n, 100_000):
+            rows = slice(start, min(start + 100_000, n))
+            Z[rows], eta, X[rows] = draw(rows.stop - start, q, p)
+            y[rows] = np.random.default_rng(start).logistic(size=len(eta)) < eta
+        return Problem(Z, y, X, family="binomial")
+
+    solve(problem(2000))  # what is imported on the way is no part of the work
+    data = problem(n)
+    forget_peak()
+    before, start, busy = peak_mb(), time.perf_counter(), time.process_time()
+    solution = solve(data)
+    seconds, busy = time.perf_counter() - start, time.process_time() - busy
+    return {
+        "n": n,
+        "seconds": seconds,
+        "cores": busy / seconds,
+        "passes": 1 + solution.n_iter,
+        "memory": 1.0 + (peak_mb() - before) / (data.features.nbytes / 1e6),
+        "correlation": solution.certificate.max_correlation,
+    }
+
+
 def run(rows: int = 400_000, features: int = 50, protected: int = 4, rounds: int = 7) -> dict[str, Any]:
     machine = {"bandwidth": bandwidth(64 if rows < 100_000 else 512, rounds), "rate": rate(1500, rounds)}
     sizes = [int(part * rows) for part in PARTS]
@@ -122,7 +152,15 @@ def run(rows: int = 400_000, features: int = 50, protected: int = 4, rounds: int
             }
         )
     shape = {"rows": rows, "features": features, "protected": protected}
-    return plain({"machine": machine, "lines": lines, "sizes": sizes, **shape})
+    fit = in_child(whole_fit, 5 * rows, features, protected)
+    fit["floor"] = fit["passes"] * fit["n"] * (2.0 + features + protected) ** 2 / machine["rate"]
+    what = f"fit of {fit['n']} rows x {features} features"
+    bounds = [
+        Bound(f"{what}: time / symmetric products of its passes at the dgemm rate", fit["seconds"] / fit["floor"], 1.6),
+        Bound(f"{what}: cores in use", fit["cores"], n_cores() + 0.1, least=1.7),
+        Bound(f"{what}: memory / features", fit["memory"], 1.3),
+    ]
+    return plain({"bounds": bounds, "machine": machine, "lines": lines, "fit": fit, "sizes": sizes, **shape})
 
 
 HEADS = (
@@ -164,6 +202,10 @@ def show(result: dict[str, Any]) -> None:
     print(f"{about(result)}\n\n| {' | '.join(HEADS)} |\n{'|---' * len(HEADS)}|")
     for line in result["lines"]:
         print(f"| {' | '.join(cells(line))} |")
+    print()
+    for bound in result["bounds"]:
+        asked = f"at most {bound['limit']:g}" if bound["least"] is None else f"at least {bound['least']:g}"
+        print(f"{bound['what']}: {bound['value']:.3g} ({asked})")
 
 
 if __name__ == "__main__":

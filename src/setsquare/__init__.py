@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         tradeoff,
     )
     from setsquare.estimators import (
+        GroupThresholds,
         LinearOrthogonalizer,
         OrthogonalGLMClassifier,
         OrthogonalGLMRegressor,
@@ -43,6 +44,7 @@ _MODULES = ("auditing", "datasets", "tables", "errors", "families", "nn", "proje
 __all__ = [
     "AuditResult",
     "Comparison",
+    "GroupThresholds",
     "LinearOrthogonalizer",
     "OrthogonalGLMClassifier",
     "OrthogonalGLMRegressor",
@@ -91,6 +93,7 @@ _find = names_by_module(
             "tradeoff",
         ),
         "estimators": (
+            "GroupThresholds",
             "LinearOrthogonalizer",
             "OrthogonalGLMClassifier",
             "OrthogonalGLMRegressor",

@@ -12,9 +12,8 @@ import setsquare as sq
 from setsquare.auditing import Limits
 from setsquare.auditing.bounds import association, bound_length
 from setsquare.auditing.evaluations.agreement import _permute, settle_disagreement
-from setsquare.auditing.evaluations.records import Evaluation, Test
+from setsquare.auditing.evaluations.records import Evaluation, Test, adjust, graphical
 from setsquare.auditing.protected import Protected
-from setsquare.auditing.verdict import adjust, graphical
 from setsquare.projection import protected_basis
 
 SHARES = [0.40, 0.25, 0.15, 0.10, 0.07, 0.03]

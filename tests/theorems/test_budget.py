@@ -8,7 +8,8 @@ from scipy.optimize import NonlinearConstraint, minimize
 
 import setsquare as sq
 from setsquare._typing import Array
-from setsquare.glm.budget import cheapest_target, follow, soften
+from setsquare.glm.budget import follow, soften
+from setsquare.glm.budget_steps import cheapest_target
 from setsquare.glm.leave_one_out import Inverse, rows_left_out
 from setsquare.glm.newton import Settings
 from setsquare.glm.solver import fit_rows, solve
@@ -111,7 +112,7 @@ def test_price_is_the_loss_per_unit_of_covariance() -> None:
     Z, y, X = _draw("poisson")
     found = fit_rows(sq.Problem(Z, y, X, family="poisson"), "sqp", Settings())
     budgets = [0.0, 0.3999, 0.4, 0.4001, 1.0]
-    path = list(follow(found.prepared.objective, found.end, budgets, solve_sqp, Settings()))
+    path = follow(found.prepared.objective, found.end, budgets, solve_sqp, Settings())
     change = (path[3].end.model.loss - path[1].end.model.loss) / (path[3].covariance - path[1].covariance)
     assert path[2].slope == pytest.approx(-change, rel=1e-5)
     assert path[-1].slope == 0.0 and path[0].slope > path[2].slope > 0.0
@@ -151,7 +152,7 @@ def test_softened_inverse_is_that_of_the_matrix() -> None:
 def test_leave_one_out_predictions_go_from_those_of_the_orthogonal_to_those_of_the_plain_fit() -> None:
     Z, y, X = _draw("gaussian", n=80)
     found = fit_rows(sq.Problem(Z, y, X, family="gaussian"), "sqp", Settings())
-    ends = list(follow(found.prepared.objective, found.end, [0.0, 1.0], solve_sqp, Settings()))
+    ends = follow(found.prepared.objective, found.end, [0.0, 1.0], solve_sqp, Settings())
     first, last = (rows_left_out(one.objective, one.end, one.inverse()).eta[:, 0] for one in ends)
     A = np.column_stack([np.ones(80), Z])
     for i in (0, 17, 63):
@@ -166,7 +167,7 @@ def test_leave_one_out_at_a_fixed_price_agrees_with_refits() -> None:
     """Without a row, the fit minimises ``loss + price/2 |c|^2`` of the others."""
     Z, y, X = _draw("gaussian", n=80)
     found = fit_rows(sq.Problem(Z, y, X, family="gaussian"), "sqp", Settings())
-    spent = next(follow(found.prepared.objective, found.end, [0.4], solve_sqp, Settings()))
+    spent = follow(found.prepared.objective, found.end, [0.4], solve_sqp, Settings())[0]
     eta = rows_left_out(spent.objective, spent.end, spent.inverse()).eta[:, 0]
     whole = _basis(X)
     A, fitted = np.column_stack([np.ones(80), Z]), found.prepared.basis

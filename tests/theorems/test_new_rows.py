@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.special import ndtr
 
 import setsquare as sq
 from setsquare.families import contrasts, family
 from setsquare.glm import Problem, Settings, choose_l2, prepare, solve, solve_sqp
-from setsquare.glm.leave_one_out import rows_left_out
-from setsquare.glm.new_rows_bound import length_quantile
+from setsquare.glm.leave_one_out import invert, rows_left_out, tally
+from setsquare.glm.new_rows_bound import absolute_quantile, length_quantile
 
 TIGHT = Settings(kkt=1e-11)
 
@@ -88,7 +89,14 @@ def test_gaussian_leave_one_out_is_exact_with_the_columns_centred_again(options)
 
 
 @pytest.mark.parametrize("name", ["binomial", "poisson", "gamma", "multinomial"])
-@pytest.mark.parametrize("options", [{}, {"clusters": 3, "weights": True, "offset": True, "l2": 0.01, "target": True}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weights": True, "offset": True, "l2": 0.01, "target": True},
+        {"clusters": 3, "weights": True, "offset": True, "l2": 0.01, "target": True},
+    ],
+)
 def test_leave_one_out_agrees_with_refits_at_a_tenth_as_many_features_as_rows(name, options):
     n = 600 if name == "multinomial" else 400  # two predictors per row have twice the parameters
     found, again = compare(name, n, n // 10 if name != "multinomial" else n // 20, 15, **options)
@@ -114,11 +122,34 @@ def test_a_row_of_weight_two_is_a_cluster_of_two_equal_rows():
     np.testing.assert_allclose([a.correlation, a.upper, a.loss], [b.correlation, b.upper, b.loss], atol=1e-8)
 
 
-def test_clusters_of_one_row_are_rows():
-    Z, y, X, *_ = make("multinomial", 200, 5)
-    alone = solve(Problem(Z, y, X, "multinomial"), orthogonal_on="new rows")
-    named = solve(Problem(Z, y, X, "multinomial", cluster=np.arange(200)[::-1]), orthogonal_on="new rows")
+@pytest.mark.parametrize("name", ["binomial", "poisson", "multinomial"])
+def test_clusters_of_one_row_are_rows(name):
+    """Rows have systems of their own, in vectors over the rows; those of clusters are another way to the same."""
+    Z, y, X, w, shift, _ = make(name, 200, 5, weights=True, offset=True)
+    alone = solve(Problem(Z, y, X, name, w, shift), orthogonal_on="new rows")
+    named = solve(Problem(Z, y, X, name, w, shift, cluster=np.arange(200)[::-1]), orthogonal_on="new rows")
     np.testing.assert_allclose(alone.coef, named.coef, atol=1e-9)
+    a, b = alone.certificate.new_rows, named.certificate.new_rows
+    np.testing.assert_allclose([a.correlation, a.upper, a.loss], [b.correlation, b.upper, b.loss], atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "binomial", "poisson"])
+def test_rows_and_clusters_of_one_row_follow_the_target_alike(name):
+    """The derivative of the leave-one-out covariance by the target: two formulas, and differences of fits."""
+    Z, y, X, w, shift, _ = make(name, 200, 5, weights=True, offset=True)
+    found = []
+    for cluster in (None, np.arange(200)):
+        prepared, objective, end = fit(Problem(Z, y, X, name, w, shift, cluster=cluster), np.array([0.002, -0.001]))
+        inverse = invert(objective, end.model)
+        found.append(tally(objective, end, inverse, prepared.basis.mean, steer=True).steering)
+    np.testing.assert_allclose(found[0], found[1], atol=1e-10)
+    if name == "poisson":  # the formula keeps the Hessian, which the large rows change: a start for secants
+        return
+    moved = []
+    for side in (1e-4, -1e-4):
+        prepared, objective, end = fit(Problem(Z, y, X, name, w, shift), np.array([0.002 + side, -0.001]))
+        moved.append(tally(objective, end, invert(objective, end.model), prepared.basis.mean).c[:, 0])
+    np.testing.assert_allclose((moved[0] - moved[1]) / 2e-4, found[0][:, 0], atol=1e-8 if name == "gaussian" else 0.05)
 
 
 def draw(seed, n, q):
@@ -192,6 +223,14 @@ def test_quantile_of_a_length_agrees_with_simulation(dimension):
     lengths = np.sum((b + rng.multivariate_normal(np.zeros(dimension), V, size=400_000)) ** 2, axis=1)
     for confidence in (0.9, 0.95):
         assert np.mean(lengths <= length_quantile(b, V, confidence)) == pytest.approx(confidence, abs=0.006)
+
+
+def test_quantile_of_an_absolute_value_has_its_probability():
+    b, error = np.array([0.0, 0.3, -1.0, 5.0, 300.0]), np.array([1.0, 1.0, 0.5, 0.1, 1.0])
+    for confidence in (0.5, 0.9, 0.95, 0.9999):
+        x = absolute_quantile(b, error, confidence)
+        np.testing.assert_allclose(ndtr((x - b) / error) - ndtr((-x - b) / error), confidence, atol=1e-12)
+    assert absolute_quantile(np.array([-0.2]), np.zeros(1), 0.95) == 0.2
 
 
 def test_sparse_wide_and_streamed_rows_give_the_same_fit():

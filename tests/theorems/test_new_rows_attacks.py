@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from setsquare import OrthogonalGLMClassifier
+from setsquare.errors import NotOrthogonalError
 from setsquare.glm import Problem, solve
 from setsquare.glm.solution import Status
 
@@ -88,3 +90,35 @@ def test_leaving_out_rows_of_clusters_that_share_effects_is_not_enough():
     assert len(found[True]) >= 8
     assert abs(np.mean(found[True])) < 3.0 * error
     assert np.mean(found[False]) > np.mean(found[True]) + 0.02
+
+
+def test_separated_levels_do_not_narrow_the_bound():
+    """Their curvature is zero up to rounding error, so the sum of the leverages can be anything.
+
+    It was 2.9 here for 11 parameters. On a sample of the bank data it was -3893, and the bound a fifth of its size.
+    """
+    rng, n = np.random.default_rng(36), 300
+    x = (rng.random(n) < 0.5).astype(float)
+    Z = rng.normal(size=(n, 4)) + 0.8 * x[:, None]
+    level = rng.choice(8, size=n, p=[0.4, 0.3, 0.2, 0.04, 0.02, 0.02, 0.01, 0.01])
+    dummies = (level[:, None] == np.arange(1, 8)).astype(float)
+    y = (rng.random(n) < expit(0.8 * Z[:, 0] - 2.0)).astype(float)
+    y[level >= 3] = 0.0
+    found = solve(Problem(np.hstack([Z, dummies]), y, x, "binomial"), orthogonal_on="new rows").certificate.new_rows
+    assert found.n_parameters == 11
+    assert found.upper > 1.96 / np.sqrt(n)
+
+
+def test_a_fit_whose_bound_is_one_is_refused():
+    """Forty rows, four of them in the group: the certificate said "orthogonal on new rows", and at most 1."""
+    rng, n = np.random.default_rng(4), 40
+    X = np.column_stack([rng.random(n) < 0.1, rng.normal(size=(n, 3)).T[0], rng.normal(size=n), rng.normal(size=n)])
+    Z = rng.normal(size=(n, 16))
+    Z[:, :8] += X[:, :1]
+    y = (rng.random(n) < expit(Z[:, 0])).astype(float)
+    certificate = solve(Problem(Z, y, X, "binomial"), orthogonal_on="new rows").certificate
+    assert certificate.new_rows.upper == 1.0
+    assert certificate.new_rows.correlation <= certificate.new_rows.limit
+    assert not certificate.is_orthogonal
+    with pytest.raises(NotOrthogonalError, match="40 rows are too few for 16 features"):
+        OrthogonalGLMClassifier(orthogonal_on="new rows").fit(Z, y, protected=X)

@@ -13,7 +13,7 @@ from setsquare._typing import Table
 from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.evaluations.covariance import KINDS
 from setsquare.auditing.evaluations.run import EVALUATIONS, Settings, run_evaluations
-from setsquare.auditing.given import GIVEN, Controlled, choose_evaluations, control
+from setsquare.auditing.given import Controlled, choose_evaluations, control
 from setsquare.auditing.groups.audited import GroupRequest, number_audited
 from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.auditing.groups.result import GroupNumbers
@@ -21,7 +21,7 @@ from setsquare.auditing.partly_missing import MODEL, weigh_known
 from setsquare.auditing.predictions import Raw, Subject, open_predictions, read_predictions
 from setsquare.auditing.protected import Coded, Protected, cluster_numbers, code_protected
 from setsquare.auditing.result import AuditResult
-from setsquare.auditing.verdict import Limits, Verdict, judge
+from setsquare.auditing.verdict import Limits, Verdict, decide
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import Family
 from setsquare.families import family as make_family
@@ -332,16 +332,3 @@ def _audit(
             effect_map=found.effect_map,
         )
     )
-
-
-def decide(result: AuditResult) -> AuditResult:
-    """Verdict, reason and findings from the tests and bounds of a result."""
-    decision = judge(
-        result.evaluations,
-        result.certificate,
-        confidence=result.confidence,
-        limits=result.limits,
-        # Group means are not those given the controls.
-        numbers=None if any(note.code == GIVEN for note in result.notes) else result.numbers,
-    )
-    return result.judged(decision)

@@ -68,7 +68,6 @@ def association(
     weight: Array | None = None,
     cluster: IntArray | None = None,
     confidence: float = 0.95,
-    basis: Basis | None = None,
 ) -> tuple[Association, tuple[Association, ...]]:
     """Bound the multiple correlation of ``y`` (n,) with all columns of ``X`` (n, p), and with each column.
 
@@ -81,8 +80,6 @@ def association(
         Rows with the same code are not independent.
     confidence : float
         Confidence level of each bound.
-    basis : Basis, optional
-        Orthonormal basis of the columns, if already known.
 
     Examples
     --------
@@ -97,7 +94,7 @@ def association(
     """
     w = mean_weight(len(y), weight)
     rows = ArrayRows(X, y[:, None], np.zeros((len(y), 0)), w)
-    return associate(rows, float(w @ y), basis or protected_basis(X, w), float(w @ w), confidence, cluster)
+    return associate(rows, float(w @ y), protected_basis(X, w), float(w @ w), confidence, cluster)
 
 
 def associate(

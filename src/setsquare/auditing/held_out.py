@@ -22,13 +22,14 @@ from sklearn.utils import _safe_indexing
 
 from setsquare import tables
 from setsquare._typing import Array, IntArray, Table
-from setsquare.auditing.audit_predictions import audit, decide
+from setsquare.auditing.audit_predictions import audit
 from setsquare.auditing.fold_bounds import allow_for_fit, take_left_out
 from setsquare.auditing.fold_dependence import allow_for_mutual_scores, mutual_scores
 from setsquare.auditing.partly_missing import MODEL, weigh_known
 from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
 from setsquare.auditing.protected import cluster_numbers, code_protected
 from setsquare.auditing.result import AuditResult
+from setsquare.auditing.verdict import decide
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.notes import Note
 from setsquare.tables.validation import read_weight

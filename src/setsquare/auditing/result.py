@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from setsquare._typing import Table
 from setsquare.auditing.certificate import Certificate
 from setsquare.auditing.documents.assemble import assemble
-from setsquare.auditing.evaluations.records import EFFECT_COLUMNS, Evaluation, benjamini_hochberg, holm
+from setsquare.auditing.evaluations.records import EFFECT_COLUMNS, Evaluation, Member, benjamini_hochberg, holm
 from setsquare.auditing.evaluations.tensor import EffectMap
 from setsquare.auditing.groups.result import GroupNumbers
-from setsquare.auditing.verdict import DEFAULT_LIMITS, Decision, Limits, Member, Verdict
+from setsquare.auditing.verdict import DEFAULT_LIMITS, Limits, Verdict
 from setsquare.document import Document, Documented
 from setsquare.errors import InputError
 from setsquare.families import Family
@@ -36,7 +36,7 @@ class AuditResult(Documented):
     setting : str
         Origin of the predictions: "as given", "in-sample" or "held out (5 folds)".
     glm : Family
-        Family of the predictions; ``family`` is its name.
+        Family of the predictions.
     n, n_protected : int
         Rows that were audited, and protected columns.
     confidence : float
@@ -63,6 +63,12 @@ class AuditResult(Documented):
         Categorical protected columns, each with its reference group.
     numbers : GroupNumbers or None
         Numbers by group; see :meth:`groups`. None for streams, several classes and tensors.
+    family : str
+        Name of the family of the predictions.
+    p_adjusted : float
+        Smallest p-value of the tests that decide, adjusted for all of them.
+    all_notes : tuple of Note
+        Notes of this audit and of its evaluation models, each once.
 
     Examples
     --------
@@ -100,11 +106,15 @@ class AuditResult(Documented):
     is_weighted: bool = False
     references: tuple[tuple[str, str], ...] = ()
     numbers: GroupNumbers | None = field(default=None, repr=False, compare=False)
+    family: str = field(init=False, compare=False)
+    p_adjusted: float = field(init=False, compare=False)
+    all_notes: tuple[Note, ...] = field(init=False, repr=False, compare=False)
 
-    @property
-    def family(self) -> str:
-        """Name of the family of the predictions."""
-        return str(self.glm)
+    def __post_init__(self) -> None:
+        notes = dict.fromkeys([*self.notes, *(note for e in self.evaluations for note in e.notes)])
+        smallest = min((member.adjusted for member in self.members), default=float("nan"))
+        for name, value in (("family", str(self.glm)), ("p_adjusted", smallest), ("all_notes", tuple(notes))):
+            object.__setattr__(self, name, value)
 
     @property
     def p_value(self) -> float:
@@ -112,23 +122,9 @@ class AuditResult(Documented):
         return self.evaluations[0].joint.p_value if self.evaluations else float("nan")
 
     @property
-    def p_adjusted(self) -> float:
-        """Smallest p-value of the tests that decide, adjusted for all of them."""
-        return min((member.adjusted for member in self.members), default=float("nan"))
-
-    @property
-    def all_notes(self) -> list[Note]:
-        """Notes of this audit and of its evaluation models, each once."""
-        return list(dict.fromkeys([*self.notes, *(note for e in self.evaluations for note in e.notes)]))
-
-    @property
     def is_leak(self) -> bool:
         """Whether a leak was found."""
         return self.verdict is Verdict.LEAK
-
-    def judged(self, decision: Decision) -> AuditResult:
-        """The result with a verdict, its reason and its tests."""
-        return replace(self, **{one.name: getattr(decision, one.name) for one in fields(decision)})
 
     def evaluation(self, name: str | None = None) -> Evaluation:
         """One of the evaluation models, by name; the first by default."""

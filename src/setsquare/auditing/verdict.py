@@ -1,130 +1,28 @@
-"""Verdict of an audit: leak, trace, no leak found, or too few rows; and the adjusted p-values that it rests on.
+"""Verdict of an audit: leak, trace, no leak found, or too few rows.
 
-The adjustment controls the probability of any false alarm. The joint test of the effects receives most of the error
-rate; the tests of each source column, and those of curvature, combinations and spread, share the rest. A test that
-rejects passes its share on: the joint test to the source columns, the others back to it (a graphical procedure, Bretz
-et al. 2009). A verdict and the tests that it names come from the same adjusted p-values, so they cannot contradict each
-other.
+A verdict and the tests that it names come from the same adjusted p-values
+(:func:`setsquare.auditing.evaluations.records.adjust`), so they cannot contradict each other.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-import numpy as np
 from scipy import special
 
-from setsquare._typing import Array
 from setsquare.auditing.certificate import Certificate, ColumnBound
-from setsquare.auditing.evaluations.records import Evaluation, Test
+from setsquare.auditing.evaluations.records import Evaluation, Member, adjust
 from setsquare.auditing.evaluations.shape import COMBINATIONS, CURVATURE, SPREAD
+from setsquare.auditing.given import GIVEN
 from setsquare.document.formats import capital, joined, percent, term_name
 
 if TYPE_CHECKING:
     from setsquare.auditing.groups.result import GroupNumbers
-#: Share of the error rate for the tests of shape; share of the rest for single source columns.
-SHAPE_SHARE, SOURCE_SHARE = 0.15, 0.06
-#: Share that a source column passes on to the tests outside its own evaluation model.
-LITTLE = 1e-3
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A test of the family, with its adjusted p-value."""
-
-    evaluation: Evaluation
-    test: Test
-    adjusted: float
-
-
-def adjust(evaluations: Sequence[Evaluation]) -> tuple[Member, ...]:
-    """Adjusted p-values of the joint tests, the source columns and the tests of shape; untested ones are absent.
-
-    Examples
-    --------
-    >>> sources = (Test("age", 9.0, 1.0, 0.003, ""), Test("sex", 0.1, 1.0, 0.75, ""))
-    >>> effects = Evaluation("glm", "", (), Test("all", 9.1, 2.0, 0.01, ""), sources)
-    >>> [round(member.adjusted, 3) for member in adjust([effects])]
-    [0.011, 0.011, 0.75]
-    """
-    members: list[tuple[Evaluation, Test]] = []
-    weights: list[float] = []
-    has_shape = any(e.name == "shape" for e in evaluations)
-    n_effects = sum(e.name != "shape" for e in evaluations)
-    groups: list[list[int]] = []
-    for evaluation in evaluations:
-        if evaluation.name == "shape":
-            share, tests, parts = SHAPE_SHARE if n_effects else 1.0, evaluation.further, evaluation.further
-        else:
-            share = (1.0 - SHAPE_SHARE if has_shape else 1.0) / n_effects
-            tests = (evaluation.joint, *_sources(evaluation))
-            parts = tests[1:]
-        known = [test for test in tests if not math.isnan(test.p_value)]
-        parts = tuple(test for test in known if test in parts)
-        for test in known:
-            whole = SOURCE_SHARE if len(parts) < len(known) else 1.0
-            weights.append(share * (whole / len(parts) if test in parts else 1.0 - SOURCE_SHARE * bool(parts)))
-        groups.append(list(range(len(members), len(members) + len(known))))
-        members += [(evaluation, test) for test in known]
-    p = np.asarray([test.p_value for _, test in members])
-    adjusted = graphical(p, np.asarray(weights) / max(sum(weights), 1e-300), _handing_on(members, groups))
-    for group in groups:
-        if group and members[group[0]][0].name != "shape":  # if one column has an effect, all together have one
-            adjusted[group[0]] = max(adjusted[group].min(), p[group[0]])
-    return tuple(Member(*member, float(value)) for member, value in zip(members, adjusted, strict=True))
-
-
-def _sources(evaluation: Evaluation) -> tuple[Test, ...]:
-    """Tests of the source columns; a single one is the joint test itself."""
-    return evaluation.by_source if len(evaluation.by_source) > 1 else ()
-
-
-def _handing_on(members: Sequence[tuple[Evaluation, Test]], groups: Sequence[Sequence[int]]) -> Array:
-    """Transition weights of a test that rejects: within its group first, then to the others."""
-    G = np.zeros((len(members),) * 2)
-    for group in groups:
-        outside = [i for i in range(len(members)) if i not in group]
-        for i in group:
-            inside = [j for j in group if j != i]
-            if members[i][0].name != "shape" and len(group) > 1 and i == group[0]:
-                inside = list(group[1:])
-            for targets, share in ((inside, 1.0 - LITTLE if outside else 1.0), (outside, LITTLE if inside else 1.0)):
-                for j in targets:
-                    G[i, j] = share / len(targets)
-    return G
-
-
-def graphical(p: Array, weights: Array, G: Array) -> Array:
-    """Adjusted p-values of a graphical procedure with the transition matrix ``G`` (m, m).
-
-    Examples
-    --------
-    >>> everywhere = np.full((3, 3), 0.5) - 0.5 * np.eye(3)
-    >>> graphical(np.array([0.01, 0.04, 0.03]), np.full(3, 1 / 3), everywhere).round(12)  # Holm's procedure
-    array([0.03, 0.06, 0.06])
-    """
-    w, G = weights.astype(np.float64).copy(), G.copy()
-    adjusted, left, largest = np.full(len(p), np.nan), list(range(len(p))), 0.0
-    while left:
-        ratios = [p[i] / w[i] if w[i] > 0.0 else math.inf for i in left]
-        j = left.pop(int(np.argmin(ratios)))
-        largest = max(largest, min(float(min(ratios)), 1.0))
-        adjusted[j] = largest
-        w += w[j] * G[j]
-        through = 1.0 - G[:, j] * G[j]
-        G = (
-            np.where(through > 0.0, 1.0, 0.0)[:, None]
-            * (G + np.outer(G[:, j], G[j]))
-            / np.maximum(through, 1e-12)[:, None]
-        )
-        np.fill_diagonal(G, 0.0)
-        G[:, j] = 0.0
-    return adjusted
-
+    from setsquare.auditing.result import AuditResult
 
 #: A correlation below this is small by convention; an audit that cannot rule out a larger one is inconclusive.
 SMALL = 0.1
@@ -196,6 +94,24 @@ class Decision:
     statistics: str
     found: tuple[str, ...]
     members: tuple[Member, ...]
+
+
+def decide(result: AuditResult) -> AuditResult:
+    """The result with the verdict that its tests and bounds give."""
+    decision = judge(
+        result.evaluations,
+        result.certificate,
+        confidence=result.confidence,
+        limits=result.limits,
+        # Group means are not those given the controls.
+        numbers=None if any(note.code == GIVEN for note in result.notes) else result.numbers,
+    )
+    return with_decision(result, decision)
+
+
+def with_decision(result: AuditResult, decision: Decision) -> AuditResult:
+    """The result with a verdict, its reason and its tests."""
+    return replace(result, **{one.name: getattr(decision, one.name) for one in fields(decision)})
 
 
 def judge(
@@ -369,10 +285,11 @@ def _nothing_found(smallest: str, certificate: Certificate, limit: float) -> tup
     """Verdict, reason and statistics where no test rejects."""
     upper, n = certificate.correlation_upper, certificate.n
     found = "No dependence on the protected columns was found"
-    bound = f"{capital(smallest)}. Correlation at most {upper:.3f} with {percent(certificate.confidence)} confidence"
+    bound = f"Tests: {smallest}. Correlation at most {upper:.3f} with {percent(certificate.confidence)} confidence"
     if upper <= limit:
         unknown = [c for c in certificate.groups if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
-        reason = f"{found}, and a correlation above {limit:g} is ruled out.{_too_few(unknown)}"
+        sure = f"with {percent(certificate.confidence)} confidence"
+        reason = f"{found}, and a correlation above {upper:.3f} is ruled out {sure}.{_too_few(unknown)}"
         return Verdict.NONE, reason, f"{bound} (n = {n})."
     more = ""
     if certificate.correlation <= 0.7 * limit:

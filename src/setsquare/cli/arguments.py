@@ -347,16 +347,12 @@ def _close_pipe() -> int:
     return BROKEN_PIPE
 
 
+_OLD = {"--target": "--outcome", "--level": "--confidence"}
 #: Old options by command, and what they are called now.
 RENAMED = {
-    "audit": {"--target": "--outcome", "--level": "--confidence"},
-    "compare": {"--target": "--outcome", "--level": "--confidence"},
-    "correct": {
-        "--target": "--outcome",
-        "--level": "--confidence",
-        "--output": "--model",
-        "--predictions": "--write-predictions",
-    },
+    "audit": _OLD,
+    "compare": _OLD,
+    "correct": {**_OLD, "--output": "--model", "--predictions": "--write-predictions"},
     "apply": {"--predictions": "--write-predictions"},
 }
 

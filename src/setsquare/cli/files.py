@@ -23,8 +23,8 @@ from setsquare.notes import Note
 from setsquare.storage.files import check_memory, read_bounded
 from setsquare.tables.frame import Frame, to_numpy
 from setsquare.tables.frame import resolve as find_columns
-from setsquare.tables.roles import check_roles
 from setsquare.tables.summary import FEW_VALUES
+from setsquare.tables.validation import check_roles
 
 #: First bytes of formats that are not text.
 _MAGIC = {b"PAR1": "parquet", b"ARROW1": "feather"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import logit
 from sklearn.base import ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.multiclass import check_classification_targets
@@ -53,6 +54,10 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         orthonormal basis of the protected columns) the one with the smallest loss is fitted. It is not orthogonal:
         ``solution_.certificate`` has the share and the correlation that are left. :func:`setsquare.tradeoff` shows the
         whole path. Not with ``orthogonal_on="new rows"``.
+    threshold : float, optional
+        Make the decisions, a probability of at least this, orthogonal to the protected columns, and not the
+        probabilities: selection rates are then about equal on the training rows. ``predict`` decides by it. Two classes
+        only; not with ``orthogonal_on="new rows"``, ``budget`` or ``max_correlation``.
     expand : "auto" or None
         "auto" widens the features: numeric columns become hinges, clipped to the inner 99 % of the training rows,
         levels stay, and up to 60 products of two columns are chosen by what they add to the constrained fit; a ridge of
@@ -192,8 +197,10 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
             return np.log(self.predict_proba(X, offset))
 
     def predict(self, X: Table, offset: Any = None) -> Any:
-        """Most probable class of each row."""
+        """Most probable class of each row; with a threshold, the second class from that probability on."""
         scores = self.decision_function(X, offset)
+        if self.threshold is not None:
+            return self.classes_[(scores >= logit(self.threshold)).astype(int)]
         codes = (scores > 0.0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[codes]
 

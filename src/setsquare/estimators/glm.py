@@ -17,7 +17,6 @@ from setsquare._typing import Array, Matrix, Table
 from setsquare.errors import InputError
 from setsquare.estimators.expansion import check_expand, expand_problem, refuse_expansion
 from setsquare.estimators.feature_table import validate_features
-from setsquare.estimators.level_count import refuse_levels
 from setsquare.estimators.missing_protected import check_modelled, model_missing, refuse_stream, state_missing
 from setsquare.estimators.promise import check_promise, keep_promise
 from setsquare.estimators.relaxed import read_relax, refuse_relaxed_stream
@@ -37,6 +36,8 @@ from setsquare.families import Family
 from setsquare.glm.box import solve_box
 from setsquare.glm.budget import check_budget
 from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.decisions import certify_decisions, check_decisions, solve_decisions
+from setsquare.glm.freedom import refuse_levels
 from setsquare.glm.given import OUTCOME
 from setsquare.glm.missing_protected import Completed
 from setsquare.glm.problem import Problem
@@ -87,6 +88,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         max_correlation: float | None = None,
         confidence: float = 0.95,
         budget: float = 0.0,
+        threshold: float | None = None,
         expand: Literal["auto"] | None = None,
         given: str | int | Sequence[str | int] | None = None,
         relax: Literal["box"] | Mapping[str, float] | None = None,
@@ -108,6 +110,7 @@ class OrthogonalGLM(BaseEstimator, ABC):
         self.max_correlation = max_correlation
         self.confidence = confidence
         self.budget = budget
+        self.threshold = threshold
         self.expand = expand
         self.given = given
         self.relax = relax
@@ -261,18 +264,22 @@ class OrthogonalGLM(BaseEstimator, ABC):
     ) -> None:
         start = self._start(problem) if self.warm_start else None
         problem, start, automatic = self._penalised(problem, start)
-        solution = solve(
-            problem,
-            self.solver,
+        settled = partial(
+            solve,
+            solver=self.solver,
             max_iter=self.max_iter,
             tol=self.tol,
-            start=start,
             n_restarts=self.n_restarts,
             random_state=self.random_state,
             orthogonal_on=self.orthogonal_on,
             confidence=self.confidence,
             budget=self.budget,
         )
+        if self.threshold is None:
+            solution = settled(problem, start=start)
+        else:
+            check_decisions(problem, self.threshold, self.orthogonal_on, self.budget, self.max_correlation)
+            solution = certify_decisions(solve_decisions(problem, self.threshold, settled), self.threshold)
         self._keep(solution, problem, reader, n_dropped, has_offset, filled, automatic)
 
     def _keep(
@@ -302,11 +309,12 @@ class OrthogonalGLM(BaseEstimator, ABC):
     def ball_(self) -> Ball | None:
         """With ``basis="kernel"``: what holds for every smooth function of the protected columns on the training rows.
 
-        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given``, ``budget`` or
-        weights.
+        None without a kernel, and where it does not hold: with ``orthogonal_on="new rows"``, ``given``, ``budget``,
+        ``threshold`` or weights.
         """
         check_is_fitted(self, "solution_")
         exact = self.orthogonal_on == TRAINING_ROWS and self.given is None and not self.budget and self.relax is None
+        exact = exact and self.threshold is None
         return self.reader_.protected.ball if exact and not getattr(self, "has_weight_", False) else None
 
     def summary(self, confidence: float = 0.95) -> Coefficients:
@@ -320,10 +328,11 @@ class OrthogonalGLM(BaseEstimator, ABC):
         check_is_fitted(self, "solution_")
         check_confidence(confidence)
         errors = self.solution_.std_error
-        if errors is None and self.solution_.certificate.budget:
+        if errors is None and (self.budget or self.threshold is not None):
+            option = "budget=" if self.budget else "threshold="
             raise InputError(
-                "Standard errors are not available with budget=: the bound itself is estimated from the same rows. Use "
-                "the bootstrap, or budget=0."
+                f"Standard errors are not available with {option}, whose constraint rests on estimates from the same "
+                "rows: use the bootstrap, or leave it out."
             )
         if errors is None:
             raise InputError(

@@ -24,8 +24,8 @@ from setsquare.tables.column import Column, complete_rows, read_column
 from setsquare.tables.column import Numbers as NumericColumn
 from setsquare.tables.frame import is_formula, open_table
 from setsquare.tables.mixed_matrix import MixedMatrix
-from setsquare.tables.roles import Columns, Reader, check_controls, check_roles
-from setsquare.tables.validation import refuse_constant_protected
+from setsquare.tables.roles import Columns, Reader, check_controls
+from setsquare.tables.validation import check_roles, refuse_constant_protected
 
 
 @dataclass(frozen=True, slots=True)

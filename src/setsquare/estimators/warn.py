@@ -70,7 +70,7 @@ def _refuse_new_rows(solution: Solution, found: NewRows) -> None:
     fields: dict[str, Any] = {"ridge": Option("l2", "auto"), "other": other, "units": units, "n": found.n_units}
     fields["features"] = solution.certificate.rank_features or solution.certificate.n_features
     fields |= {"used": f"{found.n_parameters:.0f}", "left": f"{found.correlation:.2g}"}
-    if solution.status is Status.NO_INFORMATION:
+    if solution.status is Status.NO_INFORMATION or found.upper >= 1.0:
         text = (
             "{n} {units} are too few for {features} features to be orthogonal on new rows: most rows determine their "
             "own predictions, or the outcome is separated. Use fewer features, a ridge ({ridge}), or {other}, which "

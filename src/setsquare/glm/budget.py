@@ -8,44 +8,33 @@ never above that of ``c = budget * c_plain``. With the multipliers ``lam`` of ``
 length is parallel to them, ``lam = price * kappa``. Each Newton step therefore solves for coefficients, multipliers and
 target together; the targets of its quadratic model are a trust-region problem with as many unknowns as ``c`` has.
 
-The fit starts at the orthogonal model and lets the radius grow. The feasible set grows with it, so the loss along the
-path decreases. ``|lam|`` is the price: the loss saved per unit of covariance that is let through.
+The fit starts at the orthogonal model and lets the radius grow, and at the plain model and lets it shrink; the smaller
+loss is kept. The feasible set grows with the radius, so the loss along the path decreases. ``|lam|`` is the price: the
+loss saved per unit of covariance that is let through.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
-from setsquare._typing import Array
 from setsquare.errors import InputError
+from setsquare.glm.budget_steps import Point, continue_path, slack, walk
 from setsquare.glm.certificate import NEW_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.hessian import Hessian
 from setsquare.glm.leave_one_out import Inverse, invert
 from setsquare.glm.new_rows import MOST_PARAMETERS
-from setsquare.glm.newton import Iterate, Settings, kkt_residual
-from setsquare.glm.objective import Model, Objective
+from setsquare.glm.newton import Iterate, Settings
+from setsquare.glm.objective import Objective
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Status
 
-#: Maximum number of Newton steps to a radius, and the factor by which each must reduce the residual.
-MOST_STEPS, STEP_RATE = 8, 0.5
-#: Distance, in standard deviations of the linear predictor, up to which a Hessian is reused for the last steps, and on
-#: the way from one point of a path to the next.
-SAME, NEAR = 3e-3, 0.2
-#: Number of times that the way to a radius is halved where Newton steps fail.
-HALVINGS = 6
-#: Smallest and largest number of points from which the path is continued.
-FEWEST, MOST = 3, 4
-#: Maximum number of prices that are tried, and the relative precision of the length that they lead to.
-MOST_PRICES, PRECISION = 100, 1e-13
-#: Relative increase of the loss that is rounding error.
-ROUNDING = 1e-9
+#: Smallest number of points from which a path is continued.
+FEWEST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,173 +135,85 @@ def check_spending(problem: Problem, solver: str, budget: float, orthogonal_on: 
 
 def spend(objective: Objective, exact: Iterate, budget: float, run: Run, settings: Settings) -> Spent:
     """Fit with a budget, from the orthogonal fit ``exact``."""
-    return next(follow(objective, exact, [budget], run, settings)).refreshed()
+    return follow(objective, exact, [budget], run, settings)[0].refreshed()
 
 
-def follow(
-    objective: Objective, exact: Iterate, budgets: Sequence[float], run: Run, settings: Settings
-) -> Iterator[Spent]:
-    """Fits for increasing budgets, each from the one before; the first from the orthogonal fit ``exact``."""
+def follow(objective: Objective, exact: Iterate, budgets: Sequence[float], run: Run, settings: Settings) -> list[Spent]:
+    """Fits for increasing budgets: up from the orthogonal fit ``exact`` and, where that is better, down from the plain.
+
+    The problem is not convex, so the two ways can lead to different fits. The way down is taken as long as its fits
+    have a smaller loss, or the way up has failed.
+    """
     if objective.barrier:
         raise InputError(
             "budget= is not available for an optimum at the edge of the link's domain: use another link, or budget=0."
         )
     free = run(objective.unconstrained(), exact.theta, settings)
     none = np.zeros(objective.n_constraints)
-    plain = _Point(free.theta, none, objective.model(free.theta, none), none, 0.0, free.status, free.theta)
+    plain = Point(free.theta, none, objective.model(free.theta, none), none, 0.0, free.status, free.theta)
     plain = plain._replace(target=plain.model.c)
-    points = [_Point(exact.theta, exact.lam, exact.model, none, np.inf, exact.status, exact.theta)]
-    for budget in budgets:
-        radius = budget * plain.radius
-        if budget >= 1.0:
-            points.append(plain)
-        elif radius > points[-1].radius:
-            points.append(_grow(objective, points, radius, plain.target / plain.radius, run, settings))
-        point = points[-1]
-        end = Iterate(point.theta, point.lam, _relative(point.model, -point.target), point.status, exact.trace)
-        length = float(np.linalg.norm(point.model.c))
-        yield Spent(end, objective.aimed(point.target), point.price, length, plain.radius, plain.model.loss)
+    first = Point(exact.theta, exact.lam, exact.model, none, np.inf, exact.status, exact.theta)
+    radii = [budget * plain.radius for budget in budgets]
+    up = _go_up(objective, first, plain, radii, settings)
+    both = _go_down(objective, up, plain, radii, settings)
+    found: list[Spent] = []
+    last = first
+    for radius, point in zip(radii, both, strict=True):
+        own = point or _hold(objective, last, plain, radius, run, settings)
+        if own.model.loss > last.model.loss + slack(objective, last):  # what was feasible before still is
+            own = last._replace(status=Status.STALLED)
+        last = own
+        end = Iterate(own.theta, own.lam, own.model._replace(c=own.model.c - own.target), own.status, exact.trace)
+        length = float(np.linalg.norm(own.model.c))
+        found.append(Spent(end, objective.aimed(own.target), own.price, length, plain.radius, plain.model.loss))
+    return found
 
 
-class _Point(NamedTuple):
-    """A fit on the path; the covariance of its model is not relative to a target."""
-
-    theta: Array
-    lam: Array
-    model: Model
-    target: Array
-    price: float
-    status: Status
-    centre: Array  # where the Hessian was computed
-
-    @property
-    def radius(self) -> float:
-        """Length of the target."""
-        return float(np.linalg.norm(self.target))
-
-
-def _relative(model: Model, shift: Array) -> Model:
-    return model._replace(c=model.c + shift)
+def _go_up(
+    objective: Objective, first: Point, plain: Point, radii: Sequence[float], settings: Settings
+) -> list[Point | None]:
+    """Fits for increasing radii, from the orthogonal one; None where Newton's method fails."""
+    known, found = [first], list[Point | None]()
+    for radius in radii:
+        point: Point | None = known[-1]
+        if radius >= plain.radius:
+            point = plain
+        elif radius > known[-1].radius:
+            point = continue_path(objective, known, radius, settings) if len(known) >= FEWEST else None
+            point = point or walk(objective, known[-1], radius, settings)
+        found.append(point)
+        known += [point] if point is not None and point.radius > known[-1].radius else []
+    return found
 
 
-def _grow(
-    objective: Objective, points: Sequence[_Point], radius: float, direction: Array, run: Run, settings: Settings
-) -> _Point:
-    """Let the radius grow, in smaller steps where Newton's method fails, and else without a turn of the covariance."""
-    begin = points[-1]
-    found = _from_path(objective, points, radius, settings) if len(points) >= FEWEST else None
-    found = found or _walk(objective, begin, radius, settings, HALVINGS)
+def _go_down(
+    objective: Objective, up: Sequence[Point | None], plain: Point, radii: Sequence[float], settings: Settings
+) -> list[Point | None]:
+    """Replace the fits of the way up by those of the way down where these have a smaller loss, or alone exist."""
+    found, begin, joined = list(up), plain, False
+    for i in reversed(range(len(radii))):
+        own = up[i]
+        if not 0.0 < radii[i] < plain.radius or (joined and own is not None):
+            begin = own or begin
+            continue
+        down = walk(objective, begin, radii[i], settings)
+        joined = own is not None and (down is None or own.model.loss <= down.model.loss + slack(objective, own))
+        found[i] = own if joined else down
+        begin = found[i] or begin
+    return found
+
+
+def _hold(objective: Objective, begin: Point, plain: Point, radius: float, run: Run, settings: Settings) -> Point:
+    """Fit where no path leads to a radius: first with a covariance that does not turn, then from there."""
+    target = plain.target * (radius / plain.radius)
+    end = run(objective.aimed(target), begin.theta, settings)
+    model = end.model._replace(c=end.model.c + target)
+    price = float(end.lam @ target) / radius**2
+    held = Point(end.theta, end.lam, model, target, max(price, 0.0), end.status, end.theta)
+    found = walk(objective, held, radius, settings)
     if found is not None:
         return found
-    target = radius * direction
-    end = run(objective.aimed(target), begin.theta, settings)
-    fixed = _Point(end.theta, end.lam, _relative(end.model, target), target, 0.0, end.status, end.theta)
-    found = _newton(objective, fixed, radius, settings)
-    if found is not None and found.model.loss <= end.model.loss * (1.0 + ROUNDING):
-        return found
-    return fixed._replace(price=max(float(end.lam @ target) / radius**2, 0.0), status=Status.STALLED)
-
-
-def _from_path(objective: Objective, points: Sequence[_Point], radius: float, settings: Settings) -> _Point | None:
-    """Newton steps from the polynomial through the last points."""
-    last = points[-MOST:]
-    at = np.asarray([point.radius for point in last])
-    others = [np.delete(at, i) for i in range(len(at))]
-    weights = np.asarray([np.prod((radius - rest) / (own - rest)) for own, rest in zip(at, others, strict=True)])
-    theta, lam = (weights @ np.asarray(values) for values in zip(*((p.theta, p.lam) for p in last), strict=True))
-    begin = points[-1]
-    if _distance(theta, begin.centre) <= NEAR:
-        model, centre = objective.model(theta, None)._replace(H=begin.model.H), begin.centre
-    else:
-        model, centre = objective.model(theta, lam), theta
-    if not model.loss <= begin.model.loss:
-        return None
-    begin = begin._replace(theta=theta, lam=lam, model=model, centre=centre)
-    found = _newton(objective, begin, radius, settings, NEAR)
-    return found if found is not None and _is_lower(objective, found, points[-1]) else None
-
-
-def _walk(objective: Objective, begin: _Point, radius: float, settings: Settings, halvings: int) -> _Point | None:
-    found = _newton(objective, begin, radius, settings)
-    if found is not None and _is_lower(objective, found, begin):
-        return found
-    if not halvings:
-        return None
-    middle = _walk(objective, begin, 0.5 * (begin.radius + radius), settings, halvings - 1)
-    return None if middle is None else _walk(objective, middle, radius, settings, halvings - 1)
-
-
-def _is_lower(objective: Objective, found: _Point, before: _Point) -> bool:
-    """Whether the loss decreased, up to rounding error: the feasible set has grown."""
-    slack = ROUNDING * max(abs(before.model.loss), objective.start.curvature)
-    return found.model.loss <= before.model.loss + slack
-
-
-def _distance(a: Array, b: Array) -> float:
-    return float(np.linalg.norm(a - b))
-
-
-def _newton(
-    objective: Objective, begin: _Point, radius: float, settings: Settings, near: float = SAME
-) -> _Point | None:
-    """Newton steps for coefficients, multipliers and target; None if they do not converge.
-
-    Up to the distance ``near`` from where it was computed, the Hessian is reused.
-    """
-    m, r = objective.n_parameters, objective.n_constraints
-    theta, lam, model, centre, before, same = begin.theta, begin.lam, begin.model, begin.centre, np.inf, False
-    for i in range(MOST_STEPS):
-        if not same:
-            inverse = invert(objective, model)
-            L, F, E = inverse.root.reshape(m, -1), inverse.cross.reshape(m, r), inverse.corner.reshape(r, r)
-        residual = model.g + model.J.T @ lam
-        free = lam - F.T @ residual - E @ model.c  # multipliers of the target zero, by the quadratic model
-        target, price = cheapest_target(free, E, radius)
-        gap = model.c - target
-        kkt = kkt_residual(objective, model, lam)
-        left = float(np.abs(gap).max()) / max(model.spread, np.finfo(float).tiny)
-        down = L.T @ residual
-        still = begin.status is Status.FLAT and 0.5 * float(down @ down) <= settings.loss * abs(model.loss)
-        if i and kkt <= (100.0 if still else 10.0) * settings.kkt and left <= settings.kkt:
-            return _Point(theta, price * target, model, target, price, begin.status, centre)
-        if i > 1 and not max(kkt, left) <= STEP_RATE * before:
-            return None
-        before = max(kkt, left)
-        step = -(L @ down) - F @ gap
-        theta, lam = theta + step, free + E @ target
-        same = _distance(theta, centre) <= near
-        model = objective.model(theta, None)._replace(H=model.H) if same else objective.model(theta, lam)
-        centre = centre if same else theta
-        if not np.isfinite(model.loss):
-            return None
-    return None
-
-
-def cheapest_target(free: Array, corner: Array, radius: float) -> tuple[Array, float]:
-    """Target of at most this length with the smallest loss, and its price, if multipliers are ``free + corner target``.
-
-    Examples
-    --------
-    >>> target, price = cheapest_target(np.array([3.0, 4.0]), -np.eye(2), 1.0)
-    >>> target.round(6), round(price, 6)
-    (array([0.6, 0.8]), 4.0)
-    """
-    values, vectors = np.linalg.eigh(0.5 * (corner + corner.T))
-    pull = vectors.T @ free
-    size = float(np.linalg.norm(pull))
-    if not size > 0.0:
-        return np.zeros_like(free), 0.0
-    price = max(float(values.max()), 0.0)
-    price += 1e-12 * (float(np.abs(values).max()) + size / radius)
-    for _ in range(
-        MOST_PRICES
-    ):  # 1 / length is concave in the price and nearly linear: Newton's steps do not overshoot
-        target = pull / (price - values)
-        length = math.sqrt(float(target @ target))
-        if length <= radius * (1.0 + PRECISION):
-            break
-        price += (length - radius) / radius * length**2 / float(target @ (target / (price - values)))
-    return np.asarray(vectors @ target), price
+    return held if len(target) == 1 and price >= 0.0 else held._replace(status=Status.STALLED)
 
 
 def soften(inverse: Inverse, price: float) -> Inverse:

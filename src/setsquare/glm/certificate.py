@@ -89,6 +89,12 @@ class Certificate:
         over an orthonormal basis of the protected columns.
     correlation : float or None
         With a budget: multiple correlation of the predictions with all protected columns that is left.
+    threshold : float or None
+        Where the decisions at a threshold are orthogonal, and not the probabilities: that threshold. Correlations and
+        residuals are then those of the smoothed decisions.
+    decision_correlation, selection_rate : float or None
+        With a threshold: multiple correlation of the decisions themselves with all protected columns, and the share
+        that is selected.
     missing_protected : tuple of str
         Protected columns that are partly missing (``missing="model"``). Correlations on training rows are then those
         with the doubly robust values in their place, those on new rows with the columns themselves.
@@ -129,6 +135,9 @@ class Certificate:
     budget: float = 0.0
     covariance_share: float | None = None
     correlation: float | None = None
+    threshold: float | None = None
+    decision_correlation: float | None = None
+    selection_rate: float | None = None
     missing_protected: tuple[str, ...] = ()
     missing_shares: tuple[float, ...] = ()
     missing_given: tuple[str, ...] = ()
@@ -233,14 +242,18 @@ class Certificate:
         where += ", missing values modelled" if self.missing_protected else ""
         without = "not measured" if self.correlation_without is None else f"{self.correlation_without:.3f}"
         rows = [
-            *(self._spent() or [[f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""]]),
+            *(
+                self._spent()
+                or self._decided()
+                or [[f"Orthogonal to the protected columns{where}", _YES[self.is_orthogonal], ""]]
+            ),
             *self._missing_rows(),
             *([["Given", ", ".join(self.given), ""]] if self.given else []),
             ["Largest |corr| on training rows", f"{self.max_correlation:.1e}", asked[TRAINING_ROWS]],
             *self._new_rows(asked[NEW_ROWS]),
             *(
                 [[f"Largest |corr| without {self.n_left_out} extreme row(s)", without, f"at most {limit:g}"]]
-                if not self.budget
+                if not self.budget and self.threshold is None
                 else []
             ),
             ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
@@ -304,6 +317,16 @@ class Certificate:
             ["Within the budget", _YES[self.is_kept], ""],
             ["Share of the covariance left", f"{self.covariance_share:.4g}", f"at most {self.budget:g}"],
             ["Correlation with all protected columns on training rows", f"{self.correlation:.3g}", ""],
+        ]
+
+    def _decided(self) -> list[list[str]]:
+        """What is promised about decisions."""
+        if self.threshold is None:
+            return []
+        return [
+            [f"Smoothed decisions at {self.threshold:g} orthogonal to the protected columns", _YES[self.is_kept], ""],
+            ["Correlation of the decisions with all protected columns", f"{self.decision_correlation:.1e}", ""],
+            ["Share selected", f"{self.selection_rate:.3f}", ""],
         ]
 
     def _new_rows(self, asked: str) -> list[list[str]]:

@@ -6,13 +6,16 @@ from functools import partial
 
 import numpy as np
 
-from setsquare._typing import Array
+from setsquare import tables
+from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError
 from setsquare.glm.problem import Problem
 from setsquare.projection import Basis
 from setsquare.projection.moments import Moments
-from setsquare.rows.blocks import Block, Rows, view_rows
+from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight, view_rows
 from setsquare.rows.parallel import row_slices
+from setsquare.tables import Design
+from setsquare.tables.frame import dense
 
 #: Largest canonical correlation with the protected columns that counts as rounding error, and the features as free.
 UNREACHABLE = 1e-10
@@ -22,6 +25,8 @@ CLEAR = 1e-6
 EARLY = 50
 #: Standard deviation of the predictions, relative to the outcome's, up to which they count as constant.
 CONSTANT_FIT = 1e-6
+#: Largest block of coded protected columns in bytes.
+BLOCK = 2**25
 
 
 def check_freedom(basis: Basis, zq: Array, whitening: Array) -> None:
@@ -108,3 +113,21 @@ def _orthonormal(S: Array, mean: Array) -> Array | None:
     values, vectors = np.linalg.eigh(inverse[:, None] * S * inverse)
     clear, lost = values > 1e-8 * values[-1], values < 1e-13 * values[-1]
     return inverse[:, None] * vectors[:, clear] / np.sqrt(values[clear]) if (clear | lost).all() else None
+
+
+def refuse_levels(weight: Array | None, Z: Matrix, protected: Design, source: Table, keep: BoolArray | None) -> None:
+    """Refuse more protected columns than features (n, q) can be orthogonal to, without coding all rows at once.
+
+    ``keep`` selects the rows of the weights.
+    """
+    (n, q), p = Z.shape, len(protected.names)
+    if not is_early(n, q, p):
+        return
+    mixed, mix = np.empty((n, q + 5)), mixing(p, q)
+    for rows in row_slices(n, p, BLOCK):
+        inside = np.zeros(n, dtype=bool)
+        inside[rows] = True
+        mixed[rows] = dense(protected.apply(tables.filter_rows(source, inside)).values) @ mix
+    counted = weight if weight is None or keep is None else weight[keep]
+    nothing = np.zeros((n, 0))
+    refuse_bound(ArrayRows(Z, nothing, nothing, mean_weight(n, counted), X=mixed), q, p)

@@ -23,7 +23,7 @@ import numpy as np
 from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.families.activations import IDENTITY
-from setsquare.glm.certificate import NEW_ROWS, TRAINING_ROWS
+from setsquare.glm.certificate import MAX_KKT, NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.leave_one_out import Inverse, Tallied, invert, tally
 from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit, sampling_error
@@ -48,9 +48,9 @@ UNPREDICTED, PREDICTED = 0.95, 0.75
 #: Maximum number of Newton steps to a new target, and the factor by which each must reduce the residual; otherwise the
 #: solver runs.
 MOST_STEPS, STEP_RATE = 6, 0.5
-#: Multiples of the tolerance at which a solution for a target is accepted, below what makes a local optimum; the target
-#: itself is known only up to sampling error.
-SETTLED, AT_TARGET = 50.0, 1e-6
+#: Relative gradient of the Lagrangian at which a solution for a target is accepted, half of what a local optimum may
+#: have, and the distance to the target, which is itself known only up to sampling error.
+SETTLED, AT_TARGET = 0.5 * MAX_KKT, 1e-6
 #: Mean leverage, and share of rows whose prediction rests on themselves alone, above which nothing is learned. One
 #: Newton step is exact where the predictor is the mean; for other links its limit is lower: of logistic fits with 200
 #: rows and 100 features a third were certified, with a correlation of 0.12 on new rows.
@@ -218,7 +218,7 @@ def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
         confidence,
         problem.n_units,
         float(found.loss),
-        float(found.leverage),
+        _parameters_in_use(prepared.objective, found),
         problem.cluster is not None,
         min(1.0, prepared.label_share),
     )
@@ -263,10 +263,20 @@ def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence
         )
 
 
+def _parameters_in_use(objective: Objective, found: Tallied) -> float:
+    """Sum of the leverages: with a ridge, fewer than there are free parameters.
+
+    Where a level is separated, the Hessian has curvature zero up to rounding error, and the sum can be anything.
+    """
+    free = objective.n_parameters - objective.n_constraints
+    ridge = getattr(objective, "l2", 0.0) or objective.penalty.any()
+    used = float(found.leverage)
+    return used if ridge and 0.0 <= used <= free else float(free)
+
+
 def _is_lost(objective: Objective, end: Iterate, found: Tallied, n_units: int) -> bool:
     """Whether most rows determine their own predictions, or the outcome is separated."""
-    free = not getattr(objective, "l2", 0.0) and not objective.penalty.any()
-    used = objective.n_parameters - objective.n_constraints if free else float(found.leverage)
+    used = _parameters_in_use(objective, found)
     most = MOST_LEVERAGE if objective.family.activation is IDENTITY else MOST_CURVED
     saturated = end.model.steepness < SATURATED * objective.start.steepness
     return bool(not used <= most * n_units or found.lost > MOST_LOST * n_units or saturated)
@@ -293,8 +303,8 @@ def retarget(
         L, F, E = inverse.root.reshape(m, -1), inverse.cross.reshape(m, r), inverse.corner.reshape(r, r)
         residual = model.g + model.J.T @ lam
         still = 0.5 * float(np.sum((L.T @ residual) ** 2)) <= settings.loss * abs(model.loss)
-        settled = kkt <= SETTLED * settings.kkt or (end.status is Status.FLAT and still and kkt <= 100.0 * settings.kkt)
-        if settled and gap <= AT_TARGET * model.spread:
+        near = settings.kkt * (100.0 if end.status is Status.FLAT and still else 1.0)
+        if kkt <= max(near, SETTLED) and gap <= AT_TARGET * model.spread:
             return Iterate(theta, lam, model, end.status, end.trace), inverse
         before = size
         theta = theta - L @ (L.T @ residual) - F @ model.c

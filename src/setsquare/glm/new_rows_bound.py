@@ -139,10 +139,12 @@ class NewRows:
     def is_zero(self) -> bool:
         """Whether the leave-one-out correlation is zero: up to a third of its sampling error in the steered directions.
 
-        In the directions that the features do not predict, and so cannot steer, it must be within sampling error.
+        In the directions that the features do not predict, and so cannot steer, it must be within sampling error. An
+        upper bound of 1 says nothing, so that the rows are too few.
         """
         near = CLOSE * self.inflation * new_rows_limit(self.n_units)
-        return self.steered is not None and self.steered <= near and self.correlation <= self.limit
+        steered = self.steered is not None and self.steered <= near
+        return steered and self.correlation <= self.limit and self.upper < 1.0
 
     @property
     def limit(self) -> float:
@@ -219,7 +221,7 @@ def bound_new_rows(
         n_units,
         by_cluster,
         n_directions=k * r,
-        uppers={name: min(1.0, value) for name, value in zip(names, alone, strict=True)},
+        uppers={name: min(1.0, float(value)) for name, value in zip(names, alone, strict=True)},
     )
 
 

@@ -23,6 +23,7 @@ from setsquare.families import Family, RowTerms
 from setsquare.families.barrier import add_barrier, barrier_loss
 from setsquare.glm.hessian import Whitening
 from setsquare.rows.blocks import Block, Summable
+from setsquare.rows.cells import Cells
 from setsquare.rows.parallel import Sums
 from setsquare.rows.products import gram_and_product, thin_product, weighted_gram
 from setsquare.rows.wide import pick_rows
@@ -258,12 +259,18 @@ class Objective:
 
     def terms_at(self, block: Block, eta: Array, multipliers: Array) -> RowTerms:
         """The same at known linear predictors."""
-        terms = self.family.terms(block.y, eta, self.basis(block) @ multipliers)
+        cells = self._cells(block)
+        steer = self.basis(block) @ multipliers if cells is None else cells.times(multipliers)
+        terms = self.family.terms(block.y, eta, steer)
         return add_barrier(terms, eta, self.edge, self.barrier) if self.barrier else terms
 
     def basis(self, block: Block) -> Array:
         """Basis of the protected columns of a block, as far as they are constrained."""
         return block.Q[:, : self.n_basis]
+
+    def _cells(self, block: Block) -> Cells | None:
+        """The same as cells, if it has few different rows."""
+        return block.cells if self.n_basis else None
 
     def controls(self, block: Block) -> Array:
         """Orthonormal basis (b, 1 + s) of the intercept and the controls of a block."""
@@ -291,7 +298,7 @@ class Objective:
 
     def _derivative_sums(self, block: Block, terms: RowTerms) -> Sums:
         """Gradient (1+q, k) and Jacobian (k, k, r, 1+q) of a block."""
-        return self._unpack(thin_product(block.Z, self._thin(block, terms)))
+        return self._unpack(self._with_cells(block, terms, thin_product(block.Z, self._thin(block, terms))))
 
     def _second_sums(self, block: Block, terms: RowTerms) -> Sums:
         """Gradient, Jacobian and Hessian (k, k, 1+q, 1+q) of a block."""
@@ -300,11 +307,20 @@ class Objective:
         H[0, 0], product = gram_and_product(block.Z, block.weight * terms.curvature[:, 0, 0], self._thin(block, terms))
         for a, b in _pairs(k)[1:]:
             H[a, b] = H[b, a] = weighted_gram(block.Z, block.weight * terms.curvature[:, a, b])
-        return *self._unpack(product), H
+        return *self._unpack(self._with_cells(block, terms, product)), H
+
+    def _with_cells(self, block: Block, terms: RowTerms, product: Array) -> Array:
+        """Add the columns of the Jacobian to those of the gradient, where the basis is summed by cells."""
+        cells = self._cells(block)
+        if cells is None:
+            return product
+        return np.hstack([product, cells.product(block.Z, block.weight * terms.mean_slope[:, 0, 0])])
 
     def _thin(self, block: Block, terms: RowTerms) -> Array:
         """Columns to be multiplied by the features: slopes for the gradient, r columns per Jacobian."""
         k, r, w = self.n_predictors, self.n_basis, block.weight[:, None]
+        if self._cells(block) is not None:
+            return w * terms.slope
         thin = np.empty((len(w), k + r * k * (k + 1) // 2), order="F")
         np.multiply(w, terms.slope, out=thin[:, :k])
         for i, (a, b) in enumerate(_pairs(k)):

@@ -42,6 +42,7 @@ from setsquare.projection import Basis
 from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import ArrayRows, Block, Rows, is_sparse
+from setsquare.rows.cells import Cells
 from setsquare.rows.parallel import Sums, add_sums
 from setsquare.rows.products import gram_and_product
 from setsquare.rows.wide import Slab
@@ -263,7 +264,10 @@ class Centre:
     def __call__(self, block: Block) -> Block:
         """Return the transformed block; features that already have a column of ones are temporary: changed in place."""
         Q = constraint_columns(self.basis, np.asarray(block.X), block.Q) if self.basis else block.Q
-        return replace(block, Z=self._features(block.Z), Q=Q)
+        cells = None
+        if self.basis and isinstance(block.Z, MixedMatrix) and block.y.shape[1] == 1:
+            cells = Cells.of(block.Z, np.asarray(block.X), Q[:, : self.basis.rank])
+        return replace(block, Z=self._features(block.Z), Q=Q, cells=cells)
 
     def _features(self, Z: Matrix) -> Matrix:
         if is_sparse(Z):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from setsquare._typing import Array, IntArray
 from setsquare.auditing import AuditResult, Evaluation, Test, audit
 from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED, RELU_GAIN
-from setsquare.auditing.verdict import judge
+from setsquare.auditing.verdict import judge, with_decision
 from setsquare.errors import InputError
 from setsquare.nn.batches import MaskOf
 from setsquare.nn.layer_outputs import OutputCollector, collect_outputs
@@ -150,7 +150,7 @@ def audit_layer(
     if evaluations:
         what = f"Units of layer {layer!r}"
         decision = judge(evaluations, found.certificate, confidence=confidence, limits=found.limits, what=what)
-        found = found.judged(decision)
+        found = with_decision(found, decision)
     notes = list(found.notes)
     if collector.n_calls > 1:
         text = "The network calls this layer {calls} times per forward pass; {name}#2 is the second call."

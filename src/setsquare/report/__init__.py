@@ -105,8 +105,9 @@ def build(
         cluster=cluster,
         positive=(last.positive or None) if positive is None and outcome is None else positive,
     )
+    scores = score_models(rows)
     groups = describe_groups(rows, named=len(named) > 1, min_group=min_group)
-    return assemble(named, scores=score_models(rows), groups=groups, certificate=certificate, **more)
+    return assemble(named, scores=scores, groups=groups, certificate=certificate, **more)
 
 
 def _named(audits: Any) -> dict[str, AuditResult]:

@@ -18,7 +18,8 @@ from scipy import sparse
 
 from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
-from setsquare.rows.parallel import BLOCK_BYTES, SHARE_BYTES, add_sums, n_cores, share_out
+from setsquare.rows.cells import Cells
+from setsquare.rows.parallel import HELD_BYTES, SHARE_BYTES, add_sums, n_cores, share_out
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 R = TypeVar("R")
@@ -43,6 +44,8 @@ class Block:
         The protected columns themselves, for certificates.
     group : ndarray of shape (b,) or None
         Numbers of the clusters; the rows of a cluster are consecutive and in one block.
+    cells : Cells or None
+        The basis once more, if few of its rows differ and the features are a MixedMatrix.
     """
 
     Z: Matrix
@@ -52,6 +55,7 @@ class Block:
     offset: Array | None = None
     X: Array | None = None
     group: IntArray | None = None
+    cells: Cells | None = None
 
     def __sizeof__(self) -> int:
         """Bytes of the arrays; dask uses this to place the block on a cluster."""
@@ -154,7 +158,7 @@ class ArrayRows(_Held):
         row = (2 * self.Z.stored + r if split else self.Z.shape[1]) + (4 * k * k + r * k * (k + 1) // 2 if k > 1 else 0)
         n_bytes = 8 * self.n_rows * row
         cores = max(1, min(n_cores(), n_bytes // SHARE_BYTES))
-        count = cores * -(-n_bytes // (cores * BLOCK_BYTES))  # equally many for each core, to avoid idle cores
+        count = cores * -(-n_bytes // (cores * HELD_BYTES))  # equally many for each core, to avoid idle cores
         step = max(100, -(-self.n_rows // max(count, 1)))
         if split:  # a block's cross-products (q, q) should cost less than its rows
             step = max(step, min(self.Z.shape[1] ** 2 // 2, -(-self.n_rows // n_cores())))
@@ -243,7 +247,8 @@ def all_rows(rows: Rows) -> Block:
     if not rest:
         return first
     parts = [(np.asarray(block.Z), block.y, block.Q, block.weight) for block in (first, *rest)]
-    return Block(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+    Z, y, Q, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Block(Z, y, Q, weight)
 
 
 def view_rows(Z: Matrix, rows: slice) -> Matrix:

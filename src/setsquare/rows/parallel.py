@@ -21,6 +21,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 #: Size of a block: it is read from memory once and then from the cache; smaller blocks cost more calls than they save.
 BLOCK_BYTES = 2**22
+#: The same for rows that are held in memory, whose kernels make more calls.
+HELD_BYTES = 2**23
 #: Size of a block that, with its intermediate results, about fits the private cache of a core.
 OWN_CACHE = 2**21
 #: Half of the freed memory that a process keeps.

@@ -15,6 +15,8 @@ from setsquare.tables.mixed_matrix import MixedMatrix
 NO_WEIGHT = 1e-200
 #: Columns that BLAS processes together: a product of 27 columns takes a fifth longer than one of 28.
 LANES = 4
+#: Size of the scaled rows that a product reads at once: they stay in the cache between being written and being read.
+PIECE_BYTES, LEAST_ROWS = 2**21, 512
 #: Number of columns up to which products with vectors are faster than a matrix product.
 FEW_COLUMNS = 3
 
@@ -29,13 +31,9 @@ def weighted_gram(A: Matrix, weight: Array) -> Array:
     array([[ 1.,  0.],
            [ 0., -3.]])
     """
-    if isinstance(A, MixedMatrix):
-        return _split_gram(A, weight, np.zeros((len(weight), 0)))[0]
     if is_sparse(A):
         return weighted_product(A, weight, A)
-    scaled = _scaled(A, np.sqrt(np.abs(weight)), _scratch(A.shape, _is_row_major(A)))
-    gram = scaled.T @ scaled  # numpy detects the symmetry and does half the work
-    return _turn_negative(gram, scaled, weight)
+    return gram_and_product(A, weight, np.zeros((len(weight), 0)))[0]
 
 
 def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Array]:
@@ -56,16 +54,23 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
     if is_sparse(A):
         return weighted_product(A, weight, A), np.asarray(A.T @ thin)
     q, width = A.shape[1], A.shape[1] + thin.shape[1]
-    both = _scratch((len(thin), -(-width // LANES) * LANES), _is_row_major(A))
+    padded = -(-width // LANES) * LANES
+    step = max(LEAST_ROWS, min(len(thin), PIECE_BYTES // (8 * padded)))
+    both = _scratch((step, padded), _is_row_major(A))
     both[:, width:] = 0.0
     root = np.abs(weight)
     np.maximum(root, NO_WEIGHT, out=root)
     np.sqrt(root, out=root)
-    _scaled(A, root, both[:, :q])
-    np.divide(1.0, root, out=root)
-    np.multiply(thin, root[:, None], out=both[:, q:width])  # a third of the time of as many divisions
-    gram = both.T @ both
-    return _turn_negative(gram[:q, :q], both[:, :q], weight), gram[:q, q:width]
+    inverse = 1.0 / root
+    gram = np.zeros((padded, padded))
+    for start in range(0, len(thin), step):
+        rows = slice(start, min(start + step, len(thin)))
+        piece = both[: rows.stop - start]
+        _scaled(A, rows, root[rows, None], piece[:, :q])
+        np.multiply(thin[rows], inverse[rows, None], out=piece[:, q:width])
+        gram += piece.T @ piece  # numpy detects the symmetry and does half the work
+        _turn_negative(gram[:q, :q], piece[:, :q], weight[rows])
+    return gram[:q, :q], gram[:q, q:width]
 
 
 def thin_product(A: Matrix, thin: Array) -> Array:
@@ -115,27 +120,25 @@ def _count_pairs(A: MixedMatrix, weight: Array, totals: Array, gram: Array) -> N
         other.put(gram, one, block.T)
 
 
-def _turn_negative(gram: Array, scaled: Array, weight: Array) -> Array:
+def _turn_negative(gram: Array, scaled: Array, weight: Array) -> None:
     """Restore the sign of rows of negative weight, which entered ``gram`` with its absolute value."""
     if weight.min(initial=0.0) < 0.0:
-        negative = weight < 0.0
-        rest = scaled[negative]
-        gram = gram - 2.0 * (rest.T @ rest)
-    return np.asarray(gram)
+        rest = scaled[weight < 0.0]
+        gram -= 2.0 * (rest.T @ rest)
 
 
 _kept = threading.local()
 
 
-def _scaled(A: Matrix, root: Array, out: Array) -> Array:
-    """Multiply each row by its ``root``, in ``out``."""
+def _scaled(A: Matrix, rows: slice, root: Array, out: Array) -> None:
+    """Multiply some rows by their ``root`` (b, 1), in ``out``."""
     if not isinstance(A, Slab):
-        return np.multiply(A, root[:, None], out=out)
-    out[:, 0] = root
-    np.multiply(A.Z, root[:, None], out=out[:, 1:])
+        np.multiply(A[rows], root, out=out)
+        return
+    out[:, :1] = root
+    np.multiply(A.Z[rows], root, out=out[:, 1:])
     if A.far is not None:
-        out[:, 1 + A.far] = A.near() * root[:, None]
-    return out
+        out[:, 1 + A.far] = A.near(rows) * root
 
 
 def _is_row_major(A: Matrix) -> bool:

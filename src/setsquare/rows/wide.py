@@ -63,9 +63,9 @@ class Slab:
         """Bytes of the features."""
         return int(self.Z.nbytes)
 
-    def near(self) -> Array:
-        """Shifted features (b, far); only if there are any."""
-        return np.asarray(self.Z[:, self.far] - self.shift)
+    def near(self, rows: slice = slice(None)) -> Array:
+        """Shifted features (b, far) of some rows; only if there are any."""
+        return np.asarray(self.Z[rows, self.far] - self.shift)
 
     def toarray(self) -> Array:
         """Column-major array (b, 1 + q) with the column of ones."""
@@ -94,7 +94,8 @@ class _Turned:
 
     def __matmul__(self, thin: Array) -> Array:
         slab, total = self.slab, thin.sum(axis=0)
-        product = np.concatenate([total[None], np.asarray(slab.Z.T @ thin)])
+        turned = (thin.T @ slab.Z).T if isinstance(slab.Z, np.ndarray) else slab.Z.T @ thin  # row by row, as stored
+        product = np.concatenate([total[None], np.asarray(turned)])
         if slab.far is not None:
             product[1 + slab.far] = slab.near().T @ thin
         return product

@@ -50,8 +50,59 @@ class Coder(Protocol):
         """Fill `out` (n, k), which comes in as zeros, and return the number of pooled rows by source."""
 
 
+class NumberCoder(Coder, Protocol):
+    """Coder of one numeric column, whose missing values are filled; subclasses say what they make of its values."""
+
+    __slots__ = ()
+
+    name: str
+    fill: float | None
+    indicator: bool
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Input columns."""
+        return (self.name,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Output column names."""
+        return (*self.made, f"{self.name}[missing]") if self.indicator else self.made
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """Names of the columns that are made of the values."""
+
+    def write(self, values: Array, out: Array) -> None:
+        """Fill the first columns of `out` from values (n,) without missing ones."""
+
+    def values(self, rows: TableRows, unseen: Unseen) -> tuple[Array, BoolArray, int]:
+        """Return filled values (n,), a mask (n,) of those filled, and how many were pooled."""
+        values = rows.numbers(self.name)
+        missing = np.isnan(values)
+        count = int(missing.sum())
+        if not count:
+            return values, missing, 0
+        if self.fill is None or (unseen == "error" and not self.indicator):
+            text = (
+                "Column {column!r} has {count} missing values and had none in training; fill them, or {pool:pass} to "
+                "put the training mean in their place."
+            )
+            pool = Option("unseen", "pool")
+            raise MissingValuesError(Note("missing-values", text, column=self.name, count=count, pool=pool))
+        return np.where(missing, self.fill, values), missing, 0 if self.indicator else count
+
+    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
+        """Fill `out` and return the number of pooled rows by source."""
+        values, missing, pooled = self.values(rows, unseen)
+        self.write(values, out)
+        if self.indicator:
+            out[:, -1] = missing
+        return {self.name: pooled} if pooled else {}
+
+
 @dataclass(frozen=True, slots=True)
-class Numeric(Coder):
+class Numeric(NumberCoder):
     """A numeric column as it is.
 
     Attributes
@@ -73,38 +124,13 @@ class Numeric(Coder):
     indicator: bool = False
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Input columns."""
+    def made(self) -> tuple[str, ...]:
+        """The column itself."""
         return (self.name,)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Output column names."""
-        return (self.name, f"{self.name}[missing]") if self.indicator else (self.name,)
-
-    def values(self, rows: TableRows, unseen: Unseen) -> tuple[Array, BoolArray, int]:
-        """Return filled values (n,), a mask (n,) of those filled, and how many were pooled."""
-        values = rows.numbers(self.name)
-        missing = np.isnan(values)
-        count = int(missing.sum())
-        if not count:
-            return values, missing, 0
-        if self.fill is None or (unseen == "error" and not self.indicator):
-            text = (
-                "Column {column!r} has {count} missing values and had none in training; fill them, or {pool:pass} to "
-                "put the training mean in their place."
-            )
-            pool = Option("unseen", "pool")
-            raise MissingValuesError(Note("missing-values", text, column=self.name, count=count, pool=pool))
-        return np.where(missing, self.fill, values), missing, 0 if self.indicator else count
-
-    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
-        """Fill `out` and return the number of pooled rows by source."""
-        values, missing, pooled = self.values(rows, unseen)
+    def write(self, values: Array, out: Array) -> None:
+        """Write the values."""
         out[:, 0] = values
-        if self.indicator:
-            out[:, 1] = missing
-        return {self.name: pooled} if pooled else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.tables.coders import Coder, Numeric, Unseen, locate_levels
+from setsquare.tables.coders import Coder, NumberCoder, Numeric, Unseen, locate_levels
 from setsquare.tables.column import Level, TableRows, label
 
 #: Points of the empirical distribution function between which ranks are interpolated.
@@ -22,7 +22,7 @@ TAILS = (0.005, 0.995)
 
 
 @dataclass(frozen=True, slots=True)
-class Hinges(Coder):
+class Hinges(NumberCoder):
     """A numeric column, clipped to the inner 99 % of the training rows, and ``max(x - knot, 0)`` for each knot.
 
     Each is divided by its standard deviation in the training rows, so that one ridge penalty suits all.
@@ -53,26 +53,16 @@ class Hinges(Coder):
     indicator: bool = False
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Input columns."""
-        return (self.name,)
+    def made(self) -> tuple[str, ...]:
+        """The column, and one name per knot."""
+        return (self.name, *(f"{self.name}>{knot_label(knot)}" for knot in self.knots))
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Output column names."""
-        hinges = (f"{self.name}>{knot_label(knot)}" for knot in self.knots)
-        return (self.name, *hinges, *((f"{self.name}[missing]",) if self.indicator else ()))
-
-    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
-        """Fill `out` and return the number of pooled rows by source."""
-        values, missing, pooled = Numeric(self.name, self.fill, self.indicator).values(rows, unseen)
+    def write(self, values: Array, out: Array) -> None:
+        """Write the clipped values and their hinges."""
         x = np.clip(values, self.low, self.high)
         for j, (knot, scale) in enumerate(zip((self.low, *self.knots), self.scales, strict=True)):
             np.maximum(x - knot, 0.0, out=out[:, j])
             out[:, j] /= scale
-        if self.indicator:
-            out[:, -1] = missing
-        return {self.name: pooled} if pooled else {}
 
 
 def learn_hinges(base: Numeric, values: Array, most: int) -> Hinges:

@@ -16,7 +16,12 @@ from setsquare.tables.design import Design, Encoded, read_stored
 from setsquare.tables.frame import Frame, dense, is_dataframe, is_formula, open_table, resolve
 from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.partly_missing import encode_partly, learn_partly
-from setsquare.tables.validation import check_alignment, check_same_rows, refuse_constant_protected
+from setsquare.tables.validation import (
+    check_alignment,
+    check_roles,
+    check_same_rows,
+    refuse_constant_protected,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +51,6 @@ class Columns:
     missing: str = "error"
     unseen: str = "error"
     given: str | int | Sequence[str | int] | None = None
-
-
-def check_roles(roles: Mapping[str, Sequence[str | None]]) -> None:
-    """Refuse a column that has two roles.
-
-    Examples
-    --------
-    >>> check_roles({"protected": ["sex", "age"], "outcome": ["income"]})
-    """
-    seen: dict[str, str] = {}
-    for role, names in roles.items():
-        for name in names:
-            if name is not None and seen.setdefault(name, role) != role:
-                raise InputError(f"The column {name!r} has two roles ({seen[name]} and {role}): choose one.")
 
 
 def check_controls(given: Design) -> None:

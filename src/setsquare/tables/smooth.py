@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 
 from setsquare._typing import Array, IntArray
 from setsquare.errors import InputError
-from setsquare.tables.coders import Categorical, Coder, Numeric, Unseen
+from setsquare.tables.coders import Categorical, Coder, NumberCoder, Numeric, Unseen
 from setsquare.tables.column import TableRows
 
 #: Inner knots of a spline, and number of values up to which a column gets a knot at each instead.
@@ -21,7 +21,7 @@ BOUND, MOST_POINTS, WIDTH = 0.01, 500, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Spline(Coder):
+class Spline(NumberCoder):
     """B-splines of a numeric column without the first; values beyond the training rows count as the end of their range.
 
     Attributes
@@ -46,28 +46,17 @@ class Spline(Coder):
     indicator: bool = False
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Input columns."""
-        return (self.name,)
+    def made(self) -> tuple[str, ...]:
+        """One name per spline."""
+        return tuple(f"{self.name}[spline {j + 1}]" for j in range(len(self.knots) - self.degree - 2))
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Output column names."""
-        count = len(self.knots) - self.degree - 2
-        missing = (f"{self.name}[missing]",) if self.indicator else ()
-        return (*(f"{self.name}[spline {j + 1}]" for j in range(count)), *missing)
-
-    def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
-        """Fill `out` and return the number of pooled rows by source."""
+    def write(self, values: Array, out: Array) -> None:
+        """Write the splines at the values."""
         from scipy.interpolate import BSpline  # brings scipy.optimize, which a plain audit does not need
 
-        values, missing, pooled = Numeric(self.name, self.fill, self.indicator).values(rows, unseen)
         x = np.clip(values, self.knots[0], self.knots[-1])
         splines = BSpline.design_matrix(x, np.array(self.knots), self.degree).toarray()[:, 1:]
         out[:, : splines.shape[1]] = splines
-        if self.indicator:
-            out[:, -1] = missing
-        return {self.name: pooled} if pooled else {}
 
 
 def learn_spline(base: Numeric, values: Array) -> Coder:

@@ -173,6 +173,20 @@ def check_reference(reference: Mapping[str, Any], columns: Sequence[str]) -> Non
             raise InputError(f"The reference names the column {name!r}, which is not among {list(columns)}.")
 
 
+def check_roles(roles: Mapping[str, Sequence[str | None]]) -> None:
+    """Refuse a column that has two roles.
+
+    Examples
+    --------
+    >>> check_roles({"protected": ["sex", "age"], "outcome": ["income"]})
+    """
+    seen: dict[str, str] = {}
+    for role, names in roles.items():
+        for name in names:
+            if name is not None and seen.setdefault(name, role) != role:
+                raise InputError(f"The column {name!r} has two roles ({seen[name]} and {role}): choose one.")
+
+
 def check_per_row(what: str, values: Array, n_rows: int) -> None:
     """Refuse anything but one value per row."""
     if values.shape != (n_rows,):
@@ -301,11 +315,11 @@ def check_max_rows(max_rows: int | None) -> None:
         raise InputError(f"max_rows={max_rows} is too few: give 100 or more.")
 
 
-def check_folds(cv: int, n_rows: int, fewest: int = 2) -> None:
+def check_folds(cv: int, n_rows: int) -> None:
     """Refuse a number of folds that the rows, or clusters, cannot be split into."""
-    if not fewest <= cv <= n_rows:
-        text = "{cv} folds of the rows (n_samples = {n}) are not possible: give {fewest} or more, at most one per row."
-        raise InputError(Note("folds", text, cv=Option("cv", cv), n=n_rows, fewest=fewest))
+    if not 2 <= cv <= n_rows:
+        text = "{cv} folds of the rows (n_samples = {n}) are not possible: give 2 or more, at most one per row."
+        raise InputError(Note("folds", text, cv=Option("cv", cv), n=n_rows))
 
 
 def _numbers(values: Any, what: str) -> Array:

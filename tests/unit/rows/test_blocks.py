@@ -40,7 +40,7 @@ def kernel(block) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("block_bytes", [1, 8 * 5 * 100, 8 * 5 * 333, 2**30])
 def test_sums_do_not_depend_on_the_size_of_blocks(block_bytes: int, make, monkeypatch: pytest.MonkeyPatch) -> None:
     one = kernel(draw_rows(make=make))  # the rows themselves have all that a block has
-    monkeypatch.setattr(rows_module, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(rows_module, "HELD_BYTES", block_bytes)
     monkeypatch.setattr(rows_module, "SHARE_BYTES", 1)
     whole = draw_rows(make=make)
     assert len(whole.blocks) > 1

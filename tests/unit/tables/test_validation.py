@@ -14,8 +14,14 @@ import pytest
 
 import setsquare as sq
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.tables.roles import check_roles
-from setsquare.tables.validation import check_choice, check_same_rows, read_cluster, read_offset, read_weight
+from setsquare.tables.validation import (
+    check_choice,
+    check_roles,
+    check_same_rows,
+    read_cluster,
+    read_offset,
+    read_weight,
+)
 
 SOURCE = Path(sq.__file__).parent
 

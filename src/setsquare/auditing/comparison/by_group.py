@@ -127,6 +127,8 @@ def _split(codes: IntArray, n_groups: int) -> list[IntArray]:
     return np.split(order, np.cumsum(np.bincount(codes, minlength=n_groups))[:-1])
 
 
+#: Bins of a histogram.
+N_BINS = 40
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: Smaller groups get fewer calibration bins.
 SMALL = 500
@@ -223,14 +225,14 @@ def reliabilities(
     return tuple(found)
 
 
-def histogram_edges(values: tuple[Array, ...], n_bins: int = 40) -> tuple[Array, int]:
+def histogram_edges(values: tuple[Array, ...]) -> tuple[Array, int]:
     """Edges that hold 99.8 % of all predictions, and how many predictions lie beyond them."""
     low = min(float(np.quantile(v, 0.001)) for v in values)
     high = max(float(np.quantile(v, 0.999)) for v in values)
     if low == high:
         low, high = low - 0.5, high + 0.5
     beyond = sum(int(np.count_nonzero((v < low) | (v > high))) for v in values)
-    return np.linspace(low, high, n_bins + 1), beyond
+    return np.linspace(low, high, N_BINS + 1), beyond
 
 
 def _quantiles(values: Array, share: Array) -> tuple[float, ...]:

@@ -145,7 +145,7 @@ def performance(y: Array, prediction: Array, family: str | Family, weight: Array
     if glm.name in ("binomial", "multinomial"):
         right = y[np.arange(len(y)), mu.argmax(axis=1)] if glm.is_vector else np.where(mu > 0.5, y, 1.0 - y)
         brier = () if glm.is_vector else (mean_metric("brier", (y - mu) ** 2, w, False, "log"),)
-        return mean_metric("accuracy", right, w, True, "logit"), _auc(y, mu, w), *brier, _deviance(y, mu, w, glm)
+        return mean_metric("accuracy", right, w, True, "logit"), auc_metric(y, mu, w), *brier, _deviance(y, mu, w, glm)
     mse, total = mean_metric("mse", (y - mu) ** 2, w), mean_metric("variance", (y - w @ y) ** 2, w)
     with np.errstate(all="ignore"):  # without residuals or variation, an influence is 0/0
         root, rest = np.sqrt(mse.value), np.divide(mse.value, total.value)
@@ -189,7 +189,7 @@ def mean_metric(
     return Metric(name, value, w * (units - value), higher_is_better, scale)
 
 
-def _auc(Y: Array, scores: Array, w: Array) -> Metric:
+def auc_metric(Y: Array, scores: Array, w: Array) -> Metric:
     """Probability that a positive outcome scores higher than a negative one, ties counting half; mean over columns."""
     value, influence, k = 0.0, np.zeros(len(w)), Y.size // len(w)
     for y, score in zip(*(part.reshape(-1, k).T for part in (Y, scores)), strict=True):

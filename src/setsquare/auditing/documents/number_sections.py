@@ -59,7 +59,7 @@ def number_section(audits: Audits) -> Section | None:
         f"Differences and ratios are to the reference group ({references}). Intervals of one number hold for all "
         f"groups at once with {percent(first.confidence)} confidence."
     ]
-    notes = list(dict.fromkeys(note for one in found.values() for note in one.all_notes))
+    notes = list(dict.fromkeys(note for one in found.values() for note in (*one.notes, *one.measures.notes)))
     notes += [note for one in found.values() if one.standard for note in one.standard.notes]
     decided = any("selection_rate" in one.numbers for one in found.values())
     title = "Numbers by protected group"

@@ -289,6 +289,8 @@ def certificate(found: FitCertificate | None) -> Section | None:
         f"keep {found.covariance_share:.3g} of the covariance with the protected columns that they would have without "
         f"the constraint (budget {found.budget:g}): they are not orthogonal to them."
         if found.budget and found.covariance_share is not None
+        else "decide orthogonally to the protected columns there, up to smoothing, and on new rows only up to chance."
+        if found.threshold is not None
         else "are orthogonal to the protected columns there, and on new rows only up to chance: see the audit."
     )
     if found.box is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -14,14 +14,12 @@ from setsquare.errors import InputError
 from setsquare.notes import Note, Option
 from setsquare.tables.column import Column, Levels, label, read
 from setsquare.tables.frame import open_table
-from setsquare.tables.validation import check_choice, check_reference
+from setsquare.tables.validation import check_reference
 
 #: A numeric column with more distinct values is cut into bands; of more levels, figures pool the least frequent.
 MOST_VALUES = 12
 #: Cells with fewer rows are masked by default.
 MIN_GROUP = 10
-#: Treatment of groups with fewer rows than the limit.
-Small: TypeAlias = Literal["mask", "pool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,6 @@ def partition_rows(
     *,
     reference: Mapping[str, Any] | None = None,
     min_group: int = MIN_GROUP,
-    small: Small = "mask",
     n_bands: int = 4,
     intersections: bool = True,
     missing_group: bool = False,
@@ -82,9 +79,7 @@ def partition_rows(
     reference : mapping of column to level, optional
         Reference groups; by default the largest group of each partition.
     min_group : int
-        Groups with fewer rows are masked, or pooled.
-    small : {"mask", "pool"}
-        What happens to them.
+        Groups with fewer rows are masked.
     n_bands : int
         Number of bands, of about equal size, of a column with more than a dozen distinct numbers.
     intersections : bool
@@ -98,7 +93,6 @@ def partition_rows(
     >>> [(one.source, one.labels, one.codes.tolist()) for one in found]
     [('x0', ('a', 'b'), [1, 0, 1]), ('x1', ('1', '2'), [0, 1, 1]), ('x0:x1', ('a, 2', 'b, 1', 'b, 2'), [1, 0, 2])]
     """
-    check_choice("small", small, ("mask", "pool"))
     if min_group < 1:
         raise InputError(Note("min-group", "{option} must be 1 or more.", option=Option("min_group", min_group)))
     if n_bands < 2:
@@ -110,7 +104,7 @@ def partition_rows(
         parts.append(_intersect(levels))
     asked = dict(reference or {})
     check_reference(asked, [part.source for part in parts])
-    return tuple(_settle(part, asked, min_group, small) for part in parts if len(part.labels) > 1)
+    return tuple(_settle(part, asked, min_group) for part in parts if len(part.labels) > 1)
 
 
 def band_labels(low: float, high: float, edges: Sequence[float], whole: bool) -> tuple[str, ...]:
@@ -204,8 +198,8 @@ def _intersect(parts: Sequence[Partition]) -> Partition:
     return Partition(":".join(columns), labels, placed, np.ones(len(labels), dtype=bool), parts=columns)
 
 
-def _settle(part: Partition, asked: Mapping[str, Any], min_group: int, small: Small) -> Partition:
-    """Pool or mask small groups, and find the reference group."""
+def _settle(part: Partition, asked: Mapping[str, Any], min_group: int) -> Partition:
+    """Mask small groups, and find the reference group."""
     name = asked.get(part.source)
     wanted = None if name is None else label(name.item() if isinstance(name, np.generic) else name)
     if wanted is None and part.parts and all(source in asked for source in part.parts):
@@ -217,22 +211,9 @@ def _settle(part: Partition, asked: Mapping[str, Any], min_group: int, small: Sm
     if wanted is not None and wanted not in part.labels:
         known = ", ".join(map(repr, part.labels[:12])) + (", …" if len(part.labels) > 12 else "")
         raise InputError(f"Column {part.source!r} has no group {wanted!r} for a reference; it has {known}.")
-    few = part.counts < min_group
-    if small == "pool" and few.sum() > 1:
-        part, few = _pool(part, few, keep=wanted, min_group=min_group)
     counts = part.counts
     first = int(counts.argmax()) if wanted is None else part.labels.index(wanted)
-    return replace(part, shown=~few, reference=first)
-
-
-def _pool(part: Partition, few: BoolArray, keep: str | None, min_group: int) -> tuple[Partition, BoolArray]:
-    kept = [k for k, name in enumerate(part.labels) if not few[k] or name == keep]
-    place = np.full(len(part.labels) + 1, len(kept))
-    place[kept], place[-1] = np.arange(len(kept)), -1
-    count = len(part.labels) - len(kept)
-    labels = (*(part.labels[k] for k in kept), f"{count} small groups")
-    pooled = replace(part, labels=labels, codes=place[part.codes], edges=())
-    return pooled, pooled.counts < min_group
+    return replace(part, shown=counts >= min_group, reference=first)
 
 
 def _is_number(text: str) -> bool:

@@ -99,11 +99,6 @@ class GroupNumbers:
             self.numbers, self.partitions, confidence=self.confidence, rng=rng, ratios=self.is_positive
         )
 
-    @property
-    def all_notes(self) -> tuple[Note, ...]:
-        """Notes on masked groups and undefined numbers."""
-        return (*self.notes, *self.measures.notes)
-
     def table(self) -> Table:
         """One row per group: ``source``, ``group``, ``n``, and each number with ``..._low`` and ``..._high``."""
         return to_frame(self.columns(), self.backend)

@@ -65,9 +65,9 @@ class Bets:
         return float(np.logaddexp(self.up[zero], self.down[zero]) - np.log(2.0))
 
 
-def start_bets(step: float = STEP) -> Bets:
+def start_bets() -> Bets:
     """State before the first difference."""
-    grid = np.round(np.arange(-1.0, 1.0 + 0.5 * step, step), 12)
+    grid = np.round(np.arange(-1.0, 1.0 + 0.5 * STEP, STEP), 12)
     return Bets(0, 0.0, 0.0, grid, np.zeros(len(grid)), np.zeros(len(grid)))
 
 

@@ -15,6 +15,7 @@ from setsquare.estimators.glm import OrthogonalGLM
 from setsquare.glm.budget import check_budget
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.new_rows import can_leave_out
+from setsquare.glm.solution import Status
 from setsquare.glm.solver import choose, fit_path
 from setsquare.rows import as_stream, is_dask_array
 from setsquare.tables.frame import backend_of
@@ -22,6 +23,8 @@ from setsquare.tables.validation import check_confidence
 
 #: Largest number of budgets of one path.
 MOST_BUDGETS = 1000
+#: How a fit ends that has found its optimum.
+SETTLED = (Status.CONVERGED, Status.FLAT)
 
 
 def tradeoff(
@@ -86,6 +89,8 @@ def tradeoff(
         raise InputError(
             'A budget sets the covariance on the training rows: pass an estimator with orthogonal_on="training rows".'
         )
+    if estimator.threshold is not None:
+        raise InputError("A budget is about the probabilities, and threshold= about the decisions: use one of them.")
     if is_dask_array(X) or as_stream(X) is not None:
         raise InputError("A trade-off needs the rows in memory: pass a table or an array.")
     check_confidence(confidence)
@@ -101,9 +106,20 @@ def tradeoff(
     known = new_rows and solver == "sqp" and can_leave_out(problem, solver)
     points = measure_points(path, shares, confidence, new_rows=known)
     score = SCORES.get(problem.family.name, "rmse")
-    notes = () if known or not new_rows else (f"Leave-one-out predictions are not available here (solver {solver}).",)
+    notes = [] if known or not new_rows else [f"Leave-one-out predictions are not available here (solver {solver})."]
+    stalled = [f"{share:.3g}" for share, one in zip(shares, path.points, strict=True) if one.end.status not in SETTLED]
+    if stalled:
+        notes.append(
+            f"The loss may not be the lowest possible for the budget(s) {', '.join(stalled)}: try a ridge (l2)."
+        )
     return Tradeoff(
-        points, score, confidence, problem.n_rows, tuple(problem.protected_names), backend_of(X, protected), notes
+        points,
+        score,
+        confidence,
+        problem.n_rows,
+        tuple(problem.protected_names),
+        backend_of(X, protected),
+        tuple(notes),
     )
 
 

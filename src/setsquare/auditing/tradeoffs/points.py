@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from setsquare._typing import Array, IntArray
-from setsquare.auditing.comparison.performance import Interval, Metric, interval, mean_metric, performance
+from setsquare.auditing.comparison.performance import (
+    Interval,
+    Metric,
+    auc_metric,
+    interval,
+    mean_metric,
+    performance,
+    read_pair,
+)
 from setsquare.families import contrasts
 from setsquare.glm.budget import Spent
 from setsquare.glm.leave_one_out import rows_left_out
@@ -74,8 +82,9 @@ class Observed(NamedTuple):
         k = mean.shape[1]
         shares = np.clip(mean @ contrasts(k + 1).T + 1.0 / (k + 1), 0.0, 1.0) if family.is_vector else mean[:, 0]
         name = SCORES.get(family.name, "rmse")
-        found = {one.name: one for one in performance(self.outcome, shares, family, self.weight)}
-        return found[name]
+        if name == "auc":  # alone, because it is wanted for many fits
+            return auc_metric(*read_pair(self.outcome, shares, family, self.weight))
+        return next(one for one in performance(self.outcome, shares, family, self.weight) if one.name == name)
 
 
 def measure_points(

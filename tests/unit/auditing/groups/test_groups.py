@@ -97,7 +97,7 @@ def test_auc_of_each_group_with_ties_and_weights() -> None:
             assert value == pytest.approx(roc_auc_score(y[own], score[own], sample_weight=weight[own]), abs=1e-12)
 
 
-def test_small_groups_are_named_and_masked_or_pooled() -> None:
+def test_small_groups_are_named_and_masked() -> None:
     frame, score, _ = people()
     frame.loc[:3, "race"], frame.loc[4:6, "race"] = "Tiny", "Few"
     result = sq.audit(score, frame["race"])
@@ -105,9 +105,6 @@ def test_small_groups_are_named_and_masked_or_pooled() -> None:
     assert row["n"] == 4
     assert np.isnan(row["mean"])
     assert "race: Tiny (4)" in "".join(result.numbers.notes)
-    pooled = partition_rows(frame[["race"]], small="pool", min_group=5)[0]
-    assert pooled.labels[-1] == "2 small groups"
-    assert pooled.shown.all()
 
 
 def test_undefined_numbers_are_nan_with_a_note_and_rates_of_zero_are_uncertain() -> None:
@@ -128,7 +125,7 @@ def test_undefined_numbers_are_nan_with_a_note_and_rates_of_zero_are_uncertain()
     assert table.loc["b", "impact_ratio_highest"] == 0.0
     assert table.loc["b", "impact_ratio_highest_high"] > 0.05
     assert table.loc["a", "calibration_high"] - table.loc["a", "calibration_low"] > 0.05
-    codes = [note.code for note in result.numbers.all_notes]
+    codes = [note.code for note in result.numbers.measures.notes]
     assert {"undefined-number", "undefined-ratio"} <= set(codes)
 
 
