@@ -160,7 +160,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         if still and direction.curvature <= OPEN * objective.start.curvature:
             status = Status.FLAT
             break
-        lost = max(ROUNDING * abs(model.loss), _noise(objective))
+        lost = max(ROUNDING * abs(model.loss), objective.start.noise)
         if direction.reduction <= lost and gap >= 0.5 * before[0] and kkt >= 0.5 * before[1]:
             status = Status.STALLED  # at the limit of float64
             break
@@ -225,7 +225,7 @@ def _line_search(
     """
     violation = _norm(model.c)
     slope = float(model.g @ direction.step) - nu * violation
-    merit = model.loss + nu * violation + max(1e-14 * abs(model.loss), _noise(objective))
+    merit = model.loss + nu * violation + max(1e-14 * abs(model.loss), objective.start.noise)
     near = len(model.c) > 0 and violation <= NEAR * model.spread  # no correction far from the constraint
 
     def accepts(point: Values | Model, length: float) -> bool:
@@ -256,12 +256,6 @@ def _line_search(
         found = point if isinstance(point, Model) else objective.model(trial, new_lam)
         return _Taken(trial, new_lam, found, length)
     return None
-
-
-def _noise(objective: Objective) -> float:
-    """Rounding error of the loss that linear predictors far from zero cause: outcomes of 1e9 have seven digits left."""
-    start = objective.start
-    return float(np.finfo(float).eps * np.abs(start.theta).max(initial=0.0) * start.slope)
 
 
 def _shorten(
