@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from setsquare.glm.certificate import Certificate
-from setsquare.glm.mdmm import solve_mdmm
-from setsquare.glm.new_rows_bound import NewRows
-from setsquare.glm.newton import Iterate, Settings
-from setsquare.glm.objective import Model, Objective, linear_predictor
-from setsquare.glm.preparation import Prepared, prepare
-from setsquare.glm.problem import Problem
-from setsquare.glm.ridge import choose_l2
-from setsquare.glm.solution import Solution, Status, Step
-from setsquare.glm.solver import solve
-from setsquare.glm.sqp import kkt_residual, solve_sqp
+from typing import TYPE_CHECKING
+
+from setsquare._lazy import names_by_module
+
+if TYPE_CHECKING:
+    from setsquare.glm.certificate import Certificate
+    from setsquare.glm.mdmm import solve_mdmm
+    from setsquare.glm.new_rows_bound import NewRows
+    from setsquare.glm.newton import Iterate, Settings
+    from setsquare.glm.objective import Model, Objective, linear_predictor
+    from setsquare.glm.preparation import Prepared, prepare
+    from setsquare.glm.problem import Problem
+    from setsquare.glm.ridge import choose_l2
+    from setsquare.glm.solution import Solution, Status, Step
+    from setsquare.glm.solver import solve
+    from setsquare.glm.sqp import kkt_residual, solve_sqp
 
 __all__ = [
     "Certificate",
@@ -34,3 +39,20 @@ __all__ = [
     "solve_mdmm",
     "solve_sqp",
 ]
+
+__getattr__ = names_by_module(
+    __name__,
+    {
+        "certificate": ("Certificate",),
+        "mdmm": ("solve_mdmm",),
+        "new_rows_bound": ("NewRows",),
+        "newton": ("Iterate", "Settings"),
+        "objective": ("Model", "Objective", "linear_predictor"),
+        "preparation": ("Prepared", "prepare"),
+        "problem": ("Problem",),
+        "ridge": ("choose_l2",),
+        "solution": ("Solution", "Status", "Step"),
+        "solver": ("solve",),
+        "sqp": ("kkt_residual", "solve_sqp"),
+    },
+)

@@ -160,7 +160,8 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         if still and direction.curvature <= OPEN * objective.start.curvature:
             status = Status.FLAT
             break
-        if direction.reduction <= ROUNDING * abs(model.loss) and gap >= 0.5 * before[0] and kkt >= 0.5 * before[1]:
+        lost = max(ROUNDING * abs(model.loss), objective.start.noise)
+        if direction.reduction <= lost and gap >= 0.5 * before[0] and kkt >= 0.5 * before[1]:
             status = Status.STALLED  # at the limit of float64
             break
         slow = kkt >= SLOW * before[1]
@@ -224,7 +225,7 @@ def _line_search(
     """
     violation = _norm(model.c)
     slope = float(model.g @ direction.step) - nu * violation
-    merit = model.loss + nu * violation + 1e-14 * abs(model.loss)
+    merit = model.loss + nu * violation + max(1e-14 * abs(model.loss), objective.start.noise)
     near = len(model.c) > 0 and violation <= NEAR * model.spread  # no correction far from the constraint
 
     def accepts(point: Values | Model, length: float) -> bool:

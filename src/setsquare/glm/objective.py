@@ -94,6 +94,11 @@ class Start:
     steepness: float
     sums: Sums | None
 
+    @property
+    def noise(self) -> float:
+        """Rounding error of the loss by linear predictors far from zero: outcomes of 1e9 have seven digits left."""
+        return float(np.finfo(float).eps * np.abs(self.theta).max(initial=0.0) * self.slope)
+
 
 @dataclass(frozen=True, slots=True)
 class Objective:

@@ -60,9 +60,10 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
     both = _scratch((step, padded), _is_row_major(A))
     both[:, width:] = 0.0
     root = np.abs(weight)
-    np.maximum(root, NO_WEIGHT, out=root)
+    if thin.shape[1]:  # otherwise nothing is divided by it, and weights of any size count
+        np.maximum(root, NO_WEIGHT, out=root)
     np.sqrt(root, out=root)
-    inverse = 1.0 / root
+    inverse = 1.0 / root if thin.shape[1] else root
     gram = np.zeros((padded, padded))
     for start in range(0, len(thin), step):
         rows = slice(start, min(start + step, len(thin)))

@@ -29,6 +29,11 @@ def test_weighted_gram_with_weights_of_any_sign(signs: str, make) -> None:
     np.testing.assert_allclose(gram, gram.T, rtol=1e-14, atol=1e-14)
 
 
+def test_weights_far_below_one_count_in_full() -> None:
+    A = np.random.default_rng(3).normal(size=(50, 4))
+    np.testing.assert_allclose(weighted_gram(A, np.full(50, 1e-260)), 1e-260 * (A.T @ A), rtol=1e-12)
+
+
 @pytest.mark.parametrize("left", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 @pytest.mark.parametrize("right", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 def test_weighted_product_of_any_two_kinds(left, right) -> None:

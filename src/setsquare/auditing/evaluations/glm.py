@@ -31,7 +31,7 @@ from setsquare.glm.certify import settle_status
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
-from setsquare.glm.solver import Status
+from setsquare.glm.solution import Status
 from setsquare.glm.sqp import Settings, solve_sqp
 from setsquare.notes import Note
 from setsquare.projection.moments import Ranges
