@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from setsquare.errors import (
@@ -281,6 +282,11 @@ def warn_outside(count: int, n_rows: int) -> None:
 def _warn(message: str, category: type[SetsquareWarning]) -> None:
     """Warn at the line of the user's code that called this package, however deep the call stack."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("setsquare."):
+    while frame.f_back is not None and _is_ours(frame):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Whether a frame is of this package, or of a context manager that decorates one of its functions."""
+    return str(frame.f_globals.get("__name__", "")).startswith(("setsquare.", "contextlib"))
