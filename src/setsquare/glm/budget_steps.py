@@ -129,6 +129,8 @@ def _newton(objective: Objective, begin: Point, radius: float, settings: Setting
             L, F, E = inverse.root.reshape(m, -1), inverse.cross.reshape(m, r), inverse.corner.reshape(r, r)
         residual = model.g + model.J.T @ lam
         free = lam - F.T @ residual - E @ model.c  # multipliers of the target zero, by the quadratic model
+        if not (np.isfinite(E).all() and np.isfinite(free).all()):  # a singular system, along open directions
+            return None
         target, price = cheapest_target(free, E, radius)
         gap = model.c - target
         kkt = kkt_residual(objective, model, lam)
