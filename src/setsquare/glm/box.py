@@ -33,6 +33,7 @@ from setsquare.glm.sqp import solve_sqp
 from setsquare.projection.basis import CONSTANT
 from setsquare.rows.blocks import ArrayRows, Rows
 from setsquare.rows.parallel import single_threaded_blas
+from setsquare.tables.validation import refuse_constant_protected
 
 #: Updates of the right-hand side, of the multipliers, and Newton steps between two of them.
 RIGHT_SIDES, UPDATES, NEWTON_STEPS = 60, 60, 50
@@ -75,7 +76,7 @@ def solve_box(problem: Problem, X: Array, names: Sequence[str], *, factor: float
     mean, sd = _standards(X, problem)
     varies = sd > CONSTANT * np.abs(mean)
     if not varies.any():
-        raise InputError(f"Every protected column is constant ({', '.join(names[:5])}): name a column that varies.")
+        refuse_constant_protected(names)
     Q = (X[:, varies] - mean[varies]) / sd[varies]
     order = problem.order()
     assert isinstance(problem.rows, ArrayRows)

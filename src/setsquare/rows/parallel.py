@@ -65,8 +65,9 @@ def _linear_algebra() -> ThreadpoolController:
 _blas_limit = threading.Lock()
 
 
+@cache
 def keep_freed_memory() -> None:
-    """Let the C library keep freed memory for the next arrays, instead of returning it to the system.
+    """Once per process, let the C library keep freed memory for the next arrays, instead of returning it to the system.
 
     glibc returns what is free at the end of its heap beyond twice the largest array that was ever freed. While all
     arrays of a fit are small, each pass over the rows would get its memory anew: a tenth to a third of its time. The

@@ -309,6 +309,12 @@ def check_confidence(confidence: float) -> None:
         raise InputError(f"confidence={confidence!r} must be between 0.5 and 1, such as 0.95.")
 
 
+def check_threshold(threshold: float) -> None:
+    """Refuse a threshold of predictions that is no number."""
+    if not np.isfinite(threshold):
+        raise InputError(f"threshold={threshold} must be a finite number.")
+
+
 def check_max_rows(max_rows: int | None) -> None:
     """Refuse a sample of rows that is too small to say anything."""
     if max_rows is not None and max_rows < 100:
