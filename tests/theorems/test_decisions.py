@@ -100,6 +100,7 @@ def test_decisions_are_orthogonal_where_orthogonal_scores_are_not(threshold: flo
     assert abs(before) > 0.08 and abs(after) < 0.01
     certificate = decided.solution_.certificate
     assert certificate.threshold == threshold and certificate.is_kept
+    assert not certificate.is_orthogonal  # the probabilities are not
     assert certificate.selection_rate == pytest.approx(decided.predict(table).mean())
     correlation = abs(float(np.corrcoef(male, decided.predict(table))[0, 1]))
     assert certificate.decision_correlation == pytest.approx(correlation, abs=1e-9)

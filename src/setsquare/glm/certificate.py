@@ -154,23 +154,28 @@ class Certificate:
 
     @property
     def is_orthogonal(self) -> bool:
-        """Whether the guarantee holds on the rows that were asked for.
+        """Whether the predictions are orthogonal on the rows that were asked for.
 
         On training rows, no correlation with a protected column. On new rows, a leave-one-out correlation of zero in
         the directions of the protected columns that the features can predict (``new_rows.n_steered``), and within its
-        sampling error in the others.
+        sampling error in the others. False with a threshold: there the decisions are, not the probabilities.
         """
+        return self.threshold is None and self._is_zero
+
+    @property
+    def _is_zero(self) -> bool:
+        """Whether what is constrained, predictions or smoothed decisions, has no correlation."""
         if self.orthogonal_on == TRAINING_ROWS or not self.n_protected:
             return self.max_correlation <= MAX_CORRELATION
         return self.new_rows is not None and self.new_rows.is_zero
 
     @property
     def is_kept(self) -> bool:
-        """Whether the guarantee that was asked for holds: orthogonal, within the budget, or within the box."""
+        """Whether the guarantee that was asked for holds: orthogonal, decisions orthogonal, within budget or box."""
         if self.box is not None:
             return self.max_correlation <= self.box * (1.0 + 1e-9)
         if not self.budget:
-            return self.is_orthogonal
+            return self._is_zero
         return self.covariance_share is not None and self.covariance_share <= self.budget + MAX_SHARE
 
     @property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from setsquare.auditing.evaluations.records import Effect, Evaluation, Test
 from setsquare.document import Section, section, table
 from setsquare.document.formats import capital, joined, percent, term_name
+from setsquare.glm.certificate import TRAINING_ROWS
 
 if TYPE_CHECKING:
     from setsquare.auditing.certificate import Certificate, ColumnBound
@@ -284,24 +285,21 @@ def certificate(found: FitCertificate | None) -> Section | None:
     """Certificate of the solver on the training rows."""
     if found is None:
         return None
-    about = "Measured on the training rows after the fit, not taken from the solver. The predictions of this model "
-    about += (
-        f"keep {found.covariance_share:.3g} of the covariance with the protected columns that they would have without "
-        f"the constraint (budget {found.budget:g}): they are not orthogonal to them."
-        if found.budget and found.covariance_share is not None
-        else "decide orthogonally to the protected columns there, up to smoothing, and on new rows only up to chance."
-        if found.threshold is not None
-        else "are orthogonal to the protected columns there, and on new rows only up to chance: see the audit."
-    )
+    about = "Measured on the training rows after the fit, not taken from the solver. "
     if found.box is not None:
-        about = (
-            "Measured on the training rows after the fit, not taken from the solver. The predictions are not "
-            "orthogonal to the protected columns; each correlation is bounded."
+        about += "The predictions are not orthogonal to the protected columns; each correlation is bounded."
+    elif found.budget and found.covariance_share is not None:
+        about += (
+            f"The predictions keep {found.covariance_share:.3g} of the covariance with the protected columns that they "
+            f"would have without the constraint (budget {found.budget:g}): they are not orthogonal to them."
         )
-    elif found.missing_protected:
-        about = (
-            "Measured on the training rows after the fit, not taken from the solver. Rows that lack protected columns "
-            "count by a model of these; on new rows the predictions are uncorrelated with the columns up to chance if "
-            "values are missing at random as assumed below."
+    elif found.threshold is not None:
+        about += (
+            "The decisions are orthogonal to the protected columns there, up to smoothing; the probabilities are not."
         )
+    elif found.orthogonal_on == TRAINING_ROWS:
+        about += "The predictions are orthogonal to the protected columns there. On new rows a part of the correlation "
+        about += "comes back: see the audit."
+    else:
+        about += "The predictions are orthogonal to the protected columns on new rows, not exactly on these rows."
     return section("certificate", "Certificate of the corrected model", text=[about], tables=[found.table()])
