@@ -12,7 +12,7 @@ from setsquare._typing import Array, IntArray, Table
 from setsquare.errors import InputError, UnseenLevelError
 from setsquare.tables.column import Levels, TableRows, label
 from setsquare.tables.frame import backend_of, open_table, to_frame
-from setsquare.tables.validation import check_same_rows, check_threshold, read_weight
+from setsquare.tables.validation import check_cutoff, check_same_rows, read_weight
 
 #: Distinct numbers from which a protected column is a measurement, and has no groups.
 MOST_VALUES = 12
@@ -134,7 +134,7 @@ class GroupThresholds(BaseEstimator):
             if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or not 0.0 < self.rate < 1.0:
                 raise InputError(f"rate must be above 0 and below 1, not {self.rate!r}: it is the share to select.")
             return float(self.rate)
-        check_threshold(self.threshold)
+        check_cutoff(self.threshold)
         rate = float(w @ (s >= self.threshold)) / float(w.sum())
         if not 0.0 < rate < 1.0:
             who, where = ("nobody", "above") if rate == 0.0 else ("everybody", "at or below")

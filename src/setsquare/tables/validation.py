@@ -309,7 +309,7 @@ def check_confidence(confidence: float) -> None:
         raise InputError(f"confidence={confidence!r} must be between 0.5 and 1, such as 0.95.")
 
 
-def check_threshold(threshold: float) -> None:
+def check_cutoff(threshold: float) -> None:
     """Refuse a threshold of predictions that is no number."""
     if not np.isfinite(threshold):
         raise InputError(f"threshold={threshold} must be a finite number.")

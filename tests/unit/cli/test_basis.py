@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 import setsquare as sq
-from setsquare.cli.arguments import main
 
 
 @pytest.fixture(scope="module")
@@ -24,20 +23,6 @@ def table() -> pd.DataFrame:
     site = np.array([f"s{j % 20:02d}" for j in range(n)])
     table = pd.DataFrame(Z, columns=[f"z{j}" for j in range(12)])
     return table.assign(age=age, y=np.where(y, "yes", "no"), score=score, site=site)
-
-
-@pytest.fixture
-def call(tmp_path: Path, table: pd.DataFrame, monkeypatch, capsys):
-    table.to_csv(tmp_path / "table.csv", index=False)
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["setsquare", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, *capsys.readouterr()
-
-    return run
 
 
 FEATURES = ",".join(f"z{j}" for j in range(12))

@@ -16,7 +16,6 @@ import pyarrow.feather
 import pytest
 
 import setsquare as sq
-from setsquare.cli.arguments import main
 from setsquare.cli.terminal import Screen
 
 N = 800
@@ -45,21 +44,6 @@ def table() -> pd.DataFrame:
             "visits": rng.poisson(np.exp(0.3 * x[:, 0])),
         }
     )
-
-
-@pytest.fixture
-def call(tmp_path: Path, table: pd.DataFrame, monkeypatch, capsys):
-    """Call the command line in a folder with the table: exit code, standard output, standard error."""
-    table.to_csv(tmp_path / "table.csv", index=False)
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["setsquare", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, *capsys.readouterr()
-
-    return run
 
 
 def audited(name: str = "table.csv", *more: str) -> list[str]:

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 import setsquare as sq
-from setsquare.cli.arguments import main
 
 
 @pytest.fixture(scope="module")
@@ -25,20 +24,6 @@ def table() -> pd.DataFrame:
     known = rng.random(n) < 1.0 / (1.0 + np.exp(1.0 + Z[:, 1]))
     table = pd.DataFrame(Z, columns=[f"z{j}" for j in range(5)])
     return table.assign(sex=np.where(known, sex, None), y=np.where(y, "yes", "no"), score=score)
-
-
-@pytest.fixture
-def call(tmp_path: Path, table: pd.DataFrame, monkeypatch, capsys):
-    table.to_csv(tmp_path / "table.csv", index=False)
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["setsquare", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, *capsys.readouterr()
-
-    return run
 
 
 FIT = ("correct", "table.csv", "--outcome", "y", "--protected", "sex", "--features", "z0,z1,z2,z3,z4")

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 import setsquare as sq
-from setsquare.cli.arguments import main
 
 FEATURES = [f"z{j}" for j in range(12)]
 COMMON = ("correct", "table.csv", "--outcome", "y", "--protected", "sex", "--features", ",".join(FEATURES))
@@ -27,20 +26,6 @@ def table() -> pd.DataFrame:
     return pd.DataFrame(Z, columns=FEATURES).assign(
         sex=sex, y=np.where(y, "yes", "no"), patient=np.arange(n) // 4, city=rng.choice(["a", "b"], n)
     )
-
-
-@pytest.fixture
-def call(tmp_path: Path, table: pd.DataFrame, monkeypatch, capsys):
-    table.to_csv(tmp_path / "table.csv", index=False)
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["setsquare", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return end.value.code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.mark.parametrize("cluster", [(), ("--cluster", "patient")])

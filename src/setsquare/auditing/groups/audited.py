@@ -20,7 +20,7 @@ from setsquare.tables import filter_rows
 from setsquare.tables.column import read
 from setsquare.tables.frame import open_table
 from setsquare.tables.outcome import class_name, positive_class
-from setsquare.tables.validation import check_alignment, check_per_row, check_threshold, is_missing
+from setsquare.tables.validation import check_alignment, check_cutoff, check_per_row, is_missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def read_decisions(score: Array, threshold: float | None, decisions: Any, positi
     if threshold is not None and decisions is not None:
         raise InputError("Both a threshold and decisions were given: pass one of them.")
     if threshold is not None:
-        check_threshold(threshold)
+        check_cutoff(threshold)
         return (score >= threshold).astype(np.float64)
     if decisions is not None:
         return read_binary(read_column(decisions, len(score), "decisions"), "decisions", positive)
