@@ -10,6 +10,7 @@ the link, so that a line search steps back.
 """
 
 from setsquare.families.activations import Activation
+from setsquare.families.custom_activation import monotone_activation
 from setsquare.families.distributions import (
     FAMILIES,
     Family,
@@ -36,6 +37,7 @@ __all__ = [
     "family",
     "gamma",
     "gaussian",
+    "monotone_activation",
     "multinomial",
     "negative_binomial",
     "poisson",

@@ -13,10 +13,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import expit, logit, ndtr, spence
 
 from setsquare._typing import Array
 
+#: Values between 1 and 2 whose product has a logarithm taken at once; it is far from overflow.
+TOGETHER = 64
 Three = tuple[Array, Array, Array]
 Four = tuple[Array, Array, Array, Array]
 
@@ -34,6 +36,8 @@ class Activation:
         ``mu -> eta``; ``None`` where ``h`` is not invertible (ReLU).
     domain, range : tuple of float
         Open interval of valid ``eta``, and closed interval of the values of ``h``.
+    value : callable or None
+        ``eta -> h`` alone, with the same digits, where that takes less time.
     """
 
     name: str
@@ -41,6 +45,7 @@ class Activation:
     inverse: Callable[[Array], Array] | None
     domain: tuple[float, float] = (-np.inf, np.inf)
     range: tuple[float, float] = (-np.inf, np.inf)
+    value: Callable[[Array], Array] | None = None
 
     def __call__(self, eta: Array) -> Array:
         """Return ``h(eta)``.
@@ -51,7 +56,8 @@ class Activation:
         >>> SIGMOID(np.array([-800.0, 0.0, 800.0]))
         array([0. , 0.5, 1. ])
         """
-        return self.evaluate(np.asarray(eta, dtype=np.float64))[1]
+        eta = np.asarray(eta, dtype=np.float64)
+        return self.evaluate(eta)[1] if self.value is None else self.value(eta)
 
     def __repr__(self) -> str:
         return f"<activation {self.name}>"
@@ -64,6 +70,8 @@ class Activation:
 
     def __reduce__(self) -> tuple[Any, ...]:
         name, _, parameter = self.name.partition(":")
+        if name not in ACTIVATIONS and name not in _PARAMETRIC:  # given by the user
+            return (Activation, (self.name, self.evaluate, self.inverse, self.domain, self.range))
         return (_restore_activation, (name, float(parameter) if parameter else None))
 
 
@@ -76,14 +84,7 @@ def _sigmoid(eta: Array) -> Four:
     if not eta.ndim:
         H, mu, slope, bend = _sigmoid(eta[None])
         return H[0], mu[0], slope[0], bend[0]
-    # Intermediate results are overwritten, which keeps them in the cache.
-    e = np.abs(eta)
-    np.negative(e, out=e)
-    np.exp(e, out=e)
-    above = 1.0 + e
-    large = 1.0 / above
-    small = e * large
-    mu = np.where(eta >= 0.0, large, small)
+    e, above, large, small, mu = _halves(eta)
     # np.log1p(e) would take as long as all the rest: use the logarithm of the rounded sum plus the rounding error.
     H = np.log(above)
     above -= 1.0
@@ -91,11 +92,55 @@ def _sigmoid(eta: Array) -> Four:
     e *= large
     H += e
     H += np.maximum(eta, 0.0, out=above)
-    large *= small  # the slope
+    return H, mu, *_slopes(mu, large, small)
+
+
+def sigmoid_sum(eta: Array) -> tuple[float, Array, Array, Array]:
+    """The sum of ``H`` over the rows, (n,), and ``h``, ``h'`` and ``h''``: logarithms of products are far fewer.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> eta = np.linspace(-40.0, 40.0, 1001)
+    >>> bool(abs(sigmoid_sum(eta)[0] / SIGMOID.evaluate(eta)[0].sum() - 1.0) < 1e-15)
+    True
+    """
+    e, above, large, small, mu = _halves(eta)
+    whole = len(above) - len(above) % TOGETHER
+    logs = np.log(np.multiply.reduce(above[:whole].reshape(TOGETHER, -1), axis=0)).sum()
+    logs += np.log(above[whole:]).sum()
+    above -= 1.0
+    e -= above
+    total = logs + np.dot(e, large) + np.maximum(eta, 0.0, out=above).sum()
+    return float(total), mu, *_slopes(mu, large, small)
+
+
+def _halves(eta: Array) -> tuple[Array, Array, Array, Array, Array]:
+    """``e = exp(-|eta|)``, ``1 + e``, the probabilities above and below one half, and ``h``."""
+    # Intermediate results are overwritten, which keeps them in the cache.
+    e = np.abs(eta)
+    np.negative(e, out=e)
+    np.exp(e, out=e)
+    above = 1.0 + e
+    large = 1.0 / above
+    small = e * large
+    return e, above, large, small, np.where(eta >= 0.0, large, small)
+
+
+def _slopes(mu: Array, large: Array, small: Array) -> tuple[Array, Array]:
+    """``h'`` and ``h''``, in the memory of the probabilities above and below one half."""
+    large *= small
     np.multiply(mu, -2.0, out=small)
     small += 1.0
     small *= large
-    return H, mu, large, small
+    return large, small
+
+
+def _sigmoid_value(eta: Array) -> Array:
+    """``h`` of :func:`_sigmoid`, with the same digits."""
+    e = np.exp(-np.abs(eta))
+    large = 1.0 / (1.0 + e)
+    return np.asarray(np.where(eta >= 0.0, large, e * large))
 
 
 def softplus(eta: Array) -> Array:
@@ -134,6 +179,42 @@ def _tanh(eta: Array) -> Four:
     size: Array = np.abs(eta)
     slope = 4.0 * expit(2.0 * eta) * expit(-2.0 * eta)
     return softplus(-2.0 * size) + size - math.log(2.0), t, slope, -2.0 * t * slope
+
+
+#: Slope of the leaky ReLU below zero, as torch has it by default.
+LEAK = 0.01
+#: GELU increases above this point only.
+GELU_LOWEST = -0.7517915246935645
+
+
+def _leaky_relu(eta: Array) -> Four:
+    slope: Array = np.where(eta > 0.0, 1.0, LEAK)
+    h = slope * eta
+    return 0.5 * h * eta, h, slope, np.zeros_like(eta)
+
+
+def _softplus(eta: Array) -> Four:
+    # The antiderivative is -Li2(-e^eta), by reflection for positive eta.
+    tail = spence(1.0 + np.exp(-np.abs(eta)))  # Li2(-e^-|eta|)
+    H: Array = np.where(eta > 0.0, 0.5 * eta * eta + math.pi**2 / 6.0 + tail, -tail)
+    slope = expit(eta)
+    return H, softplus(eta), slope, slope * expit(-eta)
+
+
+def _elu(eta: Array) -> Four:
+    below = np.minimum(eta, 0.0)
+    h: Array = np.where(eta > 0.0, eta, np.expm1(below))
+    H: Array = np.where(eta > 0.0, 0.5 * eta * eta, np.expm1(below) - below)
+    slope: Array = np.exp(below)
+    return H, h, slope, np.where(eta > 0.0, 0.0, slope)
+
+
+def _gelu(eta: Array) -> Four:
+    eta = np.where(eta > GELU_LOWEST, eta, np.nan)
+    share = ndtr(eta)
+    density = np.exp(-0.5 * eta * eta) / math.sqrt(2.0 * math.pi)
+    H = 0.5 * ((eta * eta - 1.0) * share + eta * density)
+    return H, eta * share, share + eta * density, (2.0 - eta * eta) * density
 
 
 def softmax(scores: Array) -> Array:
@@ -185,17 +266,24 @@ def _negative_binomial_link(theta: float, mu: Array) -> Array:
 
 
 IDENTITY = Activation("identity", _identity, inverse=np.positive)
-SIGMOID = Activation("sigmoid", _sigmoid, inverse=logit, range=(0.0, 1.0))
+SIGMOID = Activation("sigmoid", _sigmoid, inverse=logit, range=(0.0, 1.0), value=_sigmoid_value)
 EXP = Activation("exp", _exp, inverse=_log, range=(0.0, np.inf))
 RELU = Activation("relu", _relu, inverse=None, range=(0.0, np.inf))
 TANH = Activation("tanh", _tanh, inverse=np.arctanh, range=(-1.0, 1.0))
+LEAKY_RELU = Activation("leaky_relu", _leaky_relu, inverse=lambda mu: np.where(mu > 0.0, mu, mu / LEAK))
+SOFTPLUS = Activation("softplus", _softplus, inverse=lambda mu: mu + np.log(-np.expm1(-mu)), range=(0.0, np.inf))
+ELU = Activation("elu", _elu, inverse=lambda mu: np.where(mu > 0.0, mu, np.log1p(mu)), range=(-1.0, np.inf))
+#: Increasing only above :data:`GELU_LOWEST`: pre-activations below it cannot be corrected.
+GELU = Activation("gelu", _gelu, inverse=None, domain=(GELU_LOWEST, np.inf), range=(-0.17, np.inf))
 #: Vector-valued along the last axis; the derivatives are the diagonals, ``H`` has one value per row.
 SOFTMAX = Activation("softmax", _softmax, inverse=_log, range=(0.0, 1.0))
 #: The mean of the log-binomial family: ``exp``, but only for negative ``eta``.
 EXP_BELOW_ONE = Activation("exp-below-one", _exp_below_one, _log, domain=(-np.inf, 0.0), range=(0.0, 1.0))
 
 
-ACTIVATIONS = {a.name: a for a in (IDENTITY, SIGMOID, EXP, RELU, TANH, SOFTMAX, EXP_BELOW_ONE)}
+ACTIVATIONS = {
+    a.name: a for a in (IDENTITY, SIGMOID, EXP, RELU, LEAKY_RELU, SOFTPLUS, ELU, GELU, TANH, SOFTMAX, EXP_BELOW_ONE)
+}
 _PARAMETRIC = {"power": (_power, _power_link), "negative-binomial": (_negative_binomial, _negative_binomial_link)}
 
 

@@ -73,9 +73,9 @@ class Family:
 
     def row_losses(self, y: Array, eta: Array) -> Three:
         """Negative log-likelihood of each row without constants, and its first two derivatives in ``eta``."""
-        return self._evaluate(y, eta)[0]
+        return self.evaluate(y, eta)[0]
 
-    def _evaluate(self, y: Array, eta: Array) -> tuple[Three, Three]:
+    def evaluate(self, y: Array, eta: Array) -> tuple[Three, Three]:
         """Loss, slope and curvature of each row; ``h``, ``h'`` and ``h''``."""
         H, h, dh, d2h = self.activation.evaluate(eta)
         if self.own_loss is not None:
@@ -89,7 +89,7 @@ class Family:
         """Contribution of each row to the objective; ``v = Q @ lam`` holds the multipliers per row; all are (n, k)."""
         if self.is_vector:
             return softmax_terms(y, eta, v)
-        (loss, slope, curvature), (h, dh, d2h) = self._evaluate(y[:, 0], eta[:, 0])
+        (loss, slope, curvature), (h, dh, d2h) = self.evaluate(y[:, 0], eta[:, 0])
         curvature = (curvature + d2h * v[:, 0])[:, None, None]
         return RowTerms(loss, slope[:, None], curvature, h[:, None], dh[:, None, None])
 
@@ -97,7 +97,7 @@ class Family:
         """Loss (n,) and mean (n, k) only, for a line search."""
         if self.is_vector:
             return softmax_values(y, eta)
-        (loss, _, _), (h, _, _) = self._evaluate(y[:, 0], eta[:, 0])
+        (loss, _, _), (h, _, _) = self.evaluate(y[:, 0], eta[:, 0])
         return loss, h[:, None]
 
     def deviance(self, y: Array, mu: Array, weight: Array | None = None) -> float:
@@ -256,7 +256,7 @@ def family(name: str | Family, link: str | None = None, parameter: float | None 
 
 
 def activation(name: str | Activation | Family) -> Activation:
-    """Return an activation by name ("identity", "sigmoid", "exp", "relu", "tanh"), or the mean function of a family.
+    """Return an activation by name, such as "relu", "softplus" or "sigmoid", or the mean function of a family.
 
     Examples
     --------

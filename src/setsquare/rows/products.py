@@ -8,7 +8,7 @@ import numpy as np
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import is_sparse
-from setsquare.rows.parallel import row_slices
+from setsquare.rows.parallel import OWN_CACHE, row_slices
 from setsquare.rows.wide import Slab
 from setsquare.tables.mixed_matrix import MixedMatrix
 
@@ -57,7 +57,7 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
     q, width = A.shape[1], A.shape[1] + thin.shape[1]
     padded = -(-width // LANES) * LANES
     step = max(LEAST_ROWS, min(len(thin), PIECE_BYTES // (8 * padded)))
-    both = _scratch((step, padded), _is_row_major(A))
+    both = scratch((step, padded), is_row_major(A))
     both[:, width:] = 0.0
     root = np.abs(weight)
     if thin.shape[1]:  # otherwise nothing is divided by it, and weights of any size count
@@ -68,10 +68,10 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
     for start in range(0, len(thin), step):
         rows = slice(start, min(start + step, len(thin)))
         piece = both[: rows.stop - start]
-        _scaled(A, rows, root[rows, None], piece[:, :q])
+        scale_rows(A, rows, root[rows, None], piece[:, :q])
         np.multiply(thin[rows], inverse[rows, None], out=piece[:, q:width])
         gram += piece.T @ piece  # numpy detects the symmetry and does half the work
-        _turn_negative(gram[:q, :q], piece[:, :q], weight[rows])
+        turn_negative(gram[:q, :q], piece[:, :q], weight[rows])
     return gram[:q, :q], gram[:q, q:width]
 
 
@@ -95,7 +95,7 @@ def thin_product(A: Matrix, thin: Array) -> Array:
 def _split_gram(A: MixedMatrix, weight: Array, thin: Array) -> tuple[Array, Array]:
     """The same for numbers and categories: sums by level, and by pair of levels."""
     d, t = A.dense.shape[1], thin.shape[1]
-    scaled = _scratch((len(weight), 1 + d + t), row_major=True)
+    scaled = scratch((len(weight), 1 + d + t), row_major=True)
     scaled[:, 0], scaled[:, 1 + d :] = weight, thin
     np.multiply(A.dense, weight[:, None], out=scaled[:, 1 : 1 + d])
     sums, numbers = A.sums_by_level(scaled), A.dense.T @ scaled[:, 1:]
@@ -122,7 +122,7 @@ def _count_pairs(A: MixedMatrix, weight: Array, totals: Array, gram: Array) -> N
         other.put(gram, one, block.T)
 
 
-def _turn_negative(gram: Array, scaled: Array, weight: Array) -> None:
+def turn_negative(gram: Array, scaled: Array, weight: Array) -> None:
     """Restore the sign of rows of negative weight, which entered ``gram`` with its absolute value."""
     if weight.min(initial=0.0) < 0.0:
         rest = scaled[weight < 0.0]
@@ -132,7 +132,7 @@ def _turn_negative(gram: Array, scaled: Array, weight: Array) -> None:
 _kept = threading.local()
 
 
-def _scaled(A: Matrix, rows: slice, root: Array, out: Array) -> None:
+def scale_rows(A: Matrix, rows: slice, root: Array, out: Array) -> None:
     """Multiply some rows by their ``root`` (b, 1), in ``out``."""
     if not isinstance(A, Slab):
         np.multiply(A[rows], root, out=out)
@@ -143,11 +143,12 @@ def _scaled(A: Matrix, rows: slice, root: Array, out: Array) -> None:
         out[:, 1 + A.far] = A.near(rows) * root
 
 
-def _is_row_major(A: Matrix) -> bool:
+def is_row_major(A: Matrix) -> bool:
+    """Whether features are a :class:`Slab` of rows that lie one after the other."""
     return isinstance(A, Slab) and A.Z.strides[0] > A.Z.strides[1]
 
 
-def _scratch(shape: tuple[int, int], row_major: bool = False) -> Array:
+def scratch(shape: tuple[int, int], row_major: bool = False) -> Array:
     """Uninitialised matrix that reuses memory per thread: allocating new pages costs more than the computation.
 
     Column-major unless what is written there is row-major: crossing the memory order takes up to twice as long.
@@ -174,6 +175,39 @@ def weighted_product(A: Matrix, weight: Array, B: Matrix) -> Array:
         product = A.T @ scaled if is_sparse(A) else (scaled.T @ A).T
         return np.asarray(product.toarray() if is_sparse(product) else product)
     return np.asarray(A.T @ (B * weight[:, None]))
+
+
+def weighted_squares(Z: Array, weight: Array) -> Array:
+    """Weighted sums of squares (q,) of dense features (n, q), of a few rows at a time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> weighted_squares(np.array([[1.0], [3.0]]), np.array([0.5, 0.5]))
+    array([5.])
+    """
+    parts = row_slices(len(Z), Z.shape[1], OWN_CACHE // 4)
+    return np.asarray(sum(np.dot(weight[rows], np.square(Z[rows], dtype=np.float64)) for rows in parts))
+
+
+def turned_product(A: Matrix, B: Array) -> Array:
+    """Return ``B' A'``, whose rows are contiguous: one number per row of ``A`` for each column of ``B``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> turned_product(Slab(np.array([[2.0], [3.0]])), np.array([[1.0], [10.0]]))
+    array([[21., 31.]])
+    """
+    if isinstance(A, np.ndarray):
+        return np.asarray(B.T @ A.T)
+    if not isinstance(A, Slab) or not isinstance(A.Z, np.ndarray):
+        return np.ascontiguousarray(np.asarray(A @ B).T)
+    product = np.asarray(A.rest(B).T @ A.Z.T)
+    product += B[0][:, None]
+    if A.far is not None:
+        product += B[1 + A.far].T @ A.near().T
+    return product
 
 
 def row_product(Z: Matrix, B: Array) -> Array:

@@ -18,7 +18,7 @@ from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import n_cores
 from setsquare.rows.parquet import ArrowFiles, open_files
 from setsquare.rows.passes import LocalParts, Parts, Source
-from setsquare.rows.scratch import ScratchParts, Store, scratch_folder
+from setsquare.tables.arrow import is_unread
 
 #: Bytes of the float64 values of a batch: more than for rows in memory, because each batch has a fixed cost to open.
 BLOCK_BYTES = 2**23
@@ -31,13 +31,16 @@ class Stream:
 
     Parameters
     ----------
-    data : path, pattern or list of them; Arrow dataset; batches; dask dataframe
-        Parquet or Feather files (``"rows/*.parquet"``); a ``pyarrow.dataset.Dataset``; a sequence of tables, or of
-        functions that load one; a function that returns a new iterator of tables in each call; a dask dataframe.
+    data : path, pattern or list of them; Arrow dataset; query; batches; dask dataframe
+        Parquet or Feather files (``"rows/*.parquet"``); a ``pyarrow.dataset.Dataset``; whatever has Arrow's stream
+        interface, such as a DuckDB relation (its query runs again in each pass), a record-batch reader or the result
+        of an ADBC query (these can be read once, and are kept in a temporary file), or a lazy frame of polars; a
+        sequence of tables, or of functions that load one; a function that returns a new iterator of tables in each
+        call; a dask dataframe.
     columns : sequence of str, optional
         Columns to use; the others are not read. By default, all columns.
     memory : str or int
-        Memory limit for the batches that are processed at a time, such as "256MB". Datasets with a filter or with
+        Memory limit for the batches that are processed at a time, such as "256MB". Data sets with a filter or with
         partition keys in their paths are read by Arrow's scanner, which holds one or two row groups in addition.
     progress : bool
         Whether to show a progress bar for each pass.
@@ -66,7 +69,7 @@ class Stream:
     scratch: bool | str | Path = True
 
     def __post_init__(self) -> None:
-        source = self.data if isinstance(self.data, Source) else _open(self.data)
+        source = self.data if isinstance(self.data, Source) else _open(self.data, self.scratch)
         asked = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns or source.columns)
         for name in asked:
             tables.check_column(name, source.columns)
@@ -136,6 +139,8 @@ class Stream:
         """Return blocks of this stream prepared for repeated passes, with a temporary file if requested."""
         if not self.scratch or not isinstance(blocks, LocalParts):
             return blocks
+        from setsquare.rows.scratch import ScratchParts, Store, scratch_folder
+
         return ScratchParts(blocks, Store(scratch_folder(self.scratch)))
 
 
@@ -143,13 +148,13 @@ def as_stream(data: Any) -> Stream | None:
     """Return ``data`` as a stream if possible; None for arrays and dataframes in memory."""
     if isinstance(data, Stream):
         return data
-    if isinstance(data, str | Path) or is_lazy(data):
+    if isinstance(data, str | Path) or is_lazy(data) or is_unread(data):
         return Stream(data)
     return None
 
 
 def is_lazy(data: Any) -> bool:
-    """Whether this is a dataset on disk or a dask collection."""
+    """Whether this is an Arrow dataset or a dask collection."""
     module = type(data).__module__.partition(".")[0]
     return (module == "pyarrow" and hasattr(data, "get_fragments")) or hasattr(data, "__dask_graph__")
 
@@ -159,7 +164,7 @@ def is_dask_array(data: Any) -> bool:
     return hasattr(data, "__dask_graph__") and hasattr(data, "chunks")
 
 
-def _open(data: Any) -> Any:
+def _open(data: Any, scratch: bool | str | Path) -> Any:
     if isinstance(data, str | Path):
         return open_files(data)
     if is_lazy(data):
@@ -170,15 +175,20 @@ def _open(data: Any) -> Any:
         return open_dask(data)
     if isinstance(data, Sequence) and data and all(isinstance(item, str | Path) for item in data):
         return open_files(data)
+    if is_unread(data):
+        from setsquare.rows.arrow_streams import open_query
+
+        return open_query(data, None if isinstance(scratch, bool) else Path(scratch))
     if callable(data) or isinstance(data, Sequence):
         return open_batches(data)
-    if isinstance(data, Iterator) or hasattr(data, "read_next_batch"):
+    if isinstance(data, Iterator):
         raise InputError(
             f"A {type(data).__name__} can be read only once, but a fit reads the rows several times: pass a function "
             "that returns a new one."
         )
     raise InputError(
-        f"Cannot read batches from a {type(data).__name__}: pass paths, an Arrow dataset, batches or a dask collection."
+        f"Cannot read batches from a {type(data).__name__}: pass paths, an Arrow dataset, a query, batches or "
+        "a dask collection."
     )
 
 

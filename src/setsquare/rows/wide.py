@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from setsquare._typing import Array, Matrix
-from setsquare.rows.blocks import Block, is_sparse, view_rows
+from setsquare.rows.blocks import Block, Rows, is_sparse, view_rows
 from setsquare.rows.parallel import Sums, add_up, row_slices, share_out
 from setsquare.tables.mixed_matrix import MixedMatrix
 
@@ -63,6 +64,9 @@ class Slab:
         """Bytes of the features."""
         return int(self.Z.nbytes)
 
+    def __getitem__(self, rows: slice) -> Slab:
+        return replace(self, Z=view_rows(self.Z, rows))
+
     def near(self, rows: slice = slice(None)) -> Array:
         """Shifted features (b, far) of some rows; only if there are any."""
         return np.asarray(self.Z[rows, self.far] - self.shift)
@@ -78,9 +82,15 @@ class Slab:
     def __matmul__(self, raw: Array) -> Array:
         if self.far is None:
             return np.asarray(self.Z @ raw[1:] + raw[0])
+        return np.asarray(self.Z @ self.rest(raw) + self.near() @ raw[1 + self.far] + raw[0])
+
+    def rest(self, raw: Array) -> Array:
+        """Coefficients of the features as they are stored, without those of shifted features."""
+        if self.far is None:
+            return raw[1:]
         rest = raw[1:].copy()
         rest[self.far] = 0.0
-        return np.asarray(self.Z @ rest + self.near() @ raw[1 + self.far] + raw[0])
+        return rest
 
     @property
     def T(self) -> _Turned:
@@ -94,7 +104,8 @@ class _Turned:
 
     def __matmul__(self, thin: Array) -> Array:
         slab, total = self.slab, thin.sum(axis=0)
-        turned = (thin.T @ slab.Z).T if isinstance(slab.Z, np.ndarray) else slab.Z.T @ thin  # row by row, as stored
+        # Row by row, as stored; the operator @ would hold the interpreter's lock for results of fewer than 500 values.
+        turned = np.dot(thin.T, slab.Z).T if isinstance(slab.Z, np.ndarray) else slab.Z.T @ thin
         product = np.concatenate([total[None], np.asarray(turned)])
         if slab.far is not None:
             product[1 + slab.far] = slab.near().T @ thin
@@ -136,6 +147,11 @@ class WideRows:
         """Number of rows."""
         return int(self.y.shape[0])
 
+    @property
+    def has_categories(self) -> bool:
+        """Whether some features are codes of a category."""
+        return isinstance(self.Z, MixedMatrix)
+
     def reduce(
         self, kernel: Callable[..., Sums], *columns: Array, every: int = 1, dtype: type[np.floating] = np.float64
     ) -> Sums:
@@ -164,6 +180,57 @@ class WideRows:
         offset, X = (None if part is None else part[rows][::every] for part in (self.offset, self.X))
         y, Q, weight = (part[rows][::every] for part in (self.y, self.Q, self.weight))
         return Block(Slab(Z), y, Q, weight, offset, X)
+
+
+@dataclass(frozen=True, slots=True)
+class WideParts:
+    """The same for rows that are read, or held by a cluster, in parts.
+
+    What :class:`WideRows` keeps for each row, such as its curvature, is computed again from the rows in each pass: the
+    additional columns of :meth:`reduce` are functions of a block.
+
+    Attributes
+    ----------
+    rows : RowsInParts
+        Blocks whose features are a :class:`Slab`.
+    has_categories : bool
+        Whether some features are codes of a category.
+    """
+
+    rows: Rows
+    has_categories: bool
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return self.rows.n_rows
+
+    def reduce(
+        self,
+        kernel: Callable[..., Sums],
+        *columns: Callable[[Block], Array],
+        every: int = 1,
+        dtype: type[np.floating] = np.float64,
+    ) -> Sums:
+        """Add up the results of ``kernel(block, *columns)``; with ``every = k > 1`` of every k-th row only."""
+
+        def work(block: Block) -> Sums:
+            block = block if every == 1 else pick_rows(block, np.arange(0, len(block.weight), every))
+            return kernel(block, *(column(block) for column in columns))
+
+        return self.rows.reduce(work)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(None), ())  # None: a kernel sent to a worker refers to the rows but never uses them
+
+
+def as_slab(block: Block, mean: Array, Q: Array) -> Block:
+    """Features of a block as stored, without its column of ones, and a basis ``Q`` of the protected columns.
+
+    Categories with almost no zeros are centred by their ``mean`` (q,).
+    """
+    Z = block.Z.centred(mean) if isinstance(block.Z, MixedMatrix) else block.Z[:, -len(mean) :]
+    return replace(block, Z=Slab(Z), Q=Q)
 
 
 @dataclass(frozen=True, slots=True)

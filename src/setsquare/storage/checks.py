@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from setsquare.errors import InputError
-from setsquare.projection import Eraser, GeneralizedProjector
+from setsquare.projection import Eraser, GeneralizedProjector, Transport
 from setsquare.tables import Categorical, Cells, Design, Numeric
 from setsquare.tables.coders import SavedTerms
+from setsquare.tables.formula_program import check_program
+from setsquare.tables.learned_terms import LearnedTerms
 
 #: Numbers beyond this are no coefficients: their products with ordinary values would overflow.
 LARGEST = 1e150
@@ -47,8 +49,10 @@ def check_model(model: Any) -> None:
         _check_coefficients(model.intercept_, model.coef_, len(model.design_.names), model)
     if hasattr(model, "eraser_"):
         _check_eraser(model.eraser_, len(reader.feature_names))
+    if hasattr(model, "transport_"):
+        _check_transport(model.transport_, len(reader.feature_names), len(reader.protected.names))
     if hasattr(model, "projector_"):
-        _check_projector(model.projector_, len(reader.protected.names))
+        _check_projector(model.projector_, len(reader.protected.names), _n_units(model))
     for value in getattr(model, "boundary_", ()):
         _require(isinstance(value, int | float) and math.isfinite(value), "boundary")
 
@@ -61,7 +65,11 @@ def _check_complete(model: Any) -> None:
         _require(isinstance(model.has_offset_, bool), "offset")
     if hasattr(model, "using"):
         _require(model.using in ("features", "protected"), "parameter using")
-        _require(hasattr(model, "eraser_" if model.using == "features" else "projector_"), "projector")
+        moves = getattr(model, "moments", 1) == 2
+        _require(
+            hasattr(model, "eraser_" if model.using == "features" else "transport_" if moves else "projector_"),
+            "projector",
+        )
     if hasattr(model, "method"):
         _require(model.method in ("linear", "generalized"), "method")
         _require(model.method == "linear" or hasattr(model, "activation_"), "activation")
@@ -92,6 +100,22 @@ def check_design(design: Design) -> None:
             _check_cells(coder)
         elif isinstance(coder, SavedTerms):
             _require(isinstance(coder.text, str) and len(coder.names) == len(coder.sources), "formula")
+        elif isinstance(coder, LearnedTerms):
+            _check_terms(coder)
+
+
+def _check_terms(terms: LearnedTerms) -> None:
+    """Refuse a formula whose program has other variables, operations or columns than it names."""
+    _require(isinstance(terms.text, str) and len(terms.names) == len(terms.sources), "formula")
+    _require(
+        all(len(one) in (2, 3) for one in terms.variables) and len(set(terms.columns)) == len(terms.columns), "formula"
+    )
+    check_design(Design(terms.coders, "error", "error"))
+    numbers = [coder.name for coder in terms.coders if isinstance(coder, Numeric)]
+    levels = {coder.name: len(coder.levels) for coder in terms.coders if isinstance(coder, Categorical)}
+    count = check_program(terms.program, numbers, levels)
+    indicators = sum(isinstance(coder, Numeric) and coder.indicator for coder in terms.coders)
+    _require(count + indicators == len(terms.names), "formula")
 
 
 def _check_levels(levels: Any, name: str) -> None:
@@ -122,14 +146,16 @@ def _check_names(model: Any) -> None:
         inner = _design(getattr(model, "estimator_", None))
         used = (*used, *(inner.columns if inner is not None else ()))
         _require(set(used) <= set(names.tolist()), "names of features")
-    classes = getattr(model, "classes_", None)
+    classes, inner = getattr(model, "classes_", None), getattr(model, "estimator_", None)
     _require(classes is None or len(classes) >= 1, "classes")
+    if inner is not None:
+        _require(np.array_equal(getattr(inner, "classes_", ()), () if classes is None else classes), "classes")
 
 
 def _check_coefficients(intercept: Any, coef: Any, n_features: int, model: Any) -> None:
     _check_array(coef, "coefficients", 2, n_features)
     classes = getattr(model, "classes_", None)
-    count = 1 if classes is None or len(classes) <= 2 else len(classes)
+    count = _n_predictions(classes)
     _require(len(coef) == count and (classes is None or len(classes) > 1), "coefficients")
     _check_array(intercept, "intercept", 1, count)
 
@@ -141,12 +167,40 @@ def _check_eraser(eraser: Eraser, n_features: int) -> None:
     _require(len(eraser.directions) == n_features, "directions")
 
 
-def _check_projector(projector: Any, n_protected: int) -> None:
+def _check_transport(transport: Transport, n_features: int, n_protected: int) -> None:
+    for projector in (transport.first, transport.last):
+        _check_projector(projector, n_protected, n_features)
+    _check_array(transport.mean, "means", 1, n_features)
+    _check_array(transport.loadings, "loadings", 2, n_features)
+    rank, n_cells = len(transport.loadings), len(transport.maps)
+    _check_array(transport.transform, "directions", 2, rank)
+    _require(len(transport.transform) == n_features, "directions")
+    _check_array(transport.centres, "means of cells", 2, rank)
+    _check_array(transport.maps, "maps of cells", 3, rank)
+    _require(transport.maps.shape[1] == rank and len(transport.centres) == n_cells, "maps of cells")
+    _check_array(transport.cells.codes, "cells", 2, n_protected)
+    _require(len(transport.cells.codes) == n_cells and len(transport.cells.thresholds) == n_protected, "cells")
+    for cuts in transport.cells.thresholds:
+        _check_array(cuts, "cells", 1)
+
+
+def _n_units(model: Any) -> int:
+    """Columns that a projector corrects: features, one prediction, or the probabilities of three classes and more."""
+    if not hasattr(model, "estimator_"):
+        return len(model.reader_.feature_names)
+    return _n_predictions(getattr(model, "classes_", None))
+
+
+def _n_predictions(classes: Any) -> int:
+    return 1 if classes is None or len(classes) <= 2 else len(classes)
+
+
+def _check_projector(projector: Any, n_protected: int, n_units: int) -> None:
     _check_array(projector.basis.mean, "means", 1, n_protected)
     _check_array(projector.basis.transform, "basis", 2)
     rank = projector.basis.transform.shape[1]
     _require(len(projector.basis.transform) == n_protected, "basis")
-    _check_array(projector.coefficients, "coefficients", 2)
+    _check_array(projector.coefficients, "coefficients", 2, n_units)
     _require(len(projector.coefficients) == rank + isinstance(projector, GeneralizedProjector), "coefficients")
 
 

@@ -92,7 +92,7 @@ def _model(tree: dict[str, Any]) -> Any:
     if tree.get("schema") != SCHEMA:
         raise InputError(
             f"has format version {excerpt(tree.get('schema'), 60)}, but this setsquare reads version {SCHEMA}: update "
-            "setsquare (pip install --upgrade setsquare)"
+            "setsquare"
         )
     try:
         return read_state(tree["model"])

@@ -23,10 +23,12 @@ from setsquare.families.activations import ACTIVATIONS
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.deferred import Deferred
 from setsquare.glm.solver import Certificate, Solution, Status
-from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector
+from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector, Transport
+from setsquare.projection.cells import Cells as TransportCells
 from setsquare.projection.controls import Controls
 from setsquare.storage.checks import check_model, read_classes
 from setsquare.tables import Design, Formula
+from setsquare.tables.coders import SavedTerms
 from setsquare.tables.formula_check import SavedFormula
 from setsquare.tables.frame import is_formula
 from setsquare.tables.roles import Reader
@@ -54,7 +56,7 @@ def write_state(model: Any) -> State:
         "feature_names_in": None if names is None else [str(name) for name in names],
         "classes": None if classes is None else {"values": classes.tolist(), "dtype": classes.dtype.str},
     }
-    for name in _fitted(kind, getattr(model, "using", "") == "features"):
+    for name in _fitted(kind, _part(model)):
         value = getattr(model, f"{name}_", None)
         state[name] = _CODERS[name][0](value) if name in _CODERS else value
     return state
@@ -68,7 +70,7 @@ def read_state(state: State) -> Any:
         )
     kind, _ = _KINDS[state["class"]]
     attributes = {}
-    for name in _fitted(kind, "eraser" in state):
+    for name in _fitted(kind, next((part for part in _PARTS if part in state), "projector")):
         if state.get(name) is not None:  # older files lack the newer attributes
             attributes[f"{name}_"] = _CODERS[name][1](state[name]) if name in _CODERS else state[name]
     attributes |= _derived(kind, attributes)
@@ -97,10 +99,15 @@ def read_state(state: State) -> Any:
     return model
 
 
-def _fitted(kind: type, erases: bool) -> tuple[str, ...]:
+def _part(model: Any) -> str:
+    """Name of the attribute that holds the correction of a :class:`LinearOrthogonalizer`, without its underscore."""
+    return next((part for part in _PARTS if hasattr(model, f"{part}_")), "projector")
+
+
+def _fitted(kind: type, part: str) -> tuple[str, ...]:
     """Names of the fitted attributes that are saved, without their underscore."""
     names = _KINDS[kind.__name__][1]
-    return (*names, "eraser" if erases else "projector") if kind is LinearOrthogonalizer else names
+    return (*names, part) if kind is LinearOrthogonalizer else names
 
 
 def _derived(kind: type, attributes: State) -> State:
@@ -157,6 +164,19 @@ def _read_projector(state: State) -> Projector | GeneralizedProjector:
     return GeneralizedProjector(**parts | {"activation": families.activation(parts["activation"])})
 
 
+def _write_transport(transport: Transport) -> State:
+    parts = {f.name: getattr(transport, f.name) for f in fields(transport)}
+    linear = {name: _write_projector(parts[name]) for name in ("first", "last")}
+    cells = {"thresholds": list(transport.cells.thresholds), "codes": transport.cells.codes}
+    return parts | linear | {"cells": cells}
+
+
+def _read_transport(state: State) -> Transport:
+    linear = {name: _read_projector(state[name]) for name in ("first", "last")}
+    cells = TransportCells(tuple(state["cells"]["thresholds"]), state["cells"]["codes"])
+    return Transport(**state | linear | {"cells": cells})
+
+
 def _write_reader(reader: Reader) -> State:
     return {
         "features": None if reader.features is None else _write_design(reader.features),
@@ -190,11 +210,15 @@ def _check_formula(model: Any) -> None:
     """Refuse models that would have to evaluate a formula after they are loaded."""
     reader = getattr(model, "reader_", None)
     evaluates = isinstance(model, PredictionOrthogonalizer) or getattr(model, "using", "features") != "features"
-    if evaluates and reader and any(isinstance(coder, Formula) for coder in reader.protected.coders):
+    if evaluates and reader and any(_has_no_program(coder) for coder in reader.protected.coders):
         raise InputError(
-            f"A {type(model).__name__} with a formula cannot be saved, since it evaluates the formula to predict: name "
-            "the protected columns, or use basis='cells'."
+            f"A {type(model).__name__} with this formula cannot be saved, since it would be evaluated to predict: use "
+            "only arithmetic, log, exp, sqrt, C, poly, center, scale and bs in it, or name the protected columns."
         )
+
+
+def _has_no_program(coder: Any) -> bool:
+    return isinstance(coder, SavedTerms) or (isinstance(coder, Formula) and coder.program is None)
 
 
 def _write_family(family: Family) -> State:
@@ -223,7 +247,10 @@ _CODERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "projector": (_write_projector, _read_projector),
     "reader": (_write_reader, _read_reader),
     "solution": (_write_solution, _read_solution),
+    "transport": (_write_transport, _read_transport),
 }
+#: Attributes of which a LinearOrthogonalizer has one.
+_PARTS = ("eraser", "transport", "projector")
 _GLM = ("reader", "family", "solution", "has_offset", "has_weight", "n_dropped", "l2")
 _PLAIN = ("design", "family", "intercept", "coef")
 _PREDICTION = (

@@ -15,6 +15,7 @@ from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, SavedTer
 from setsquare.tables.column import Missing, TableRows, open_rows, plain_columns
 from setsquare.tables.expansion import Hinges, Products
 from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
+from setsquare.tables.learned_terms import LearnedTerms
 from setsquare.tables.mixed_matrix import MixedMatrix, join
 from setsquare.tables.smooth import Ball, Kernel, Spline
 
@@ -33,6 +34,7 @@ _KINDS: dict[str, Callable[..., Coder]] = {
     "spline": Spline,
     "kernel": Kernel,
     "formula": SavedTerms,
+    "terms": LearnedTerms,
 }
 
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from setsquare._typing import Array
+from setsquare._typing import Array, IntArray
 from setsquare.tables.coders import Coder, NumberCoder, Numeric, Unseen, locate_levels
 from setsquare.tables.column import Level, TableRows, label
 
@@ -76,24 +77,25 @@ def learn_hinges(base: Numeric, values: Array, most: int) -> Hinges:
     >>> learn_hinges(Numeric("x"), np.array([0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), 3).knots
     (1.0, 4.0)
     """
-    x = values[~np.isnan(values)]
-    low, high = _range(x)
-    knots = tuple(knot for knot in _knots(x, most) if low < knot < high)
-    parts = np.maximum(np.minimum(x, high)[:, None] - np.array([low, *knots]), 0.0)
-    scales = tuple(float(s) if s > 0.0 else 1.0 for s in parts.std(axis=0))
+    x = np.sort(values[~np.isnan(values)])
+    distinct = x[np.concatenate([[True], x[1:] != x[:-1]])]
+    low, high = _range(x, distinct)
+    knots = tuple(knot for knot in _knots(x, distinct, most) if low < knot < high)
+    scales = tuple(s if s > 0.0 else 1.0 for s in _deviations(np.clip(x, low, high), (low, *knots)))
     return Hinges(base.name, low, high, knots, scales, base.fill, base.indicator)
 
 
-def _range(x: Array) -> tuple[float, float]:
+def _range(x: Array, distinct: Array) -> tuple[float, float]:
     """Range in which a column varies: of many values the inner 99 % of the rows, lest a few rows decide a slope."""
-    ends = np.quantile(x, TAILS, method="nearest") if len(np.unique(x)) > RANK_POINTS else x
-    inner, whole = (ends.min(), ends.max()), (x.min(), x.max())
-    low, high = inner if inner[0] < inner[1] else whole
-    return float(low), float(high)
+    whole = float(x[0]), float(x[-1])
+    if len(distinct) <= RANK_POINTS:
+        return whole
+    low, high = map(float, x[_places(len(x), TAILS)])
+    return (low, high) if low < high else whole
 
 
-def _knots(x: Array, most: int) -> tuple[float, ...]:
-    distinct = np.unique(x)
+def _knots(x: Array, distinct: Array, most: int) -> tuple[float, ...]:
+    """Knots of sorted values."""
     if len(distinct) <= 2 or most < 1:
         return ()
     found = distinct[1:-1] if len(distinct) <= most + 2 else _quantiles(x, most)
@@ -105,7 +107,22 @@ def _knots(x: Array, most: int) -> tuple[float, ...]:
 
 
 def _quantiles(x: Array, count: int) -> Array:
-    return np.unique(np.quantile(x, np.linspace(0.0, 1.0, count + 2)[1:-1], method="nearest"))
+    return np.unique(x[_places(len(x), np.linspace(0.0, 1.0, count + 2)[1:-1])])
+
+
+def _places(n: int, shares: ArrayLike) -> IntArray:
+    """Positions of quantiles among n sorted values, each the nearest value."""
+    return np.asarray(np.rint(np.asarray(shares) * (n - 1)), dtype=np.intp)
+
+
+def _deviations(x: Array, knots: tuple[float, ...]) -> list[float]:
+    """Standard deviation of ``max(x - knot, 0)`` for sorted values."""
+    found = []
+    for knot in knots:
+        above = x[np.searchsorted(x, knot, "right") :] - knot
+        mean = above.sum() / len(x)
+        found.append(float(np.sqrt((((above - mean) ** 2).sum() + (len(x) - len(above)) * mean**2) / len(x))))
+    return found
 
 
 def knot_label(knot: float) -> str:

@@ -16,9 +16,13 @@ from setsquare._typing import Array
 from setsquare.errors import InputError, UnseenLevelError, excerpt
 from setsquare.tables.coders import Categorical, Coder, Numeric, SavedTerms, Unseen
 from setsquare.tables.column import TableRows
-from setsquare.tables.formula_check import check_expression, check_text, read_expression
+from setsquare.tables.formula_check import check_expression, check_text, check_values, read_expression
+from setsquare.tables.formula_program import Program, compile_spec, run_program
 from setsquare.tables.frame import Frame
+from setsquare.tables.learned_terms import LearnedTerms
 
+#: Rows on which a formula as plain data is compared with what formulaic makes of it.
+SAMPLE = 500
 #: What functions in a formula raise for arguments that they cannot use.
 _FAULTS = (
     ArithmeticError,
@@ -48,12 +52,15 @@ class Formula(Coder):
         Fitted state: levels, spline knots, centres.
     terms : tuple of (str, int)
         Source and number of columns of each term.
+    program : tuple or None
+        The same as plain data, for a model file, if it gives the same columns of the training rows.
     """
 
     text: str
     variables: tuple[Numeric | Categorical, ...]
     spec: Any
     terms: tuple[tuple[str, int], ...]
+    program: Program | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -83,9 +90,14 @@ class Formula(Coder):
         return tuple(source for source, width in self.terms if not width)
 
     @property
-    def saved(self) -> SavedTerms:
+    def saved(self) -> SavedTerms | LearnedTerms:
         """What a model file has of the formula."""
-        return SavedTerms(self.text, self.columns, self.names, self.sources, self.constant)
+        if self.program is None:
+            return SavedTerms(self.text, self.columns, self.names, self.sources, self.constant)
+        variables = tuple(
+            (v.name, v.fill, v.indicator) if isinstance(v, Numeric) else (v.name, v.levels) for v in self.variables
+        )
+        return LearnedTerms(self.text, variables, self.program, self.names, self.sources, self.constant)
 
     def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` and return the number of pooled rows by variable."""
@@ -129,10 +141,24 @@ def parse(text: str, frame: Frame) -> tuple[Any, tuple[str, ...]]:
 def learn_formula(text: str, parsed: Any, variables: tuple[Numeric | Categorical, ...], rows: TableRows) -> Formula:
     """Fit the state of a formula (levels, knots) to the training rows."""
     data, _, _ = _tabulate(variables, rows, "error")
-    spec = _materialize(parsed, data, text).model_spec
+    matrix = _materialize(parsed, data, text)
+    spec = matrix.model_spec
     known = {variable.name for variable in variables}
     terms = tuple((_source(term, known), part.stop - part.start) for term, part in spec.term_slices.items())
-    return Formula(text, variables, spec, tuple(term for term in terms if term[0]))
+    program = _program(spec, variables, data[:SAMPLE], np.asarray(matrix[:SAMPLE, 1:]))
+    return Formula(text, variables, spec, tuple(term for term in terms if term[0]), program)
+
+
+def _program(spec: Any, variables: tuple[Numeric | Categorical, ...], data: Any, expected: Array) -> Program | None:
+    """The formula as plain data, if that gives the same columns."""
+    levels = {v.name: len(v.levels) for v in variables if isinstance(v, Categorical)}
+    numbers = {name: data[name].to_numpy() for name in data if name not in levels}
+    program = compile_spec(spec, tuple(numbers), levels)
+    if program is None:
+        return None
+    found = np.empty_like(expected)
+    run_program(program, numbers, {name: data[name].cat.codes.to_numpy() for name in levels}, found)
+    return program if np.allclose(found, expected, rtol=1e-9, atol=1e-9) else None
 
 
 def _tabulate(
@@ -173,10 +199,7 @@ def _materialize(spec: Any, data: Any, text: str) -> Any:
                 f"In the formula {excerpt(text)!r}: {warning.message} Convert the column to text to choose another "
                 "rule."
             )
-    bad = np.flatnonzero(~np.isfinite(np.asarray(matrix)).all(axis=0))
-    if len(bad):
-        name = matrix.model_spec.column_names[bad[0]]
-        raise InputError(f"The formula {excerpt(text)!r} gives values that are not finite in the column {name!r}.")
+    check_values(text, np.asarray(matrix), matrix.model_spec.column_names)
     return matrix
 
 

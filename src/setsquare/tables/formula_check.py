@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+from setsquare._typing import Array
 from setsquare.errors import InputError, excerpt
 
 #: Longest formula, and longest expression within one, in characters.
@@ -93,6 +94,15 @@ def check_expression(text: str, expression: str, columns: Collection[str], funct
                 f"The formula {excerpt(text)!r} uses {found}, which formulas may not: only arithmetic and functions of "
                 "formulaic, such as bs, poly, log, C and np.sqrt, are evaluated."
             )
+
+
+def check_values(text: str, matrix: Array, names: Sequence[str]) -> None:
+    """Refuse columns (n, k) of a formula that are not finite."""
+    bad = np.flatnonzero(~np.isfinite(matrix).all(axis=0))
+    if len(bad):
+        raise InputError(
+            f"The formula {excerpt(text)!r} gives values that are not finite in the column {names[bad[0]]!r}."
+        )
 
 
 def _is_allowed(node: ast.AST, functions: set[str], columns: set[str]) -> bool:

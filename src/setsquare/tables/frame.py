@@ -21,6 +21,7 @@ from scipy import sparse
 
 from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError, MissingDependencyError
+from setsquare.tables.arrow import is_unread, read_unread
 from setsquare.tables.validation import refuse_lazy, refuse_masked
 
 #: Columns asked for: names, integer positions, one of either, or None for all.
@@ -249,6 +250,8 @@ def _as_narwhals(table: Table) -> nw.DataFrame[Any] | None:
         return native.to_frame() if native.name else native.alias("x0").to_frame()
     if isinstance(native, nw.DataFrame):
         return native
+    if is_unread(table):
+        return cast(nw.DataFrame[Any], nw.from_native(read_unread(table), eager_only=True))
     refuse_lazy(table)
     return None
 

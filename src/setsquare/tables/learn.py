@@ -55,7 +55,7 @@ def learn(
     unseen : {"error", "pool"}
         Levels that only later tables have are refused, or counted as the reference level.
     formula : str, optional
-        In place of `columns`; needs ``pip install setsquare[formula]``. Its intercept is left out.
+        In place of `columns`; needs the package formulaic. Its intercept is left out.
 
     Returns
     -------

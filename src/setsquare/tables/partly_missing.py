@@ -15,6 +15,8 @@ from setsquare.tables.design import Design
 from setsquare.tables.frame import dense, filter_rows, is_formula, open_table, resolve
 from setsquare.tables.learn import learn
 
+#: The rule for missing values that models them.
+MODEL = "model"
 #: Fewest rows that have a protected column, from which the other rows are modelled.
 FEWEST_KNOWN = 50
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -12,7 +13,7 @@ from scipy import sparse
 
 from setsquare._typing import Array, IntArray, Matrix, Table
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.notes import Note, Option
+from setsquare.notes import Note, Option, lead, message
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,6 +101,31 @@ def read_cluster(cluster: Any, n_rows: int) -> IntArray:
         return np.unique(values, return_inverse=True)[1]
     place = {label: code for code, label in enumerate(sorted(dict.fromkeys(values), key=str))}
     return np.array([place[label] for label in values], dtype=np.int64)
+
+
+def read_time(time: Any, n_rows: int) -> IntArray:
+    """Times as ranks 0, 1, ...: numbers, dates, or text such as 2024-05-31; a missing one is refused.
+
+    Examples
+    --------
+    >>> read_time(["2024-05-31", "2023-01-01", "2024-05-31"], 3).tolist()
+    [1, 0, 1]
+    """
+    values = np.asarray(time)
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    check_per_row("time", values, n_rows)
+    labels = values.dtype.kind in "OUS"
+    lacking = any(map(is_missing, values)) if labels else values.dtype.kind in "fmM" and not np.isfinite(values).all()
+    if lacking:
+        raise MissingValuesError("time has missing values: give each row a time.")
+    if labels:
+        try:
+            values = values.astype("datetime64[us]")
+        except (TypeError, ValueError):
+            raise InputError(
+                f"time must be numbers or dates such as 2024-05-31, and {str(values[0])!r} is neither: convert it."
+            ) from None
+    return np.unique(values, return_inverse=True)[1]
 
 
 def check_clusters(codes: IntArray) -> None:
@@ -234,7 +260,7 @@ def refuse_missing_outcome(count: int, what: str = "The outcome has", remedy: Op
 
 def refuse_masked(values: Any) -> None:
     """Refuse a masked array, whose mask would be lost."""
-    if isinstance(values, np.ma.MaskedArray):
+    if type(values) is not np.ndarray and isinstance(values, np.ma.MaskedArray):
         raise InputError("Masked arrays are not read: fill the masked entries with NaN first.")
 
 
@@ -255,6 +281,17 @@ def refuse_constant_protected(names: Sequence[str], purpose: str = "protect") ->
     raise InputError(
         f"Every protected column is constant ({listed}): there is nothing to {purpose}; name a column that varies."
     )
+
+
+def check_moments(moments: Any) -> None:
+    """Refuse moments other than the first two."""
+    if isinstance(moments, bool) or moments not in (1, 2):
+        raise InputError(f"moments must be 1 (means) or 2 (also variances and covariances), not {moments!r}.")
+
+
+def refuse_constant_features() -> NoReturn:
+    """Refuse features that are all constant."""
+    raise InputError("Every feature is constant, so there is nothing to correct: pass features that vary.")
 
 
 def check_classes(classes: Any, all_weighted: bool = True) -> None:
@@ -278,6 +315,15 @@ def refuse_coding(function: Callable[P, R]) -> Callable[P, R]:
         return function(*arguments, **options)
 
     return checked
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Lead an error with the name of the predictions that it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(lead(name, message(error))) from error
 
 
 def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
@@ -310,7 +356,7 @@ def check_confidence(confidence: float) -> None:
 
 
 def check_cutoff(threshold: float) -> None:
-    """Refuse a threshold of predictions that is no number."""
+    """Refuse a threshold of predictions that is not a number."""
     if not np.isfinite(threshold):
         raise InputError(f"threshold={threshold} must be a finite number.")
 
@@ -333,3 +379,17 @@ def _numbers(values: Any, what: str) -> Array:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{what} must be numbers, not {type(values).__name__}: give one value per row.") from None
+
+
+def read_scores(scores: Any) -> Array:
+    """Scores as one finite number per row."""
+    try:
+        s = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("The scores must be numbers: pass probabilities of the positive class.") from None
+    s = s[:, 0] if s.ndim == 2 and s.shape[1] == 1 else s
+    if s.ndim != 1 or not len(s):
+        raise InputError(f"The scores must have one value per row, got shape {s.shape}: pass one column.")
+    if count := int(np.count_nonzero(~np.isfinite(s))):
+        raise InputError(f"The scores have {count} missing or infinite value(s): fill them in, or drop these rows.")
+    return s

@@ -22,6 +22,7 @@ from setsquare.families import (
     negative_binomial,
     tweedie,
 )
+from setsquare.families.activations import boundary_distances, scores_of
 
 ACTIVATIONS = (
     *(activation(name) for name in ("identity", "sigmoid", "exp", "relu", "tanh", "exp-below-one")),
@@ -447,3 +448,27 @@ def test_unknown_names_are_one_clear_sentence(call, part: str) -> None:
     with pytest.raises(InputError, match=part) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+def test_activations_and_families_are_equal_by_name_and_parameter() -> None:
+    sigmoid, exponential = activation("sigmoid"), activation("exp")
+    assert sigmoid != exponential and sigmoid == activation("binomial") and sigmoid != "sigmoid"
+    assert hash(sigmoid) == hash(activation("binomial")) != hash(exponential)
+    assert tweedie(1.5) == family("tweedie") != tweedie(1.6) and tweedie(1.5) != tweedie(1.5, "canonical")
+    assert tweedie(1.5, "canonical").activation != tweedie(1.6, "canonical").activation
+    assert len({tweedie(1.5), family("tweedie", "log", 1.5), gamma(), family("gamma")}) == 2
+
+
+def test_distances_from_the_boundary_are_half_of_the_nearest_mean() -> None:
+    sigmoid, means = activation("sigmoid"), np.array([[0.0], [0.1], [0.6], [1.0]])
+    assert boundary_distances(means, sigmoid) == pytest.approx((0.05, 0.2), rel=1e-14)
+    eta, count = scores_of(means, sigmoid, (0.05, 0.2))
+    np.testing.assert_allclose(sigmoid(eta), [[0.05], [0.1], [0.6], [0.8]], rtol=1e-14)
+    assert count == 2
+    two = np.array([[0.0, 1.0], [0.0, 0.5], [0.3, 0.7]])  # a row counts once, whichever of its means it is
+    assert scores_of(two, sigmoid, (0.1, 0.1))[1] == 2
+    assert boundary_distances(np.array([[0.0], [1.0]]), sigmoid) == (0.25, 0.25)  # nothing in between: 0.5 / rows
+    assert boundary_distances(np.array([[0.0], [4.0]]), activation("exp")) == (2.0, 0.0)
+    assert boundary_distances(np.array([[-3.0], [4.0]]), activation("identity")) == (0.0, 0.0)
+    near = np.array([[1.0 - 1e-16], [0.5]])
+    assert boundary_distances(near, sigmoid)[1] == np.finfo(float).epsneg

@@ -163,6 +163,8 @@ LONG = "x" * 1_000_000
         ("classifier", "has_offset", None),
         ("classifier", "has_offset", "no"),
         ("classifier", "classes", None),
+        ("generalized", "classes", None),
+        ("generalized", "classes.values", ["a", "b"]),
         ("generalized", "activation", None),
         ("generalized", "parameters.method", ""),
         ("generalized", "estimator", None),

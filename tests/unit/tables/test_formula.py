@@ -230,5 +230,5 @@ def test_a_formula_design_pickles_but_has_no_plain_data() -> None:
 
 def test_without_formulaic_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "formulaic", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install setsquare\[formula\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install formulaic"):
         tables.learn(pd.DataFrame(data(0)), "~ sex")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask.array
 import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
@@ -113,7 +114,7 @@ def test_a_column_asked_for_twice_is_refused(table: Any) -> None:
         ({"a": [1]}, "not dict"),
         ([[1, 2], [3]], "equal lengths"),
         (np.ma.masked_array([1.0], [True]), "Masked"),
-        (pl.DataFrame({"a": [1]}).lazy(), "lazy LazyFrame.*collect"),
+        (dask.array.zeros((2, 1)), "lazy Array.*compute"),
     ],
 )
 def test_tables_that_cannot_be_read(wrong: Any, message: str) -> None:
@@ -170,6 +171,22 @@ def test_levels_of_pyarrow_columns_are_coded_in_order_and_missing_ones_apart(col
     found = read(open_table(pa.table({"x": column})), "x")
     assert found.codes.tolist() == [1, -1, 0, 1]
     assert found.levels in (("a", "b"), (False, True))
+
+
+@pytest.mark.parametrize("unused", [[], ["z"], ["b", "z"]], ids=["none", "one", "between and after"])
+def test_a_missing_value_is_no_level_beside_categories_that_do_not_occur(unused: list[str]) -> None:
+    column = pd.Categorical(["c", None, "a", "c"], categories=sorted(["a", "c", *unused]))
+    found = read(open_table(pd.DataFrame({"x": column})), "x")
+    assert found.codes.tolist() == [1, -1, 0, 1] and found.levels == ("a", "c") and found.is_category
+    assert found.missing.tolist() == [False, True, False, False]
+    assert found.declared == tuple(sorted(["a", "c", *unused]))
+    with pytest.raises(MissingValuesError, match=r"'x' \(1\)"):
+        tables.learn(pd.DataFrame({"x": column})).apply(pd.DataFrame({"x": column}))
+    kept = tables.learn(pd.DataFrame({"x": column}), missing="drop")
+    assert kept.names == ("x[c]",)
+    coded = tables.learn(pd.DataFrame({"x": column}), missing="level")
+    assert coded.names == ("x[c]", "x[missing]")
+    np.testing.assert_array_equal(coded.apply(pd.DataFrame({"x": column})).values, [[1, 0], [0, 1], [0, 0], [1, 0]])
 
 
 def test_numbers_of_pyarrow_columns_are_read_in_all_types() -> None:
