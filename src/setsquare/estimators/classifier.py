@@ -21,7 +21,7 @@ from setsquare.tables.validation import check_classes
 class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     """Logistic or softmax regression whose probabilities are orthogonal to the protected columns.
 
-    ``min loss(gamma)  subject to  Xc' h(Z gamma) = 0`` (Corollary 1 of the paper, with the vector constraint): every
+    ``min loss(gamma)  subject to  Xc' h(Z gamma) = 0`` (Corollary 4 of the paper, with the vector constraint): every
     generalised linear model that regresses the probabilities on the protected columns finds nothing. By default this
     holds exactly for the rows of the fit; with ``orthogonal_on="new rows"`` it is asked of leave-one-out predictions,
     so that it holds for new rows up to sampling error. Prediction does not need the protected columns. If the
@@ -33,7 +33,7 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
     protected : str, int, sequence of either, optional
         Columns inside the feature table, by name or position, or a formula over them such as ``"~ sex * race"``. By
         default they are given to ``fit(..., protected=)`` as an array or table.
-    solver : {"auto", "sqp", "large", "mdmm"}
+    solver : {"auto", "sqp", "large", "mdmm", "bdmm"}
         "large" is for thousands of features, dense or sparse: it forms no matrix of them; "auto" chooses by cost.
         "mdmm" is the paper's optimiser, which is slow and leaves a residual.
     l2 : float or "auto"
@@ -157,7 +157,7 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         sample_weight : array of shape (n,), optional
         offset : array of shape (n,) or (n, n_classes), optional
         cluster : array of shape (n,), optional
-            What rows have in common, for example the patient: whole clusters are left out, so that the predictions are
+            Cluster of each row, for example the patient: whole clusters are left out, so that the predictions are
             uncorrelated with the protected columns for new clusters. Rows in memory only.
 
         Returns

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from setsquare._typing import Array, IntArray, Table
 from setsquare.errors import InputError
 from setsquare.glm.problem import Problem
-from setsquare.glm.products import Pilot, choose_columns, fit_pilot
+from setsquare.glm.products import Pilot, choose_columns, fit_pilot, screen
+from setsquare.glm.ridge import Ridge
+from setsquare.glm.ridge_step import choose_penalty
 from setsquare.tables.coders import Categorical, Coder, Numeric
 from setsquare.tables.column import TableRows
 from setsquare.tables.design import Design
@@ -20,12 +22,18 @@ from setsquare.tables.frame import is_sparse, open_table
 from setsquare.tables.roles import Reader
 from setsquare.tables.validation import check_choice
 
-#: Most knots of a column, most columns of numbers in all, and rows for each of them.
-MOST_KNOTS, MOST_COLUMNS, ROWS_EACH = 5, 500, 10
+#: Most knots of a column, columns of numbers in all up to which there are two knots or more, and rows for each of them.
+MOST_KNOTS, MOST_COLUMNS, ROWS_EACH = 5, 85, 10
 #: Most products, and rows for each of them.
 MOST_PRODUCTS, ROWS_PRODUCT = 60, 50
-#: Rows on which products are chosen, and the most products among which they are chosen.
-PILOT_ROWS, MOST_CANDIDATES = 5000, 1000
+#: Rows on which products are chosen, the most products among which they are chosen, and which are compared in full.
+PILOT_ROWS, MOST_CANDIDATES, MOST_SCREENED = 3000, 1000, 100
+#: Least reduction of the loss by a product, in units of what a useless one takes away on average, where the constraint
+#: pulls at the rows with less than this share of the outcome's force. Where it pulls more, products also make room for
+#: the constraint, which one step from the pilot does not show, and all that fit are taken.
+LEAST_GAIN, CHEAP = 4.0, 0.1
+#: Relative gradient up to which the fit that chooses goes on.
+PILOT_KKT = 1e-2
 #: Share of the rows that a level must have, and that a product must be nonzero in, to take part.
 LEAST_SHARE = 0.01
 
@@ -41,27 +49,35 @@ def refuse_expansion(what: str) -> None:
     raise InputError(f'expand="auto" needs the features as a table or array in memory, not {what}: leave it out.')
 
 
-def expand_problem(problem: Problem, reader: Reader, table: Table) -> tuple[Problem, Reader]:
-    """Widen the features of a problem, read from the feature table of its rows; return it with the wider reader."""
+class Expanded(NamedTuple):
+    """A problem with wider features, how they are read, and a penalty with a start where one was chosen already."""
+
+    problem: Problem
+    reader: Reader
+    ridge: Ridge | None
+
+
+def expand_problem(problem: Problem, reader: Reader, table: Table, quick: bool) -> Expanded:
+    """Widen the features of a problem, read from the feature table of its rows."""
     if is_sparse(table):
         refuse_expansion("as a sparse matrix")
     assert reader.features is not None
     frame = open_table(table)
     rows = TableRows(frame, reader.features.columns, "level")
     design = widen(reader.features, rows)
-    chosen = _choose_products(problem, design, rows)
+    chosen, ridge = _try_sample(problem, design, rows, quick)
     if chosen is not None:
         design = replace(design, coders=(*design.coders, chosen))
     reader = replace(reader, features=design)
     Z, _ = reader.feature_matrix(frame, as_codes=True)
     names, protected = design.names, reader.protected.names  # a problem that is given the outcome has more of these
-    return replace(problem, features=Z, feature_names=names, protected_names=protected), reader
+    return Expanded(replace(problem, features=Z, feature_names=names, protected_names=protected), reader, ridge)
 
 
 def widen(design: Design, rows: TableRows) -> Design:
     """Replace the numeric columns of a design by hinges, fewer where rows are few or columns many."""
     count = sum(isinstance(coder, Numeric) for coder in design.coders)
-    room = min(MOST_COLUMNS, rows.n // ROWS_EACH)
+    room = min(max(MOST_COLUMNS, 2 * count), rows.n // ROWS_EACH)
     knots = min(MOST_KNOTS, max(0, room // count - 1)) if count else 0
     coders = tuple(
         learn_hinges(coder, rows.numbers(coder.name), knots) if isinstance(coder, Numeric) else coder
@@ -70,29 +86,40 @@ def widen(design: Design, rows: TableRows) -> Design:
     return Design(coders, design.missing, design.unseen)
 
 
-def _choose_products(problem: Problem, design: Design, rows: TableRows) -> Products | None:
-    """Choose products of two columns by a fit to some of the rows; None where none can be chosen."""
+def _try_sample(problem: Problem, design: Design, rows: TableRows, quick: bool) -> tuple[Products | None, Ridge | None]:
+    """Choose products of two columns, and a penalty, by a fit to some of the rows; None for what cannot be chosen."""
     weight = problem.weight
     known = np.arange(rows.n) if weight is None else np.flatnonzero(weight)
-    most = min(MOST_PRODUCTS, len(known) // ROWS_PRODUCT)
-    if most < 1:
-        return None
     picked = np.sort(np.random.default_rng(0).permutation(known)[:PILOT_ROWS])
     mask = np.zeros(rows.n, dtype=bool)
     mask[picked] = True
     few = TableRows(rows.frame, rows.columns, "level", mask)
-    products = _factors(design, few)
-    if len(products.columns) < 2:
-        return None
     coded = _pilot_design(design, few)
     Z = np.zeros((few.n, len(coded.names)), order="F")
     coded.fill(few, Z)
-    pilot = fit_pilot(_pilot_problem(problem, Z, picked))
-    candidates, pairs = _candidates(products, few, _importance(coded.sources, Z, pilot))
-    if not pairs:
-        return None
-    chosen = choose_columns(Z, candidates, pilot, most)
-    return products.with_pairs([pairs[j] for j in sorted(chosen)]) if len(chosen) else None
+    pilot = fit_pilot(_pilot_problem(problem, Z, picked), PILOT_KKT)
+    products, columns = _choose_products(design, few, Z, pilot, coded.sources, len(known))
+    if problem.n_predictors > 1 or not quick:
+        return products, None
+    found = choose_penalty(np.column_stack([Z, columns]), pilot)
+    places = {name: j for j, name in enumerate((*design.names, *(() if products is None else products.names)))}
+    start = np.zeros((1, len(places)))  # rare levels start at 0
+    start[0, [places[name] for name in (*coded.names, *(() if products is None else products.names))]] = found.coef
+    return products, Ridge(found.l2 * len(picked) / len(known), (found.intercept, start))
+
+
+def _choose_products(
+    design: Design, rows: TableRows, Z: Array, pilot: Pilot, sources: tuple[str, ...], n: int
+) -> tuple[Products | None, Array]:
+    """Products that lower the loss of the pilot most, at most one for so many of all n rows, and their values."""
+    products, most = _factors(design, rows), min(MOST_PRODUCTS, n // ROWS_PRODUCT)
+    if len(products.columns) < 2 or most < 1:
+        return None, Z[:, :0]
+    candidates, pairs = _candidates(products, rows, _importance(sources, Z, pilot), Z, pilot)
+    chosen = np.sort(choose_columns(Z, candidates, pilot, most, LEAST_GAIN if pilot.price < CHEAP else 0.0))
+    if not len(chosen):
+        return None, Z[:, :0]
+    return products.with_pairs([pairs[j] for j in chosen]), candidates[:, chosen]
 
 
 def _pilot_problem(problem: Problem, Z: Array, picked: IntArray) -> Problem:
@@ -152,7 +179,7 @@ def _importance(sources: tuple[str, ...], Z: Array, pilot: Pilot) -> dict[str, f
 
 
 def _candidates(
-    products: Products, rows: TableRows, importance: dict[str, float]
+    products: Products, rows: TableRows, importance: dict[str, float], Z: Array, pilot: Pilot
 ) -> tuple[Array, list[tuple[int, int, int, int]]]:
     """Products (n, c) among which to choose, those of the most important columns, and the factors of each."""
     values, factors = products.factors(rows)
@@ -166,9 +193,10 @@ def _candidates(
     # Means, squares and shares of all products at once: most are never formed.
     mean, square, share = (part.T @ part / len(values) for part in (values, values**2, (values != 0.0) * 1.0))
     spread = np.sqrt(np.maximum(square - mean**2, 0.0))[first, second]
-    varies = np.flatnonzero((share[first, second] >= LEAST_SHARE) & (spread > 1e-3))
+    varies = np.array(pairs)[(share[first, second] >= LEAST_SHARE) & (spread > 1e-3)]
+    varies = varies[screen(Z, values, varies, pilot, MOST_SCREENED)]
     columns = np.asfortranarray(values)
     made = np.empty((len(values), len(varies)), order="F")
-    for place, j in enumerate(varies):
-        np.multiply(columns[:, first[j]], columns[:, second[j]], out=made[:, place])
-    return made, [(*factors[pairs[j][0]], *factors[pairs[j][1]]) for j in varies]
+    for place, (f, g) in enumerate(varies):
+        np.multiply(columns[:, f], columns[:, g], out=made[:, place])
+    return made, [(*factors[f], *factors[g]) for f, g in varies]

@@ -14,7 +14,7 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, check_cv
 from setsquare._typing import IntArray, Table
 from setsquare.errors import InputError, PooledLevelWarning
 from setsquare.notes import Note, Option
-from setsquare.tables.validation import check_clusters, check_folds, read_cluster
+from setsquare.tables.validation import check_clusters, check_folds, read_cluster, read_time
 
 Folds = list[tuple[IntArray, IntArray]]
 
@@ -52,6 +52,35 @@ def split_rows(cv: Any, outcome: Any, cluster: Any, classifier: bool, seed: int)
         raise InputError(f"The rows cannot be split: {error}") from None
     folds = [(np.asarray(train), np.asarray(test)) for train, test in parts]
     _check_folds(folds, len(outcome), groups)
+    return folds
+
+
+def split_by_time(time: Any, cv: Any, n_rows: int, cluster: Any) -> Folds:
+    """Folds in which earlier rows predict later ones: `cv` spans of time after a first one, which is never tested.
+
+    Rows of the same time, and clusters (at the time of their first row), are never split between spans.
+
+    Examples
+    --------
+    >>> [(train.tolist(), test.tolist()) for train, test in split_by_time([3, 1, 2, 1], 2, 4, None)]
+    [([1, 3], [2]), ([1, 2, 3], [0])]
+    """
+    moments = read_time(time, n_rows)
+    if cluster is not None:
+        groups = read_cluster(cluster, n_rows)
+        first = np.full(int(groups.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(first, groups, moments)
+        moments = first[groups]
+    _, moments, counts = np.unique(moments, return_inverse=True, return_counts=True)
+    if not isinstance(cv, int | np.integer) or isinstance(cv, bool) or not 1 <= cv < len(counts):
+        text = "{cv} spans of time cannot be held out of {n} distinct times: give a number from 1 to {most}."
+        raise InputError(Note("time-spans", text, cv=Option("cv", cv), n=len(counts), most=max(len(counts) - 1, 1)))
+    middle = np.cumsum(counts) - 0.5 * counts
+    spans = np.minimum((middle * (cv + 1) / n_rows).astype(int), cv)[moments]
+    folds = [(np.flatnonzero(spans < span), np.flatnonzero(spans == span)) for span in range(1, cv + 1)]
+    if any(not len(train) or not len(test) for train, test in folds):
+        text = "Most rows have the same time, so that {cv} spans cannot be formed: give fewer."
+        raise InputError(Note("time-ties", text, cv=Option("cv", cv)))
     return folds
 
 

@@ -1,4 +1,4 @@
-"""Shared base of the corrected generalised linear models (C^h, Corollary 1)."""
+"""Shared base of the corrected generalised linear models (C^h, Corollary 4)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from setsquare.estimators.stream import (
     stream_problem,
 )
 from setsquare.estimators.stream_outcome import Outcome
-from setsquare.estimators.summary import Coefficients, summarise
+from setsquare.estimators.summary import Summarised
 from setsquare.estimators.warn import judge, warn_left_out, warn_no_offset, warn_pooled
 from setsquare.families import Family
 from setsquare.glm.box import solve_box
@@ -41,17 +41,17 @@ from setsquare.glm.freedom import refuse_levels
 from setsquare.glm.given import OUTCOME
 from setsquare.glm.missing_protected import Completed
 from setsquare.glm.problem import Problem
-from setsquare.glm.ridge import choose_ridge
+from setsquare.glm.ridge import Ridge, choose_ridge
 from setsquare.glm.solver import Solution, solve
 from setsquare.rows import Stream, as_stream, is_dask_array
 from setsquare.rows.parallel import single_threaded_blas
 from setsquare.rows.products import row_product
+from setsquare.tables.arrow import read_unread
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, Reader, learn_reader
 from setsquare.tables.smooth import Ball
 from setsquare.tables.validation import (
     check_alignment,
-    check_confidence,
     check_same_rows,
     read_offset,
     read_weight,
@@ -63,7 +63,7 @@ class ReadRows(NamedTuple):
     """Rows of a fit as a problem, how they were read, the number of rows left out, and the classes if there are any.
 
     ``filled`` says how partly missing protected columns were completed; ``bounded`` are the protected columns of a
-    relaxed fit, whose problem has none.
+    relaxed fit, whose problem has none; ``ridge`` is a penalty with a start, where reading the rows chose them.
     """
 
     problem: Problem
@@ -72,9 +72,10 @@ class ReadRows(NamedTuple):
     classes: Any
     filled: Completed | None = None
     bounded: Array | None = None
+    ridge: Ridge | None = None
 
 
-class OrthogonalGLM(BaseEstimator, ABC):
+class OrthogonalGLM(Summarised, BaseEstimator, ABC):
     """Base of classifier and regressor: read tables, solve, check the certificate, predict."""
 
     @refuse_coding
@@ -155,18 +156,20 @@ class OrthogonalGLM(BaseEstimator, ABC):
         check_modelled(self.missing, self.use_protected, self.orthogonal_on, self.given)
         read_relax(self)
         check_budget(self.budget)
-        if cluster is not None and (is_dask_array(X) or as_stream(X) is not None):
+        if not isinstance(y, str):
+            X, y, protected = map(read_unread, (X, y, protected))
+        stream = None if is_dask_array(X) else as_stream(X)
+        if cluster is not None and (is_dask_array(X) or stream is not None):
             raise InputError("cluster= needs the rows in memory, where the rows of a cluster can be put together.")
         if is_dask_array(X):
             classes = self._fit_stream(*join_roles(X, y, protected, weight, offset))
             self.n_features_in_ = X.shape[1]  # without the protected columns beside them
             return classes
-        stream = as_stream(X)
         if stream is not None:
             return self._fit_stream(stream, y, protected, weight, offset)
         read = self._read(X, y, protected, weight, offset, cluster)
         if read.bounded is None:
-            self._solve(read.problem, read.reader, read.n_dropped, offset is not None, read.filled)
+            self._solve(read.problem, read.reader, read.n_dropped, offset is not None, read.filled, read.ridge)
         else:
             names, factor = read.reader.protected.names, read_relax(self) or 1.0
             solution = solve_box(read.problem, read.bounded, names, factor=factor, tol=self.tol)
@@ -215,10 +218,13 @@ class OrthogonalGLM(BaseEstimator, ABC):
             given=OUTCOME if self._given_outcome() else encoded.C,
             given_names=() if reader.given is None else reader.given.names,
         )
+        ridge = None
         if self.expand is not None:
-            problem, reader = expand_problem(problem, reader, features)
+            plain = self.orthogonal_on == TRAINING_ROWS and self.solver != "mdmm" and not self.budget
+            quick = plain and self.given is None and cluster is None and not self._own_l2()
+            problem, reader, ridge = expand_problem(problem, reader, features, quick)
         n_dropped = 0 if encoded.keep is None else int(np.count_nonzero(~encoded.keep))
-        return ReadRows(problem, reader, n_dropped, classes, filled, None if box is None else constrained)
+        return ReadRows(problem, reader, n_dropped, classes, filled, None if box is None else constrained, ridge)
 
     def _fit_stream(self, stream: Stream, y: Any, protected: Any, weight: Any, offset: Any) -> Any:
         """Fit to rows that are read in batches, as often as the solver needs them."""
@@ -244,8 +250,10 @@ class OrthogonalGLM(BaseEstimator, ABC):
             raise InputError(f'l2 must be a number of 0 or more, or "auto", not {self.l2!r}.')
         return 0.0 if isinstance(self.l2, str) else self.l2
 
-    def _penalised(self, problem: Problem, start: Any = None) -> tuple[Problem, Any, bool]:
+    def _penalised(self, problem: Problem, start: Any = None, chosen: Ridge | None = None) -> tuple[Problem, Any, bool]:
         """The problem with a chosen ridge, if it is to be chosen; a start; and whether it was."""
+        if chosen is not None:
+            return problem.with_l2(chosen.l2), chosen.start, True
         if not (isinstance(self.l2, str) or (self.expand is not None and not self.l2)):
             return problem, start, False
         wide = self.expand is not None
@@ -254,10 +262,20 @@ class OrthogonalGLM(BaseEstimator, ABC):
         return problem.with_l2(found.l2), found.start if wide else start, True
 
     def _solve(
-        self, problem: Problem, reader: Reader, n_dropped: int, has_offset: bool, filled: Completed | None = None
+        self,
+        problem: Problem,
+        reader: Reader,
+        n_dropped: int,
+        has_offset: bool,
+        filled: Completed | None = None,
+        ridge: Ridge | None = None,
     ) -> None:
         start = self._start(problem) if self.warm_start else None
-        problem, start, automatic = self._penalised(problem, start)
+        problem, start, automatic = self._penalised(problem, start, ridge)
+        self._keep(self._settle(problem, start), problem, reader, n_dropped, has_offset, filled, automatic)
+
+    def _settle(self, problem: Problem, start: Any) -> Solution:
+        """Solve a problem as the options say."""
         settled = partial(
             solve,
             solver=self.solver,
@@ -270,11 +288,9 @@ class OrthogonalGLM(BaseEstimator, ABC):
             budget=self.budget,
         )
         if self.threshold is None:
-            solution = settled(problem, start=start)
-        else:
-            check_decisions(problem, self.threshold, self.orthogonal_on, self.budget, self.max_correlation)
-            solution = certify_decisions(solve_decisions(problem, self.threshold, settled), self.threshold)
-        self._keep(solution, problem, reader, n_dropped, has_offset, filled, automatic)
+            return settled(problem, start=start)
+        check_decisions(problem, self.threshold, self.orthogonal_on, self.budget, self.max_correlation)
+        return certify_decisions(solve_decisions(problem, self.threshold, settled), self.threshold)
 
     def _keep(
         self,
@@ -310,30 +326,6 @@ class OrthogonalGLM(BaseEstimator, ABC):
         others = (self.given, self.relax, self.threshold, self.budget or None)
         exact = self.orthogonal_on == TRAINING_ROWS and all(other is None for other in others)
         return self.reader_.protected.ball if exact and not getattr(self, "has_weight_", False) else None
-
-    def summary(self, confidence: float = 0.95) -> Coefficients:
-        """Table of the coefficients: estimates, sandwich standard errors, intervals and p-values.
-
-        The standard errors are those of the constrained estimator, cluster-robust after ``fit(..., cluster=)``. They
-        assume that the features predict every protected column. Where they hardly do, what the constraint removes is
-        itself random, and the standard errors can be far off: use the bootstrap there. The result prints as text, and
-        has ``table()`` (dataframe), ``to_latex()`` and ``to_html()``.
-        """
-        check_is_fitted(self, "solution_")
-        check_confidence(confidence)
-        errors = self.solution_.std_error
-        if errors is None and (self.budget or self.threshold is not None):
-            option = "budget=" if self.budget else "threshold="
-            raise InputError(
-                f"Standard errors are not available with {option}, whose constraint rests on estimates from the same "
-                "rows: use the bootstrap, or leave it out."
-            )
-        if errors is None:
-            raise InputError(
-                'Standard errors need solver="sqp" and training rows that were in memory (up to 128 MB) and unchanged: '
-                "fit again so, or save the model after summary()."
-            )
-        return summarise(self, errors, confidence, self.solution_.by_cluster)
 
     def _start(self, problem: Problem) -> tuple[Array, Array] | None:
         before: Solution | None = getattr(self, "solution_", None)

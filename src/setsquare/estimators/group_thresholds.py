@@ -1,8 +1,8 @@
-"""Decisions with equal selection rates: one threshold per group, for scores of any model."""
+"""Decisions with equal selection rates or equalised odds: thresholds by group, for scores of any model."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -10,9 +10,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from setsquare._typing import Array, IntArray, Table
 from setsquare.errors import InputError, UnseenLevelError
+from setsquare.estimators.odds_thresholds import Mixture, hull_of, meet, mix
 from setsquare.tables.column import Levels, TableRows, label
 from setsquare.tables.frame import backend_of, open_table, to_frame
-from setsquare.tables.validation import check_cutoff, check_same_rows, read_weight
+from setsquare.tables.outcome import read_outcome
+from setsquare.tables.validation import check_choice, check_cutoff, check_same_rows, read_scores, read_weight
 
 #: Distinct numbers from which a protected column is a measurement, and has no groups.
 MOST_VALUES = 12
@@ -26,13 +28,21 @@ class GroupThreshold(NamedTuple):
     threshold: float
     at_threshold: float
 
+    def probability(self, s: Array) -> Array:
+        """Probability of selection of each score."""
+        return np.where(s > self.threshold, 1.0, np.where(s == self.threshold, self.at_threshold, 0.0))
+
 
 class GroupThresholds(BaseEstimator):
-    """Decisions from scores, with a threshold for each group, so that the same share of every group is selected.
+    """Decisions from scores with thresholds for each group: equal selection rates, or equalised odds.
 
     A score that is uncorrelated with the protected columns can still select more of one group than of another at a
     threshold. With several protected columns, groups are their combinations. Needs the protected columns to decide.
     Within a group the order of the scores stays.
+
+    With ``equalize="odds"``, true- and false-positive rates are equal instead, by mixing two thresholds and a coin in
+    each group (Hardt, Price and Srebro, 2016). A coin that ignores the score is needed where scores predict one group
+    better than another: its share is in :meth:`table`.
 
     Where many rows of a group share the score at its threshold, a share of them is selected: drawn at random, but in
     the number that the share gives (rounded at random), so that a decision depends on the other rows of its batch. Each
@@ -43,16 +53,22 @@ class GroupThresholds(BaseEstimator):
     ----------
     rate : float, optional
         Share of each group to select, above 0 and below 1. By default the share of all rows with a score of at least
-        `threshold`.
+        `threshold`. For equal selection rates only.
+    equalize : {"rates", "odds"}
+        Selection rates, or true- and false-positive rates.
     threshold : float
-        Common threshold that the rate is taken from, if no rate is given.
+        Common threshold that the rate is taken from, if no rate is given. With ``equalize="odds"``, the price of a
+        false positive, that of a false negative being one minus it: 0.5 gives the largest accuracy.
     random_state : int
-        Seed of the draws among tied scores.
+        Seed of the draws among rows whose rule is random.
 
     Attributes
     ----------
     rate_ : float
-    thresholds_ : tuple of GroupThreshold
+        Share selected on the rows of the fit.
+    thresholds_ : tuple of GroupThreshold, or of Mixture
+    fpr_, tpr_ : float
+        With ``equalize="odds"``: false- and true-positive rate of every group on the rows of the fit.
 
     Examples
     --------
@@ -66,12 +82,20 @@ class GroupThresholds(BaseEstimator):
     [0.3, 0.3]
     """
 
-    def __init__(self, rate: float | None = None, *, threshold: float = 0.5, random_state: int = 0) -> None:
+    def __init__(
+        self,
+        rate: float | None = None,
+        *,
+        equalize: Literal["rates", "odds"] = "rates",
+        threshold: float = 0.5,
+        random_state: int = 0,
+    ) -> None:
         self.rate = rate
+        self.equalize = equalize
         self.threshold = threshold
         self.random_state = random_state
 
-    def fit(self, scores: Any, protected: Table, sample_weight: Any = None) -> Self:
+    def fit(self, scores: Any, protected: Table, sample_weight: Any = None, outcome: Any = None) -> Self:
         """Learn the thresholds.
 
         Parameters
@@ -81,30 +105,66 @@ class GroupThresholds(BaseEstimator):
         protected : dataframe or array of shape (n, p)
             Columns whose combinations are the groups.
         sample_weight : array of shape (n,), optional
+        outcome : array of shape (n,), optional
+            Outcome of two classes, the second of which a high score predicts. For ``equalize="odds"`` only.
 
         Returns
         -------
         self
         """
-        s = _read_scores(scores)
+        check_choice("equalize", self.equalize, ("rates", "odds"))
+        s = read_scores(scores)
         labels, codes = _read_groups(protected, len(s))
         w = read_weight(sample_weight, len(s))
         w = np.ones(len(s)) if w is None else w
         empty = [name for name, total in zip(labels, np.bincount(codes, w), strict=True) if not total > 0.0]
         if empty:
             raise InputError(f"The group {empty[0]!r} has no row of positive weight: leave it out, or weight it.")
+        groups = [(name, np.flatnonzero(codes == code)) for code, name in enumerate(labels)]
+        self.backend_ = backend_of(protected)
+        if self.equalize == "odds":
+            return self._fit_odds(s, w, groups, outcome)
+        if outcome is not None:
+            raise InputError('outcome= is used with equalize="odds" only: leave it out for equal selection rates.')
         rate = self._own_rate(s, w)
-        rules = []
-        for code, name in enumerate(labels):
-            own = np.flatnonzero(codes == code)
-            rules.append(GroupThreshold(name, len(own), *find_threshold(s[own], w[own], rate)))
-        self.rate_, self.thresholds_, self.backend_ = rate, tuple(rules), backend_of(protected)
+        self.rate_ = rate
+        self.thresholds_: tuple[GroupThreshold, ...] | tuple[Mixture, ...] = tuple(
+            GroupThreshold(name, len(own), *find_threshold(s[own], w[own], rate)) for name, own in groups
+        )
+        return self
+
+    def _fit_odds(self, s: Array, w: Array, groups: list[tuple[str, IntArray]], outcome: Any) -> Self:
+        """Learn the mixtures that equalise true- and false-positive rates."""
+        if self.rate is not None:
+            raise InputError('rate= is for equal selection rates: leave it out with equalize="odds".')
+        if not isinstance(self.threshold, int | float) or not 0.0 < self.threshold < 1.0:
+            raise InputError(f'With equalize="odds", threshold must be above 0 and below 1, not {self.threshold!r}.')
+        y = _read_classes(outcome, len(s))
+        for name, own in groups:
+            if not 0.0 < w[own] @ y[own] < w[own].sum():
+                raise InputError(
+                    f"The group {name!r} has rows of one outcome class only, so it has no true- or no false-positive "
+                    "rate: merge it with another group."
+                )
+        hulls = [hull_of(s[own], y[own], w[own]) for _, own in groups]
+        positive = float(w @ y) / float(w.sum())
+        self.fpr_, self.tpr_ = meet(hulls, positive, float(self.threshold))
+        self.rate_ = positive * self.tpr_ + (1.0 - positive) * self.fpr_
+        if not 0.0 < self.rate_ < 1.0:
+            who = "nobody" if self.rate_ == 0.0 else "everybody"
+            raise InputError(
+                f"With equalised odds, the best decisions at threshold {self.threshold:g} select {who}: pass another "
+                "threshold, or scores that predict the outcome in every group."
+            )
+        self.thresholds_ = tuple(
+            mix(name, len(own), hull, self.fpr_, self.tpr_) for (name, own), hull in zip(groups, hulls, strict=True)
+        )
         return self
 
     def decide(self, scores: Any, protected: Table) -> IntArray:
         """Decisions, 0 or 1, of shape (n,)."""
         check_is_fitted(self, "thresholds_")
-        s = _read_scores(scores)
+        s = read_scores(scores)
         labels, codes = _read_groups(protected, len(s))
         known = {rule.group: rule for rule in self.thresholds_}
         unseen = [name for name in labels if name not in known]
@@ -113,19 +173,26 @@ class GroupThresholds(BaseEstimator):
                 f"The group {unseen[0]!r} was not among the rows of the fit, so it has no threshold: fit again with "
                 "rows of it, or merge it with another group."
             )
-        limits = np.asarray([known[name].threshold for name in labels])[codes]
-        selected = (s > limits).astype(np.int64)
         rng = np.random.default_rng(self.random_state)
+        selected = np.zeros(len(s), dtype=np.int64)
         for code, name in enumerate(labels):
-            tied = np.flatnonzero((codes == code) & (s == limits))
-            count = int(np.floor(known[name].at_threshold * len(tied) + rng.random()))
-            selected[rng.permutation(tied)[:count]] = 1
+            own = np.flatnonzero(codes == code)
+            p = known[name].probability(s[own])
+            selected[own[p == 1.0]] = 1
+            for share in np.unique(p[(p > 0.0) & (p < 1.0)]):
+                drawn = own[p == share]
+                selected[rng.permutation(drawn)[: int(np.floor(share * len(drawn) + rng.random()))]] = 1
         return selected
 
     def table(self) -> Table:
-        """Dataframe with one row per group: ``group``, ``n``, ``threshold``, ``at_threshold``."""
+        """Dataframe with one row per group: ``group``, ``n`` and its rule.
+
+        For equal rates ``threshold`` and ``at_threshold``, the share of the scores equal to it that is selected. For
+        equalised odds ``low`` and ``high``, the share selected ``between`` them, and the share of rows that a ``coin``
+        decides with probability ``coin_rate``.
+        """
         check_is_fitted(self, "thresholds_")
-        columns = zip(GroupThreshold._fields, zip(*self.thresholds_, strict=True), strict=True)
+        columns = zip(self.thresholds_[0]._fields, zip(*self.thresholds_, strict=True), strict=True)
         return to_frame({name: list(values) for name, values in columns}, self.backend_)
 
     def _own_rate(self, s: Array, w: Array) -> float:
@@ -162,17 +229,16 @@ def find_threshold(s: Array, w: Array, rate: float) -> tuple[float, float]:
     return float(values[at]), float(np.clip((wanted - above) / mass[at], 0.0, 1.0))
 
 
-def _read_scores(scores: Any) -> Array:
-    try:
-        s = np.asarray(scores, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError("The scores must be numbers: pass probabilities of the positive class.") from None
-    s = s[:, 0] if s.ndim == 2 and s.shape[1] == 1 else s
-    if s.ndim != 1 or not len(s):
-        raise InputError(f"The scores must have one value per row, got shape {s.shape}: pass one column.")
-    if count := int(np.count_nonzero(~np.isfinite(s))):
-        raise InputError(f"The scores have {count} missing or infinite value(s): fill them in, or drop these rows.")
-    return s
+def _read_classes(outcome: Any, n: int) -> Array:
+    """Outcome as 0 and 1."""
+    if outcome is None:
+        raise InputError('equalize="odds" needs the outcome of the rows: pass outcome= to fit.')
+    y = np.asarray(outcome)
+    check_same_rows("The outcome has", len(y) if y.ndim else 0, "the scores have", n)
+    classes, codes = np.unique(read_outcome(outcome, n), return_inverse=True)
+    if len(classes) != 2:
+        raise InputError(f'equalize="odds" needs an outcome of two classes, not of {len(classes)}.')
+    return np.asarray(codes, dtype=np.float64)
 
 
 def _read_groups(protected: Table, n: int) -> tuple[tuple[str, ...], IntArray]:

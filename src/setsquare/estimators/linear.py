@@ -16,13 +16,21 @@ from setsquare.estimators.controls import check_given, learn_controls, residual_
 from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.partial_fit import MomentFitting, refuse_drop
 from setsquare.estimators.scoring import refuse_blind_scorers
-from setsquare.estimators.warn import warn_dropped, warn_erased, warn_new_rows, warn_pooled
-from setsquare.projection import Eraser, Projector, protected_basis
+from setsquare.estimators.second_moments import check_erasure, read_preserved
+from setsquare.estimators.warn import (
+    warn_dropped,
+    warn_erased,
+    warn_new_rows,
+    warn_pooled,
+    warn_squares,
+    warn_unknown_cells,
+)
+from setsquare.projection import Basis, Eraser, Projector, Transport, fit_quadratic, protected_basis
 from setsquare.rows import as_stream
+from setsquare.tables.arrow import read_unread
 from setsquare.tables.frame import dense
 from setsquare.tables.roles import Columns, learn_reader
 from setsquare.tables.validation import (
-    check_choice,
     check_clusters,
     read_cluster,
     read_weight,
@@ -47,6 +55,10 @@ class NewRows:
     before: float
 
 
+#: From this number of protected columns on, fewer features are refused instead of being reduced to constants.
+MANY_PROTECTED = 1000
+
+
 class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     """Remove linear effects of the protected columns from features; needs them to transform unless using="features".
 
@@ -62,7 +74,16 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     it is large. Reduce the features first (:class:`PrincipalComponents`), or use ``orthogonal_on="new rows"`` and
     :meth:`adapt`.
 
-    Predictions through a non-linear link (probabilities) are *not* orthogonal: use :class:`OrthogonalGLMClassifier` or
+    Means are not all: what differs between groups may be the spread of the features, and a network or boosted trees
+    find it. ``moments=2`` removes second moments, too. With ``using="protected"`` the features of each cell of the
+    protected columns (combinations of levels; columns with more than 8 values are cut into bands) are moved to a common
+    mean and covariance by optimal transport between normal distributions
+    (:class:`~setsquare.projection.Transport`). With ``using="features"`` only those directions are kept whose products
+    and squares are all uncorrelated with the protected columns (:func:`~setsquare.projection.fit_quadratic`): far fewer
+    than there are features, so pass ``preserve="outcome"``. Neither removes third moments, or others. Check with
+    :func:`setsquare.probe`.
+
+    Predictions through a nonlinear link (probabilities) are *not* orthogonal: use :class:`OrthogonalGLMClassifier` or
     :class:`PredictionOrthogonalizer` for these.
 
     Parameters
@@ -87,6 +108,18 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         Rows cannot be dropped by a transformer.
     unseen : {"error", "pool"}
         What to do with levels unseen in training.
+    moments : {1, 2}
+        1 removes linear effects of the protected columns on the features; 2 also their effects on the features'
+        variances and covariances.
+    preserve : "outcome" or columns inside the feature table, by name or position, optional
+        With ``using="features"``: keep the covariances of the features with these columns, or with ``y``, exactly as
+        they are (SPLINCE, Holstege et al. 2025). ``eraser_.overlap`` says how much the preserved and the protected
+        columns have in common, as far as the features predict them; ``eraser_.kept`` how much of the preserved columns
+        can still be predicted. Where nothing can keep one and erase the other, ``fit`` raises.
+    shrinkage : "auto" or float
+        With ``moments=2`` and ``using="protected"``: share of the pooled covariance in that of each cell, from 0 to 1.
+        "auto" estimates it; a small cell has more. Only with 0 the covariances of the cells are exactly equal on the
+        training rows.
     copy : bool
         Whether ``transform`` works on a copy of the features. With ``copy=False`` they are overwritten
         if they are one writable float32 or float64 array, stored by rows or by columns, without protected columns
@@ -98,10 +131,12 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         With ``using="protected"``.
     eraser_ : Eraser
         With ``using="features"``; its ``correlations`` say how well the features predicted the protected columns.
+    transport_ : Transport
+        With ``using="protected"`` and ``moments=2``.
     new_rows_ : NewRows
-        With ``using="features"``: largest correlation of a protected column with a linear probe on new rows, after the
-        correction (``correlation``) and before it (``before``), estimated for independent rows, or clusters if they
-        are given to ``fit``; NaN if there are hardly more of them than features.
+        With ``using="features"`` and ``moments=1``: largest correlation of a protected column with a linear probe on
+        new rows, after the correction (``correlation``) and before it (``before``), estimated for independent rows, or
+        clusters if they are given to ``fit``; NaN if there are hardly more of them than features.
     protected_names_ : ndarray of str
 
     Examples
@@ -132,6 +167,9 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         missing: str = "error",
         unseen: str = "error",
         copy: bool = True,
+        moments: Literal[1, 2] = 1,
+        preserve: str | int | Sequence[str | int] | None = None,
+        shrinkage: float | Literal["auto"] = "auto",
     ) -> None:
         self.protected = protected
         self.using = using
@@ -142,6 +180,9 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         self.missing = missing
         self.unseen = unseen
         self.copy = copy
+        self.moments = moments
+        self.preserve = preserve
+        self.shrinkage = shrinkage
 
     def _columns(self) -> Columns:
         return Columns(self.protected, False, self.basis, self.reference, self.missing, self.unseen, self.given)
@@ -161,7 +202,8 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         X : dataframe or array of shape (n, q), or a stream
             Features. A :class:`setsquare.Stream` (or what can be one) is read in two passes; it holds all columns, and
             the other arguments are their names.
-        y : ignored
+        y : array of shape (n,), optional
+            Outcome; used with ``preserve="outcome"`` only.
         protected : dataframe or array of shape (n, p), optional
         sample_weight : array of shape (n,), optional
         cluster : array of shape (n,), optional
@@ -172,20 +214,19 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         -------
         self
         """
+        if protected is not None and not isinstance(protected, str | list | tuple):  # not names of columns
+            X, protected = read_unread(X), read_unread(protected)
         stream = as_stream(X)
         if stream is not None:
             return self._fit_stream(stream, protected, sample_weight)
         self._forget()
         refuse_drop(self.missing)
         check_given(self.given)
-        check_choice("using", self.using, ("protected", "features"))
-        check_choice("orthogonal_on", self.orthogonal_on, ("training rows", "new rows"))
-        if self.using == "protected" and self.orthogonal_on == "new rows":
-            raise InputError('orthogonal_on="new rows" corrects without the protected columns: pass using="features".')
+        check_erasure(self)
         if protected is not None and self.using == "protected":
             refuse_blind_scorers("LinearOrthogonalizer(protected=['age'])")
         table = validate_features(self, X, reset=True)
-        as_codes = self.using == "protected" and self.given is None
+        as_codes = self.using == "protected" and self.given is None and self.moments == 1
         self.reader_, encoded = learn_reader(
             table, protected, self._columns(), as_stored=True, protected_as_codes=as_codes
         )
@@ -194,16 +235,13 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         self.controls_, P = learn_controls(self.reader_, encoded, weight)
         names = residual_names(self.reader_, self.controls_)
         if self.using == "features":
+            _refuse_nothing_left(Z.shape[1], len(names))
             basis = protected_basis(P, weight, names)
-            groups = None if cluster is None else read_cluster(cluster, len(P))
-            if groups is not None:
-                check_clusters(groups)
-            if self.orthogonal_on == "new rows":
-                self.eraser_ = Eraser.fit_for_new_rows(Z, basis, P, weight, groups)
-            else:
-                self.eraser_ = Eraser.fit(Z, basis, P, weight, self.reader_.feature_names, groups)
-            warn_erased(self.eraser_.directions.shape[1], self.eraser_.rank)
-            warn_new_rows(self.eraser_, self.orthogonal_on)
+            self._erase(Z, basis, P, weight, cluster, read_preserved(self.preserve, self.reader_, table, Z, y))
+        elif self.moments == 2:
+            share = None if self.shrinkage == "auto" else float(self.shrinkage)
+            self.transport_ = Transport.fit(Z, P, weight, names, share)
+            basis = self.transport_.first.basis
         else:
             self.projector_ = Projector.fit(Z, P, weight, names)
             basis = self.projector_.basis
@@ -211,10 +249,29 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
         return self
 
+    def _erase(
+        self, Z: Array, basis: Basis, P: Array, weight: Array | None, cluster: Any, preserved: Array | None
+    ) -> None:
+        groups = None if cluster is None else read_cluster(cluster, len(P))
+        if groups is not None:
+            check_clusters(groups)
+        if self.moments == 2:
+            self.eraser_ = fit_quadratic(Z, basis, P, weight, preserved)
+            warn_squares(self.eraser_)
+            return
+        if self.orthogonal_on == "new rows":
+            self.eraser_ = Eraser.fit_for_new_rows(Z, basis, P, weight, groups)
+        else:
+            self.eraser_ = Eraser.fit(Z, basis, P, weight, self.reader_.feature_names, groups, preserved)
+        warn_erased(self.eraser_.directions.shape[1], self.eraser_.rank)
+        warn_new_rows(self.eraser_, self.orthogonal_on)
+
     @property
     def new_rows_(self) -> NewRows:
         """Estimated correlation with the protected columns on new rows, after the correction and before it."""
         check_is_fitted(self, "eraser_")
+        if self.moments == 2:
+            raise AttributeError("new_rows_ is about means: with moments=2, test new rows with setsquare.probe.")
         return NewRows(self.eraser_.left, self.eraser_.before)
 
     def adapt(self, X: Table, sample_weight: Any = None) -> Self:
@@ -274,13 +331,16 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
             return self._transform_stream(stream)
         alone = self.using == "features"
         table = X if alone and self.reader_.lacks_protected(X) else validate_features(self, X, reset=False)
-        as_codes = getattr(self, "controls_", None) is None
+        as_codes = getattr(self, "controls_", None) is None and not hasattr(self, "transport_")
         P, pooled = (None, {}) if alone else self.reader_.protected_matrix(table, protected, as_codes=as_codes)
         if P is not None:
             P = residuals(self.reader_, getattr(self, "controls_", None), table, P)  # older files have none
         Z, pooled_features = self.reader_.stored_matrix(self.reader_.feature_table(table), learned=learned)
         warn_pooled({**pooled, **pooled_features})
         Z = Z if isinstance(Z, np.ndarray) else dense(Z)
+        if P is not None and hasattr(self, "transport_"):
+            warn_unknown_cells(int(self.transport_.unknown(P).sum()), len(P))
+            return self.transport_.apply(Z, P)
         out = Z if _may_overwrite(Z, table, self.copy) else None
         return self.eraser_.apply(Z, out) if P is None else self.projector_.apply(Z, P, out)
 
@@ -305,6 +365,15 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _refuse_nothing_left(n_features: int, n_protected: int) -> None:
+    """Refuse thousands of protected columns that would leave constants, before their basis takes minutes."""
+    if n_protected > MANY_PROTECTED and n_protected >= n_features:
+        raise InputError(
+            f"{n_protected} protected columns would leave nothing of {n_features} features: merge rare levels, or "
+            'choose using="protected", which corrects them given their level.'
+        )
 
 
 def _may_overwrite(Z: Array, table: Table, copy: bool) -> bool:

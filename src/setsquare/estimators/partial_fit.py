@@ -30,7 +30,7 @@ def _can_grow(estimator: Any) -> bool:
             "This estimator was fitted with fit, which does not keep the moments that partial_fit updates: start with "
             "partial_fit instead."
         )
-    return bool(getattr(estimator, "using", "protected") == "protected")
+    return bool(getattr(estimator, "using", "protected") == "protected" and getattr(estimator, "moments", 1) == 1)
 
 
 def refuse_drop(missing: str) -> None:
@@ -105,12 +105,14 @@ class MomentFitting:
 
     def _forget(self) -> None:
         """Discard earlier rows: ``fit`` starts over."""
-        for name in ("moments_", "projector_"):
+        for name in ("moments_", "projector_", "eraser_", "transport_"):
             self.__dict__.pop(name, None)
 
     def _check_moments(self) -> None:
         if not _can_grow(self):
-            raise InputError('Only using="protected" can be fitted in batches: pass all rows in memory to fit.')
+            raise InputError(
+                'Only using="protected" with moments=1 can be fitted in batches: pass all rows in memory to fit.'
+            )
         if self._columns().given is not None:
             raise InputError("given= needs all rows at once: pass all rows in memory to fit.")
         refuse_drop(self._columns().missing)

@@ -33,6 +33,7 @@ from setsquare.families.activations import Activation, boundary_distances, score
 from setsquare.notes import Note, Option
 from setsquare.projection import GeneralizedProjector, Projector
 from setsquare.rows.parallel import single_threaded_blas
+from setsquare.tables.arrow import accept_unread
 from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, TrainingMatrices, learn_reader
 from setsquare.tables.validation import check_alignment, check_choice, check_finite, read_weight, refuse_coding
@@ -52,7 +53,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
 
     * ``method="generalized"``: probabilities become ``h(eta - a - Xc b)`` with the smallest change of their scores
       ``eta`` that makes the predictions it is learned on orthogonal. They stay in their range and keep their mean.
-    * ``method="linear"`` (Lemma 1): subtracts the least-squares effect of the protected columns from the predictions.
+    * ``method="linear"`` (Lemma 3): subtracts the least-squares effect of the protected columns from the predictions.
       Orthogonal too, but probabilities can leave [0, 1]; the number that do is in ``n_outside_``.
 
     The correction is learned on predictions for rows that the model has not seen, because an overfitted model predicts
@@ -162,6 +163,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self.unseen = unseen
         self.random_state = random_state
 
+    @accept_unread
     def fit(
         self, X: Table, y: Any, protected: Table | None = None, sample_weight: Any = None, cluster: Any = None
     ) -> Self:
@@ -213,6 +215,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self._learn_correction(predictions, P, weight)
         return self
 
+    @accept_unread
     def adapt(self, X: Table, protected: Table | None = None, sample_weight: Any = None) -> Self:
         """Learn the correction again from other rows, whose outcomes need not be known; the model is unchanged.
 
@@ -334,11 +337,13 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         return np.asarray(self.projector_.predict(eta, P))
 
     @available_if(_wraps_classifier)
+    @accept_unread
     def predict_proba(self, X: Table, protected: Table | None = None) -> Array:
         """Corrected probabilities, (n, n_classes), given the protected columns of the same rows."""
         p = self._corrected(X, protected)
         return np.column_stack([1.0 - p, p]) if p.shape[1] == 1 else p
 
+    @accept_unread
     def predict(self, X: Table, protected: Table | None = None) -> Any:
         """Corrected predictions, (n,): most probable classes or means, given the protected columns of the same rows."""
         check_is_fitted(self, "projector_")
@@ -346,6 +351,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
             return self.classes_[self.predict_proba(X, protected).argmax(axis=1)]
         return self._corrected(X, protected)[:, 0]
 
+    @accept_unread
     def score(self, X: Table, y: Any, protected: Table | None = None, sample_weight: Any = None) -> float:
         """Accuracy of a classifier, R² of a regressor, after the correction."""
         from sklearn.metrics import accuracy_score, r2_score

@@ -135,7 +135,7 @@ basis, reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random
         offset : array of shape (n,), optional
             Added to the linear predictor: the logarithm of an exposure.
         cluster : array of shape (n,), optional
-            What rows have in common, for example the patient; see :meth:`OrthogonalGLMClassifier.fit`.
+            Cluster of each row, for example the patient; see :meth:`OrthogonalGLMClassifier.fit`.
 
         Returns
         -------

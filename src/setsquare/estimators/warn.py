@@ -18,6 +18,7 @@ from setsquare.errors import (
     NotOrthogonalError,
     OffsetWarning,
     PooledLevelWarning,
+    SecondMomentsWarning,
     SeparationWarning,
     SetsquareWarning,
     SolverWarning,
@@ -25,6 +26,7 @@ from setsquare.errors import (
     WeightWarning,
 )
 from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.notes import Note, Option
@@ -34,6 +36,8 @@ from setsquare.projection import Eraser
 LABEL_SHARE = 0.5
 #: Correlation left on new rows from which to warn.
 LEFT_ON_NEW_ROWS = 0.25
+#: Correlation of squares with protected columns that is rounding error, and that is too large for a correction.
+EXACT_SQUARES, LEFT_OF_SQUARES = 1e-8, 0.1
 #: Share of the rows in which a protected column is hardly ever known from which to warn.
 HARDLY = 0.05
 #: Largest number of features that a warning names.
@@ -110,7 +114,7 @@ def _refuse_leak(solution: Solution) -> None:
         f"{solution.certificate.max_correlation:.1e}) after {solution.n_iter} iterations of {solution.solver} "
         f"({solution.status})"
     )
-    if solution.solver != "mdmm":  # the paper's optimiser always leaves a residual
+    if solution.solver not in MULTIPLIER_METHODS:  # the paper's optimiser always leaves a residual
         text = "{message}: increase max_iter, or add a small ridge penalty ({ridge})."
         raise NotOrthogonalError(Note("not-orthogonal", text, message=message, ridge=Option("l2", 1e-4)))
     _warn(f'{message}: use solver="sqp".', SolverWarning)
@@ -170,6 +174,33 @@ def warn_new_rows(eraser: Eraser, orthogonal_on: str) -> None:
     _warn(Note("new-rows", text, before=eraser.before, left=eraser.left, option=option, **fields), NewRowsWarning)
 
 
+def warn_squares(eraser: Eraser, parameter: str = "using") -> None:
+    """Warn if second moments could not be erased exactly, and name the parameter to change; raise if much is left."""
+    if not eraser.squares > EXACT_SQUARES:  # NaN: only means were erased
+        return
+    text = (
+        "No directions of the features were found whose squares are all uncorrelated with the protected columns: a "
+        "correlation of {left:.3f} is left ({before:.3f} before). This happens where one group varies more in every "
+        "direction. Correct with the protected columns instead ({option})."
+    )
+    note = Note(
+        "second-moments", text, option=Option(parameter, "protected"), left=eraser.squares, before=eraser.squares_before
+    )
+    if eraser.squares > LEFT_OF_SQUARES:
+        raise NotOrthogonalError(str(note))
+    _warn(note, SecondMomentsWarning)
+
+
+def warn_unknown_cells(n_unknown: int, n_rows: int) -> None:
+    """Warn if rows are in cells of the protected columns that had no training rows."""
+    if n_unknown:
+        _warn(
+            f"{n_unknown} of {n_rows} rows have a combination of protected columns without training rows: they got the "
+            "linear correction alone.",
+            PooledLevelWarning,
+        )
+
+
 def warn_label_share(share: float) -> None:
     """Warn if the correction removes much of the outcome's variance."""
     if share >= LABEL_SHARE:
@@ -187,9 +218,8 @@ def _warn_few_rows(certificate: Certificate) -> None:
             f"The correction depends on a few extreme predictions: without {certificate.n_left_out} of "
             f"{certificate.n_rows} rows the correlation with the protected columns is "
             f"{certificate.correlation_without or 0.0:.2f}, and the most extreme prediction is {certificate.reach:.3g} "
-            "times as far from the mean as the most extreme outcome. Use a family that gives large predictions more "
-            'weight ("poisson" or "gaussian" instead of "gamma"), increase l2 (try 0.1 and 1), or transform skewed '
-            "features and outcomes.",
+            "times as far from the mean as the most extreme outcome. Increase l2 (try 0.1 and 1), or transform skewed "
+            'features and outcomes; instead of family="gamma" use "poisson" or "gaussian".',
             FewRowsWarning,
         )
 

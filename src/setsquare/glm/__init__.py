@@ -8,7 +8,7 @@ from setsquare._lazy import names_by_module
 
 if TYPE_CHECKING:
     from setsquare.glm.certificate import Certificate
-    from setsquare.glm.mdmm import solve_mdmm
+    from setsquare.glm.mdmm import Descent, searched_rates, solve_mdmm
     from setsquare.glm.new_rows_bound import NewRows
     from setsquare.glm.newton import Iterate, Settings
     from setsquare.glm.objective import Model, Objective, linear_predictor
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Certificate",
+    "Descent",
     "Iterate",
     "Model",
     "NewRows",
@@ -35,6 +36,7 @@ __all__ = [
     "kkt_residual",
     "linear_predictor",
     "prepare",
+    "searched_rates",
     "solve",
     "solve_mdmm",
     "solve_sqp",
@@ -44,7 +46,7 @@ __getattr__ = names_by_module(
     __name__,
     {
         "certificate": ("Certificate",),
-        "mdmm": ("solve_mdmm",),
+        "mdmm": ("Descent", "searched_rates", "solve_mdmm"),
         "new_rows_bound": ("NewRows",),
         "newton": ("Iterate", "Settings"),
         "objective": ("Model", "Objective", "linear_predictor"),

@@ -48,12 +48,16 @@ class Separated:
         Second moments of ones and the features in the rows.
     kept : ndarray of int
         Features that are not linear combinations of earlier ones.
+    gram, scale : ndarray
+        Their correlations (q, q) and standard deviations (q,).
     unmix : ndarray of shape (q, q) or None
         The features in the rows are ``(Z - mean) @ unmix``; None where they are ``Z - mean``.
     """
 
     second: Array
     kept: NDArray[np.intp]
+    gram: Array
+    scale: Array
     unmix: Array | None = None
 
 
@@ -78,12 +82,21 @@ class Copies(NamedTuple):
 
 def correlations(second: Array, mean: Array) -> tuple[Array, Array]:
     """Correlations of the features, and their standard deviations (1 for a constant)."""
-    cross = second[1:, 1:] - np.outer(second[0, 1:], second[0, 1:])
-    spread = np.sqrt(np.maximum(np.diag(cross), 0.0))
+    first = second[0, 1:]
+    cross = second[1:, 1:] - first[:, None] * first
+    spread = np.sqrt(np.maximum(cross.diagonal(), 0.0))
     # Rounding error is not variation; it is larger where the mean was not subtracted first (sparse features).
-    varies = (spread > CONSTANT * np.abs(mean)) & (spread > CONSTANT_SPARSE * np.abs(second[0, 1:]))
+    varies = (spread > CONSTANT * np.abs(mean)) & (spread > CONSTANT_SPARSE * np.abs(first))
     divisors = np.where(varies, spread, np.inf)
-    return cross / np.outer(divisors, divisors), np.where(varies, spread, 1.0)
+    return cross / (divisors[:, None] * divisors), np.where(varies, spread, 1.0)
+
+
+def are_independent(gram: Array, limit: float) -> bool:
+    """Whether every feature has more than ``limit`` of its variance outside the span of earlier ones."""
+    try:
+        return bool(np.linalg.cholesky(gram).diagonal().min(initial=np.inf) ** 2 > limit)
+    except LinAlgError:
+        return False
 
 
 def independent(gram: Array, limit: float) -> NDArray[np.intp]:
@@ -97,11 +110,8 @@ def independent(gram: Array, limit: float) -> NDArray[np.intp]:
     >>> independent(np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), 1e-6)
     array([0, 2])
     """
-    try:
-        if np.linalg.cholesky(gram).diagonal().min(initial=np.inf) ** 2 > limit:
-            return np.arange(len(gram))
-    except LinAlgError:
-        pass
+    if are_independent(gram, limit):
+        return np.arange(len(gram))
     rest, kept = gram.copy(), list[int]()
     for start in range(0, len(gram), PANEL):
         stop = min(start + PANEL, len(gram))
@@ -136,6 +146,8 @@ def separate(
         Takes copies; returns rows with centred residuals in place of the suspects, and their second moments.
     """
     gram, scale = correlations(second, mean)
+    if gram.diagonal().all() and are_independent(gram, SUSPECT):
+        return Separated(second, np.arange(len(gram)), gram, scale), rows
     total, unmix, lost = scale, np.eye(len(mean)), np.diag(gram) == 0.0
     while True:
         copies = _copies(gram, scale, lost)
@@ -156,7 +168,7 @@ def separate(
         rows, second = replace(copies)
         gram, scale = correlations(second, mean)
     same = bool((unmix == np.eye(len(mean))).all())
-    return Separated(second, np.flatnonzero(~lost), None if same else unmix), rows
+    return Separated(second, np.flatnonzero(~lost), gram, scale, None if same else unmix), rows
 
 
 def _copies(gram: Array, scale: Array, lost: NDArray[np.bool_]) -> Copies:

@@ -27,6 +27,7 @@ from setsquare.glm.certificate import NEW_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.hessian import Hessian
 from setsquare.glm.leave_one_out import Inverse, invert
+from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows import MOST_PARAMETERS
 from setsquare.glm.newton import Iterate, Settings
 from setsquare.glm.objective import Objective
@@ -123,8 +124,8 @@ def check_spending(problem: Problem, solver: str, budget: float, orthogonal_on: 
             'budget= sets the covariance on the training rows, and orthogonal_on="new rows" asks for none on new rows: '
             "use one of them."
         )
-    if solver == "mdmm":
-        raise InputError('solver="mdmm" is the method of the paper, which has no budget: use solver="sqp".')
+    if solver in MULTIPLIER_METHODS:
+        raise InputError(f'solver="{solver}" is the method of the paper, which has no budget: use solver="sqp".')
     size = (1 + len(problem.feature_names)) * problem.n_predictors
     if solver == "large" and size > MOST_PARAMETERS:
         raise InputError(

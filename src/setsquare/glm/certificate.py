@@ -49,7 +49,7 @@ class Certificate:
     min_curvature : float
         Smallest eigenvalue of the Lagrangian's Hessian on the tangent space of the constraint, relative to the mean
         curvature of the intercept-only model: above -1e-8 no direction decreases the loss to second order. With
-        ``large`` it is the smallest value found by a few Lanczos steps, for standardised features.
+        ``large`` it is the smallest value found by a few Lanczos steps, for standardised features: an upper bound.
     loss, loss_null : float
         Mean loss of this model, and of the intercept-only model.
     unconstrained : Deferred
@@ -57,6 +57,9 @@ class Certificate:
     rank_protected : int
     rank_features : int or None
         None if not computed (``large``).
+    min_curvature_low, rank_features_low : float and int, or None
+        With ``large``: lower bounds on both. That on the curvature holds with a probability of 99 % over the random
+        start of the Lanczos steps; the rank is at most the number of features that are not constant.
     n_protected, n_features : int
     constant_protected, collinear_protected, aliased_features : tuple of str
         Redundant columns; the predictions are orthogonal to the dropped protected columns as well.
@@ -143,6 +146,8 @@ class Certificate:
     missing_given: tuple[str, ...] = ()
     box: float | None = None
     n_at_limit: int = 0
+    min_curvature_low: float | None = None
+    rank_features_low: int | None = None
 
     @property
     def new_rows(self) -> NewRows | None:
@@ -264,14 +269,14 @@ class Certificate:
             ["Constraint residual", f"{self.constraint_residual:.1e}", ""],
             ["Local optimum", _YES[self.is_optimal], ""],
             ["KKT residual", f"{self.kkt_residual:.1e}", f"at most {MAX_KKT:g}"],
-            ["Smallest curvature", f"{self.min_curvature:.1e}", f"at least {MIN_CURVATURE:g}"],
+            ["Smallest curvature", self._curvature_text(), f"at least {MIN_CURVATURE:g}"],
             ["Loss", f"{self.loss:.6g}", ""],
             ["Loss without the constraint", _known(self.loss_unconstrained, ".6g"), ""],
             ["Loss with an intercept only", f"{self.loss_null:.6g}", ""],
             ["Cost: share of the attainable reduction", _known(self.cost, ".1%"), ""],
             ["Outcome explained by the protected columns", f"{self.label_share:.1%}", ""],
             ["Rank of the protected columns", f"{self.rank_protected} of {self.n_protected}", ""],
-            ["Rank of the features", f"{self.rank_features or 'not known'} of {self.n_features}", ""],
+            ["Rank of the features", self._rank_text(), ""],
         ]
         if self.rests_on_few_rows:
             rows.insert(1, ["Orthogonality rests on few rows", "YES", ""])
@@ -297,13 +302,27 @@ class Certificate:
             ["Correlation on new rows", "not measured", ""],
             ["Local optimum", _YES[self.is_optimal], ""],
             ["KKT residual", f"{self.kkt_residual:.1e}", f"at most {MAX_KKT:g}"],
-            ["Smallest curvature", f"{self.min_curvature:.1e}", f"at least {MIN_CURVATURE:g}"],
+            ["Smallest curvature", self._curvature_text(), f"at least {MIN_CURVATURE:g}"],
             ["Loss", f"{self.loss:.6g}", ""],
             ["Loss without the constraint", f"{self.loss_unconstrained:.6g}", ""],
             ["Loss with an intercept only", f"{self.loss_null:.6g}", ""],
             ["Cost: share of the attainable reduction", f"{self.cost:.1%}", ""],
-            ["Rank of the features", f"{self.rank_features or 'not known'} of {self.n_features}", ""],
+            ["Rank of the features", self._rank_text(), ""],
         ]
+
+    def _curvature_text(self) -> str:
+        """Smallest curvature, or the two bounds on it."""
+        low = self.min_curvature_low
+        if low is None or low == self.min_curvature:
+            return f"{self.min_curvature:.1e}"
+        return f"{self.min_curvature:.1e} at most, {low:.1e} at least (99 %)"
+
+    def _rank_text(self) -> str:
+        """Rank of the features, or the two bounds on it."""
+        if self.rank_features is not None or not self.rank_features_low:  # none with a ridge, which has full rank
+            return f"{self.rank_features or 'not known'} of {self.n_features}"
+        most = min(self.n_features - len(self.aliased_features), self.n_rows - 1)
+        return f"not known of {self.n_features}: {min(self.rank_features_low, most)} at least, {most} at most"
 
     def _missing_rows(self) -> list[list[str]]:
         if not self.missing_protected:

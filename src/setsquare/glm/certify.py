@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.families import contrasts
 from setsquare.families.activations import SIGMOID
-from setsquare.glm.budget import Spent
 from setsquare.glm.certificate import MAX_CORRELATION, MAX_KKT, MIN_CURVATURE, TRAINING_ROWS, Certificate
 from setsquare.glm.deferred import Deferred
 from setsquare.glm.influence import Floor, Tally, tally_block
@@ -25,6 +24,9 @@ from setsquare.glm.sqp import lowest_curvature_of, reduced_hessian
 from setsquare.glm.unconstrained_loss import defer_loss, unconstrained_loss
 from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import Sums
+
+if TYPE_CHECKING:  # an audit certifies fits that have no budget
+    from setsquare.glm.budget import Spent
 
 #: Curvature, relative to the intercept-only model, below which the data do not determine a direction.
 FLAT = 1e-5
@@ -50,11 +52,17 @@ class Measured(NamedTuple):
         Directions of zero curvature.
     unconstrained : Deferred
         Loss without the constraint.
+    curvature_low : float or None
+        Lower bound on the smallest curvature, where ``curvature`` is an upper bound.
+    rank_low : int or None
+        Lower bound on the rank of the features, where it is not known.
     """
 
     curvature: float
     flat_directions: Array
     unconstrained: Deferred[float]
+    curvature_low: float | None = None
+    rank_low: int | None = None
 
 
 def certify(
@@ -91,6 +99,8 @@ def certify(
         loss_null=objective.start.loss,
         rank_protected=0 if basis is None else basis.rank,
         rank_features=prepared.rank_features,
+        min_curvature_low=measured.curvature_low,
+        rank_features_low=measured.rank_low,
         n_protected=len(problem.protected_names),
         n_features=len(problem.feature_names),
         constant_protected=() if basis is None else basis.constant,

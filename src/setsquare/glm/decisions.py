@@ -49,7 +49,7 @@ class Decided(NamedTuple):
     Attributes
     ----------
     solution : Solution
-        Of the narrowest indicator.
+        Solution for the narrowest indicator.
     width : float
         ``s``.
     correlation : float

@@ -10,6 +10,7 @@ from setsquare import tables
 from setsquare._typing import Array, BoolArray, Matrix, Table
 from setsquare.errors import InputError
 from setsquare.glm.problem import Problem
+from setsquare.notes import Note, Option
 from setsquare.projection import Basis
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight, view_rows
@@ -51,11 +52,12 @@ def check_varies(basis: Basis | None, n_free: int, spread: float, outcome_spread
 
 def refuse_no_freedom(protected: str, n_free: int) -> None:
     """Raise the error for features without a non-constant orthogonal prediction."""
-    raise InputError(
-        f"Only a constant prediction is orthogonal to the {protected} protected column(s), because only "
-        f"{n_free} feature(s) are usable: use more features than protected columns, merge protected categories, or "
-        "bound the correlations instead (relax='box')."
+    text = (
+        "Only a constant prediction is orthogonal to the {protected} protected column(s), because only {n_free} "
+        "feature(s) are usable: use more features than protected columns, merge protected categories, or bound the "
+        "correlations instead ({relax})."
     )
+    raise InputError(Note("no-freedom", text, protected=protected, n_free=n_free, relax=Option("relax", "box")))
 
 
 def is_early(n: int, q: int, p: int) -> bool:

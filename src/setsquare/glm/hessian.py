@@ -51,7 +51,7 @@ class Whitening:
         if self.ridge is not None:
             inner = inner.copy() if inner is sums else inner
             inner[range(k), range(k)] += self.ridge
-        return Hessian(inner.transpose(0, 2, 1, 3).reshape(k * m, k * m), self)
+        return Hessian(inner[0, 0] if k == 1 else inner.transpose(0, 2, 1, 3).reshape(k * m, k * m), self)
 
     def raised(self, H: Hessian, extra: Array) -> Hessian:
         """Hessian of one predictor with a sum (1 + q, 1 + q) over some rows added."""
@@ -78,8 +78,9 @@ class Whitening:
 
 def whitening_of(to_raw: Array, columns: NDArray[np.intp], second: Array, l2: float, unmix: Array | None) -> Whitening:
     """The rows of ``to_raw`` (1 + q, m) that are not zero, with second moments and ridge of these coefficients."""
-    moving = np.concatenate([[0], 1 + columns])
-    gram, ridge = second[np.ix_(moving, moving)], None
+    everything = len(columns) + 1 == len(second)
+    moving = np.arange(len(second)) if everything else np.concatenate([[0], 1 + columns])
+    gram, ridge = second if everything else second[np.ix_(moving, moving)], None
     if l2 > 0.0:
         ridge = np.zeros_like(gram)
         ridge[1:, 1:] = l2 * (np.eye(len(columns)) if unmix is None else unmix[:, columns].T @ unmix[:, columns])
@@ -181,7 +182,7 @@ class TangentInverse:
     Attributes
     ----------
     solve : Factor
-        Of the Hessian, or of the Hessian plus a multiple of ``Y Y'``, which is the same on the tangent space.
+        Factor of the Hessian, or of the Hessian plus a multiple of ``Y Y'``, which is the same on the tangent space.
     Y : ndarray of shape (m, r)
         Orthonormal basis of the rows of the Jacobian.
     W : ndarray of shape (m, r)

@@ -43,9 +43,13 @@ class Sums(NamedTuple):
     def of(cls, gap: Array, x: Array, w: Array) -> Sums:
         """Sum over rows of predictions ``gap`` (b, K), protected columns ``x`` (b, p) and weights (b,)."""
         weighted = w[:, None] * gap
-        square = np.einsum("nk,nk->k", weighted, gap)
-        square_x = np.asarray([w @ (column * column) for column in x.T]) if len(x) > len(x.T) else w @ (x * x)
-        return cls(np.asarray(w.sum()), weighted.sum(axis=0), square, w @ x, square_x, x.T @ weighted)
+        if gap.shape[1] == 1:  # plain vectors
+            square = np.asarray([np.dot(weighted[:, 0], gap[:, 0])])
+        else:
+            square = np.einsum("nk,nk->k", weighted, gap)
+        few = len(x) > len(x.T)
+        square_x = np.asarray([np.dot(w, column * column) for column in x.T]) if few else w @ (x * x)
+        return cls(np.asarray(w.sum()), weighted.sum(axis=0), square, np.dot(w, x), square_x, np.dot(x.T, weighted))
 
     def plus(self, other: Sums) -> Sums:
         """Add the sums of other rows."""

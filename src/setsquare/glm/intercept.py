@@ -13,7 +13,7 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
-from setsquare.families import Family, contrasts
+from setsquare.families import Family, RowTerms, contrasts
 from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import Sums
 
@@ -46,6 +46,8 @@ class Point(NamedTuple):
 def intercept_sums(family: Family, intercept: Array, block: Block) -> Sums:
     """Sums of :class:`Point` over a block; without an offset, terms shared by all rows are computed once."""
     eta = intercept[None] if block.offset is None else intercept + block.offset
+    if not family.is_vector:
+        return _plain_sums(family, eta[:, 0], block.y[:, 0], block.weight)
     terms, w = family.terms(block.y, eta, np.zeros_like(eta)), block.weight
     size = np.sqrt(np.einsum("nk,nk->n", terms.slope, terms.slope))
     return (
@@ -54,6 +56,18 @@ def intercept_sums(family: Family, intercept: Array, block: Block) -> Sums:
         w @ terms.slope,
         _total(w, terms.curvature),
         np.asarray(w @ size),
+    )
+
+
+def _plain_sums(family: Family, eta: Array, y: Array, w: Array) -> Sums:
+    """The same for one linear predictor."""
+    (loss, slope, curvature), (h, _, _) = family.evaluate(y, eta)
+    return (
+        np.asarray(np.dot(w, loss)),
+        _total(w, h[:, None]),
+        np.asarray([np.dot(w, slope)]),
+        _total(w, curvature[:, None, None]),
+        np.asarray(np.dot(w, np.abs(slope))),
     )
 
 
@@ -159,3 +173,12 @@ def _step(point: Point) -> Array:
     values, vectors = np.linalg.eigh(point.hessian)
     size = np.maximum(np.abs(values), np.finfo(float).tiny)
     return np.asarray(-vectors @ ((vectors.T @ point.gradient) / size))
+
+
+def null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
+    """The sums of ``Objective.model`` if all rows have the same mean and curvature."""
+    mean, mean_slope, curvature = terms.mean[0], terms.mean_slope[0], terms.curvature[0]
+    zero = np.zeros_like(mean)  # no prediction differs from the mean
+    J, H = mean_slope[:, :, None, None] * zq.T, curvature[:, :, None, None] * second
+    g = np.outer(second[0], mean) - zy
+    return np.asarray(loss), np.outer(zq[0], zero), zero, zero, np.trace(mean_slope), g, J, H

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +17,8 @@ Apply = Callable[[Array], Array]
 NO_CURVATURE = 1e-12
 #: Curvature of a feature, relative to the largest, that a diagonal metric still corrects.
 SMALLEST = 1e-12
+#: Part of a Lanczos step outside the span of the earlier ones that is rounding error; Ritz values that count as zero.
+EXHAUSTED, ZERO = 1e-7, 1e-10
 
 
 class Descent(NamedTuple):
@@ -65,11 +68,55 @@ def conjugate_gradients(
     return Descent(x, Ax, max_products, False, square <= tolerance**2)
 
 
-def lowest_curvature(apply: Apply, start: Array, left_out: Array, max_products: int) -> tuple[float, Array]:
-    """Smallest Ritz value of A and its vector, by Lanczos with full reorthogonalisation.
+class Ritz(NamedTuple):
+    """What Lanczos steps found about a symmetric operator.
 
-    The search excludes the span of the orthonormal columns of ``left_out`` (m, r). A Ritz value is never below the
-    smallest eigenvalue on the remaining space, and converges to it from above.
+    Attributes
+    ----------
+    value, vector : float and ndarray of shape (m,)
+        Smallest Ritz value, which is never below the smallest eigenvalue, and its vector.
+    largest : float
+        Largest Ritz value, which is never above the largest eigenvalue.
+    n_steps, n_dimensions : int
+        Number of steps, and dimensions of the space they were taken in.
+    n_nonzero : int
+        Ritz values that are not zero: the operator has at least this rank.
+    is_exact : bool
+        Whether the steps span all that the operator can reach from the start, so that the value is an eigenvalue.
+    """
+
+    value: float
+    vector: Array
+    largest: float
+    n_steps: int
+    n_dimensions: int
+    n_nonzero: int
+    is_exact: bool
+
+    def lower_bound(self, confidence: float = 0.99) -> float:
+        """Lower bound on the smallest eigenvalue, with this probability over the random start of the steps.
+
+        From a start that is uniform on the sphere, k steps miss an end of the spectrum by more than a share ``eps`` of
+        its width with a probability of at most ``1.648 sqrt(m) exp(-(2k - 1) sqrt(eps))`` (Kuczynski and Wozniakowski
+        1992); here at either end, because the width is estimated too.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> values = np.linspace(1.0, 2.0, 500)
+        >>> found = lanczos(lambda v: values * v, np.random.default_rng(0).normal(size=500), np.zeros((500, 0)), 60)
+        >>> bool(found.lower_bound() <= 1.0 <= found.value), round(found.value - found.lower_bound(), 3)
+        (True, 0.006)
+        """
+        if self.is_exact:
+            return self.value
+        missed = (1.0 - confidence) / 2.0
+        eps = (math.log(1.648 * math.sqrt(self.n_dimensions) / missed) / (2 * self.n_steps - 1)) ** 2
+        return self.value - eps * (self.largest - self.value) / (1.0 - 2.0 * eps) if eps < 0.5 else -math.inf
+
+
+def lowest_curvature(apply: Apply, start: Array, left_out: Array, max_products: int) -> tuple[float, Array]:
+    """Smallest Ritz value of A and its vector; see :func:`lanczos`.
 
     Examples
     --------
@@ -77,6 +124,15 @@ def lowest_curvature(apply: Apply, start: Array, left_out: Array, max_products: 
     >>> value, vector = lowest_curvature(lambda v: np.array([3.0, -1.0]) * v, np.ones(2), np.zeros((2, 0)), 10)
     >>> round(value, 12), np.abs(vector).round(12)
     (-1.0, array([0., 1.]))
+    """
+    found = lanczos(apply, start, left_out, max_products)
+    return found.value, found.vector
+
+
+def lanczos(apply: Apply, start: Array, left_out: Array, max_products: int) -> Ritz:
+    """Lanczos steps with full reorthogonalisation, outside the span of the orthonormal columns of ``left_out`` (m, r).
+
+    A Ritz value is never below the smallest eigenvalue on the remaining space, and converges to it from above.
     """
     start = start - left_out @ (left_out.T @ start)
     V = [start / np.linalg.norm(start)]
@@ -90,12 +146,15 @@ def lowest_curvature(apply: Apply, start: Array, left_out: Array, max_products: 
             w = w - basis.T @ (basis @ w)
             w = w - left_out @ (left_out.T @ w)
         size = float(np.linalg.norm(w))
-        if len(V) == max_products or size <= 1e-7 * max(map(abs, diagonal)):  # the rest is rounding error
+        if len(V) == max_products or size <= EXHAUSTED * max(map(abs, diagonal)):  # the rest is rounding error
             break
         beside.append(size)
         V.append(w / size)
-    values, vectors = eigh_tridiagonal(np.array(diagonal), np.array(beside), select="i", select_range=(0, 0))
-    return float(values[0]), np.asarray(vectors[:, 0] @ basis)
+    values, vectors = eigh_tridiagonal(np.array(diagonal), np.array(beside))
+    n_nonzero = int(np.count_nonzero(np.abs(values) > ZERO * np.abs(values).max()))
+    n_free, is_exact = len(start) - left_out.shape[1], size <= EXHAUSTED * max(map(abs, diagonal))
+    vector = np.asarray(vectors[:, 0] @ basis)
+    return Ritz(float(values[0]), vector, float(values[-1]), len(V), n_free, n_nonzero, is_exact or len(V) >= n_free)
 
 
 @dataclass(frozen=True, slots=True)

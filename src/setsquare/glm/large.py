@@ -19,7 +19,7 @@ import numpy as np
 from setsquare._typing import Array
 from setsquare.glm.certify import FLAT, Measured
 from setsquare.glm.domain_edge import follow
-from setsquare.glm.krylov import Metric, conjugate_gradients, lowest_curvature
+from setsquare.glm.krylov import Metric, Ritz, conjugate_gradients, lanczos
 from setsquare.glm.newton import Direction, Frame, Iterate, Settings, solve_newton
 from setsquare.glm.objective import Model, Objective
 from setsquare.glm.problem import Problem
@@ -56,6 +56,8 @@ class Krylov:
         Products for the smallest curvature.
     seen : tuple of float, float and ndarray
         Loss at the last search for the smallest curvature, the curvature found, and its direction.
+    ritz : Ritz or None
+        All that this search found.
     """
 
     objective: WideObjective
@@ -66,6 +68,7 @@ class Krylov:
     rough: bool = field(init=False)
     n_lanczos: int = LANCZOS
     seen: tuple[float, float, Array] = (np.nan, np.nan, np.zeros(0))
+    ritz: Ritz | None = None
 
     def __post_init__(self) -> None:
         self.metric = Metric.plain(self.objective.to_raw.shape[0] - 1)
@@ -125,11 +128,22 @@ class Krylov:
         n_steps = min(self.n_lanczos, len(model.g) - frame.basis.shape[1])
         if not n_steps:
             return np.inf, model.g
-        value, vector = lowest_curvature(
+        found = lanczos(
             lambda x: self.metric(model.H @ self.metric(x)), self.rng.normal(size=len(model.g)), frame.basis, n_steps
         )
-        self.seen = model.loss, value / self.objective.start.curvature, self.metric(vector)
+        self.ritz = found
+        self.seen = model.loss, found.value / self.objective.start.curvature, self.metric(found.vector)
         return self.seen[1:]
+
+    def bounds(self) -> tuple[float, int]:
+        """Lower bounds on the smallest curvature, at 99 %, and on the rank of the features, by the last search."""
+        if self.ritz is None:
+            return -np.inf, 0
+        low = self.ritz.lower_bound() / self.objective.start.curvature
+        if self.objective.l2:  # a ridge has full rank
+            return low, 0
+        reached = -(-self.ritz.n_nonzero // self.objective.n_predictors) - 1  # without the intercept
+        return low, max(0, reached, len(self.metric.shrink))
 
     def _conditioned(self, model: Model, frame: Frame) -> tuple[Metric, Array]:
         """Metric of conjugate gradients, and the basis of the Jacobian in it.
@@ -137,7 +151,7 @@ class Krylov:
         That of categories is for a step only: the shortest way back to the constraint, measured by the curvature, would
         move the levels that the data hardly determine.
         """
-        if self.rank or not self.objective.has_categories:
+        if self.rank or not self.objective.wide_rows.has_categories:
             return self.metric, frame.basis
         metric = Metric.diagonal(model.H.diagonal(), self.objective.start.curvature)
         return metric, _frame(model, metric).basis
@@ -176,7 +190,8 @@ def measure_large(problem: Problem, algebra: Krylov, end: Iterate) -> Measured:
     elif not _is_open(end, curvature, vector):
         vector = np.zeros((len(end.theta), 0))
     objective, rest = algebra.objective, partial(_unconstrained_loss, end, algebra)
-    return Measured(curvature, vector.reshape(len(end.theta), -1), defer_loss(problem, objective, end, rest))
+    loss_of_plain = defer_loss(problem, objective, end, rest)
+    return Measured(curvature, vector.reshape(len(end.theta), -1), loss_of_plain, *algebra.bounds())
 
 
 def _is_open(end: Iterate, curvature: float, vector: Array) -> bool:

@@ -30,9 +30,8 @@ from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
 from setsquare.glm.sqp import SINGULAR, frame_of, null_space
 from setsquare.rows.blocks import Block, cut, take_rows
-from setsquare.rows.parallel import BLOCK_BYTES, Sums, add_up
-from setsquare.rows.products import thin_product
-from setsquare.tables.mixed_matrix import MixedMatrix
+from setsquare.rows.parallel import Sums, add_up
+from setsquare.rows.products import PIECE_BYTES, thin_product, turned_product
 
 
 class Inverse(NamedTuple):
@@ -180,8 +179,7 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
 
 def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave out rows with one linear predictor each; before caps."""
-    Z, project, Q = block.Z, shared.project, objective.basis(block)
-    projected = project.T @ Z.T if isinstance(Z, np.ndarray) else np.ascontiguousarray(np.asarray(Z @ project).T)
+    Q, projected = objective.basis(block), turned_product(block.Z, shared.project)
     eta = projected[-1][:, None] if block.offset is None else projected[-1][:, None] + block.offset
     terms = objective.terms_at(block, eta, shared.multipliers)
     controls, Qt = objective.controls(block), np.ascontiguousarray(Q.T)
@@ -288,10 +286,10 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
         )
 
     def pieces(block: Block) -> Sums:
-        """Blocks of categories have many rows, but here a row takes as many numbers as there are coefficients."""
-        if not isinstance(block.Z, MixedMatrix):
+        """Here a row takes as many numbers as there are coefficients: keep those of some rows in the cache."""
+        step = max(100, PIECE_BYTES // (8 * shared.project.shape[1]))
+        if len(block.weight) <= 2 * step:
             return kernel(block)
-        step = max(100, BLOCK_BYTES // (8 * shared.project.shape[1]))
         return add_up(kernel(take_rows(block, rows)) for rows in cut(len(block.weight), step, block.group))
 
     return Tallied(*objective.rows.reduce(pieces))

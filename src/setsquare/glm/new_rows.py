@@ -26,6 +26,7 @@ from setsquare.families.activations import IDENTITY
 from setsquare.glm.certificate import MAX_KKT, NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.leave_one_out import Inverse, Tallied, invert, tally
+from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit, sampling_error
 from setsquare.glm.newton import Iterate, Settings, kkt_residual
 from setsquare.glm.objective import Objective
@@ -250,9 +251,9 @@ def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence
         return
     if not can_leave_out(problem, solver):
         refuse_leaving_out(f'orthogonal_on="{NEW_ROWS}"')
-    if solver == "mdmm":
+    if solver in MULTIPLIER_METHODS:
         raise InputError(
-            'solver="mdmm" is the method of the paper, which knows training rows only: pass '
+            f'solver="{solver}" is the method of the paper, which knows training rows only: pass '
             'orthogonal_on="training rows", or use solver="sqp".'
         )
     size = (1 + len(problem.feature_names)) * problem.n_predictors

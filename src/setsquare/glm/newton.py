@@ -20,10 +20,8 @@ from setsquare.glm.solution import Status, Step
 
 #: Curvature, relative to the intercept-only model, below which the data hardly determine a direction ("open").
 OPEN = 1e-3
-#: Predicted relative reduction of the loss that is below rounding error.
-ROUNDING = 1e-15
-#: Predicted relative reduction of the loss at which mostly open directions remain.
-CLOSE = 1e-4
+#: Predicted relative reductions of the loss: below rounding error, and where mostly open directions remain.
+ROUNDING, CLOSE = 1e-15, 1e-4
 #: Share of its gradient that an iteration leaves from which on it is slow: along an open direction it leaves 1/e.
 SLOW = 0.33
 #: Length of a step, in standard deviations of the linear predictor, up to which the Hessian is reused.
@@ -179,10 +177,12 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             break
         length, corrected, confident = taken.length, direction.corrected, 0.5 <= taken.length <= 1.0
         last, theta, lam, model = theta, taken.theta, taken.lam, taken.model
+    looped = model.J
     theta, model = _restore(objective, algebra, theta, lam, model, settings)
     if not _is_feasible(model, settings, slack=100.0):
         theta, model = _retreat(objective, algebra, theta, lam, model, settings)
-    return Iterate(theta, -algebra.frame(model).pinv.T @ model.g, model, status, tuple(trace))
+    frame = frame if model.J is looped and status is Status.CONVERGED else algebra.frame(model)
+    return Iterate(theta, -frame.pinv.T @ model.g, model, status, tuple(trace))
 
 
 def kkt_residual(objective: Objective, model: Model, lam: Array) -> float:

@@ -3,7 +3,7 @@
     min over gamma   sum_i w_i loss(y_i, eta_i) + l2/2 |gamma|^2      subject to   c = sum_i w_i q_i h(eta_i) = 0,
     eta_i = offset_i + intercept + z_i'gamma,
 
-with ``q`` an orthonormal, centred basis of the protected columns: the vector constraint of Corollary 1, not its square.
+with ``q`` an orthonormal, centred basis of the protected columns: the vector constraint of Corollary 4, not its square.
 
 Solvers never access the rows. They work in *whitened* coordinates ``theta``, in which the features have mean zero and
 unit covariance, so they do not depend on the scale and collinearity of the features:
@@ -21,12 +21,18 @@ import numpy as np
 from setsquare._typing import Array, Matrix
 from setsquare.families import Family, RowTerms
 from setsquare.families.barrier import add_barrier, barrier_loss
+from setsquare.glm.dense_pass import DensePass, is_dense
 from setsquare.glm.hessian import Whitening
 from setsquare.rows.blocks import Block, Summable
 from setsquare.rows.cells import Cells
 from setsquare.rows.parallel import Sums
 from setsquare.rows.products import gram_and_product, thin_product, weighted_gram
 from setsquare.rows.wide import pick_rows
+
+#: Relative rounding error.
+EPS = float(np.finfo(float).eps)
+#: Stands for a Hessian that was not computed.
+UNKNOWN = np.full((1, 1), np.nan)
 
 
 class Values(NamedTuple):
@@ -84,6 +90,8 @@ class Start:
     sums : tuple of ndarray or None
         The sums of :meth:`Objective.model` at the start, if second moments give them: with a canonical link and
         without an offset every row has the same curvature.
+    noise : float
+        Rounding error of the loss by linear predictors far from zero: outcomes of 1e9 have seven digits left.
     """
 
     theta: Array
@@ -93,11 +101,10 @@ class Start:
     curvature: float
     steepness: float
     sums: Sums | None
+    noise: float = field(init=False)
 
-    @property
-    def noise(self) -> float:
-        """Rounding error of the loss by linear predictors far from zero: outcomes of 1e9 have seven digits left."""
-        return float(np.finfo(float).eps * np.abs(self.theta).max(initial=0.0) * self.slope)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise", float(EPS * np.abs(self.theta).max(initial=0.0) * self.slope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,13 @@ class Objective:
         """Length of ``c``."""
         return self.n_basis * self.n_predictors
 
+    @property
+    def is_penalised(self) -> bool:
+        """Whether there is a ridge."""
+        if self.whitening is not None:
+            return self.whitening.ridge is not None
+        return bool(self.penalty.diagonal().any())  # it is positive semidefinite
+
     def unconstrained(self) -> Objective:
         """Return the same problem without its constraint."""
         return replace(self, n_basis=0, start=replace(self.start, sums=None), target=None)
@@ -184,7 +198,7 @@ class Objective:
             loss, mean = self.family.value_terms(block.y, eta)
             if self.barrier:
                 loss = loss + barrier_loss(eta, self.edge, self.barrier)
-            return np.asarray(block.weight @ loss), *self._constraint_sums(block, mean)
+            return np.asarray(np.dot(block.weight, loss)), *self._constraint_sums(block, mean)
 
         loss, c, total, square = self.rows.reduce(kernel)
         return Values(float(loss) + self._ridge(theta), self._residual(c), spread_of(total, square))
@@ -194,8 +208,14 @@ class Objective:
         raw = self.raw(theta)
         second = lam is not None
         multipliers = (lam if lam is not None else np.zeros(self.n_constraints)).reshape(self.n_predictors, -1).T
+        plain = None
+        if self.n_predictors == 1 and not self.barrier and not self.family.is_vector:
+            mean = float(self.start.mean[0])
+            plain = DensePass(self.family, mean, raw[:, 0], multipliers[:, 0], second=second)
 
         def kernel(block: Block) -> Sums:
+            if plain is not None and is_dense(block.Z):
+                return plain(block)
             terms = self.terms(block, raw, multipliers)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
             slopes = terms.mean_slope
@@ -244,8 +264,9 @@ class Objective:
         loss, c, total, square, steepness, g, J, *second = sums
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
         with np.errstate(over="ignore", invalid="ignore"):  # outside the domain the loss is infinite
-            gradient, jacobian = (T.T @ g).T, (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
-        if self.penalty.diagonal().any():  # it is positive semidefinite
+            gradient = (T.T @ g).T
+            jacobian = J[0, 0] @ T if k == 1 else (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
+        if self.is_penalised:
             gradient = gradient + theta.reshape(k, -1) @ self.penalty
         assert self.whitening is not None
         return Model(
@@ -255,7 +276,7 @@ class Objective:
             float(steepness),
             gradient.ravel(),
             jacobian,
-            self.whitening.hessian(second[0]) if second else np.broadcast_to(np.nan, (k * m, k * m)),
+            self.whitening.hessian(second[0]) if second else UNKNOWN,
         )
 
     def terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:
@@ -285,10 +306,10 @@ class Objective:
         gap = mean - self.start.mean  # the basis has mean zero, so this only reduces rounding error
         weighted = block.weight[:, None] * gap
         if mean.shape[1] == 1:  # plain vectors
-            total, square = np.asarray([weighted.sum()]), np.asarray([weighted[:, 0] @ gap[:, 0]])
+            total, square = np.asarray([weighted.sum()]), np.asarray([np.dot(weighted[:, 0], gap[:, 0])])
         else:
             total, square = weighted.sum(axis=0), np.einsum("nk,nk->k", weighted, gap)
-        return self.basis(block).T @ weighted, total, square
+        return np.dot(self.basis(block).T, weighted), total, square
 
     def _residual(self, c: Array) -> Array:
         """Distance of the constraint from its target, (r,), from sums (r / k, k) over the rows."""
@@ -296,7 +317,7 @@ class Objective:
         return left if self.target is None else left - self.target
 
     def _ridge(self, theta: Array) -> float:
-        if not self.penalty.diagonal().any():
+        if not self.is_penalised:
             return 0.0
         t = theta.reshape(self.n_predictors, -1)
         return 0.5 * float(np.sum((t @ self.penalty) * t))

@@ -12,13 +12,12 @@ from scipy.linalg import lapack
 
 from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
-from setsquare.families import Family, RowTerms
+from setsquare.families import Family
 from setsquare.glm.aliasing import (
     FILLED,
     Copies,
     as_double,
     centre_filled,
-    correlations,
     independent,
     precision,
     put_residuals,
@@ -33,6 +32,7 @@ from setsquare.glm.intercept import (
     fit_intercept,
     intercept_sums,
     link_of,
+    null_sums,
     point_of,
     steepness_at,
 )
@@ -44,7 +44,7 @@ from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import ArrayRows, Block, Rows, is_sparse
 from setsquare.rows.cells import Cells
 from setsquare.rows.parallel import Sums, add_sums
-from setsquare.rows.products import gram_and_product
+from setsquare.rows.products import gram_and_product, weighted_squares
 from setsquare.rows.wide import Slab
 from setsquare.tables.mixed_matrix import MixedMatrix
 
@@ -183,15 +183,18 @@ class Surveyed:
     def start(self, problem: Problem, m: int, moments: Sums | None = None) -> Start:
         """Intercept-only model for ``m`` coordinates per predictor; moments of the features save a pass."""
         k, null, sums, mean = problem.n_predictors, self.null, None, self.null.mean
+        steepness = 0.0
         if not problem.has_offset:
             average = self.found.moments.mean[None, -k:]
             terms = problem.family.terms(average, self.intercept[None], np.zeros((1, k)))
             mean = terms.mean[0]  # bitwise the mean of every row, so that no row differs from it
+            steepness = float(np.trace(terms.mean_slope[0]))
             if moments is not None and problem.family.link == "canonical":
                 sums = null_sums(null.loss, terms, *moments)
         theta = np.zeros((k, m))
         theta[:, 0] = self.intercept
-        curvature, steepness = float(np.trace(null.hessian)) / k, steepness_at(problem.family, problem.outcomes.mean)
+        curvature = float(np.trace(null.hessian)) / k
+        steepness = steepness if not problem.has_offset else steepness_at(problem.family, problem.outcomes.mean)
         return Start(theta.ravel(), null.loss, mean, null.slope, curvature, steepness, sums)
 
 
@@ -234,8 +237,9 @@ def _survey(q: int, family: Family, intercept: Array | None, squared: bool, bloc
     np.concatenate(parts, axis=1, out=A)
     null = () if intercept is None else intercept_sums(family, intercept, block)
     filled = np.bincount(Z.indices, minlength=q) if thin else Z.counts() if split else None
-    squares = w @ np.square(Z, dtype=np.float64) if squared else np.zeros(0)
-    return Survey(np.asarray(w @ Z), filled, Moments.of(A, w), null, precision(Z), squares)
+    squares = weighted_squares(Z, w) if squared else np.zeros(0)
+    total = np.dot(w, Z) if isinstance(Z, np.ndarray) else w @ Z  # ``@`` would let the other threads wait
+    return Survey(np.asarray(total), filled, Moments.of(A, w), null, precision(Z), squares)
 
 
 def fit_null(problem: Problem) -> tuple[Array, Point]:
@@ -313,7 +317,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     noise = rounding(surveyed.found.eps, mean, moments[0])
     separated, rows = separate(moments[0], mean, noise, rows, exchange)
     second, kept, unmix = separated.second, separated.kept, separated.unmix
-    gram, scale = correlations(second, mean)
+    gram, scale = separated.gram, separated.scale
     if basis is not None and basis.rank >= len(kept):
         check_freedom(basis, moments[2][1:] / scale[:, None], _whitening(gram, kept))
     l2, ridge = problem.l2, np.zeros(0)
@@ -332,7 +336,8 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     start = surveyed.start(problem, to_raw.shape[1], moments)
     white = whitening_of(to_raw, columns, second, problem.l2, unmix)
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start, whitening=white)
-    aliased = tuple(np.delete(np.asarray(problem.feature_names, dtype=object), kept))
+    left = sorted(set(range(len(gram))).difference(kept.tolist())) if len(kept) < len(gram) else []
+    aliased = tuple(problem.feature_names[j] for j in left)
     return Prepared(problem, objective, basis, mean, scale, gram, aliased, surveyed.label_share, unmix)
 
 
@@ -376,9 +381,12 @@ def _wider(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array
 
 def feature_moments(rank: int, block: Block) -> Sums:
     """Moments of the features with each other, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
-    k = block.y.shape[1]
-    thin = block.weight[:, None] * np.hstack([block.y, block.Q[:, :rank]])
-    gram, product = gram_and_product(block.Z, block.weight, thin)
+    k, Z, w = block.y.shape[1], block.Z, block.weight
+    columns = np.hstack([block.y, block.Q[:, :rank]])
+    if isinstance(Z, np.ndarray) and len(w) and (w == w[0]).all():  # no row has to be scaled
+        gram, product = np.dot(Z.T, Z) * w[0], np.dot(Z.T, columns) * w[0]
+    else:
+        gram, product = gram_and_product(Z, w, w[:, None] * columns)
     return gram, product[:, :k], product[:, k:]
 
 
@@ -389,12 +397,3 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
         upper = np.linalg.cholesky(gram[np.ix_(columns, columns)]).T
         T[columns] = lapack.dtrtri(upper)[0]
     return T
-
-
-def null_sums(loss: float, terms: RowTerms, second: Array, zy: Array, zq: Array) -> Sums:
-    """The sums of :meth:`Objective.model` if all rows have the same mean and curvature."""
-    mean, mean_slope, curvature = terms.mean[0], terms.mean_slope[0], terms.curvature[0]
-    zero = np.zeros_like(mean)  # no prediction differs from the mean
-    J, H = mean_slope[:, :, None, None] * zq.T, curvature[:, :, None, None] * second
-    g = np.outer(second[0], mean) - zy
-    return np.asarray(loss), np.outer(zq[0], zero), zero, zero, np.trace(mean_slope), g, J, H

@@ -58,7 +58,7 @@ class Problem:
         Accept outcomes outside the range of the family (for example a probability of 1.02): the estimating equations
         only require that the means are in range.
     cluster : array of shape (n,), optional
-        What rows have in common, for example the patient. Leave-one-out quantities then leave out whole clusters.
+        Cluster of each row, for example the patient. Leave-one-out quantities then leave out whole clusters.
     given : ndarray of shape (n, c) or "outcome", optional
         Controls: predictions become orthogonal to what the protected columns vary beyond them, see ``glm.given``.
     given_names : sequence of str, optional

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from setsquare._typing import Array, IntArray
+from setsquare.families import Family
+from setsquare.glm.intercept import link_of
 from setsquare.glm.newton import Settings
-from setsquare.glm.preparation import prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import fit_rows
+from setsquare.rows.blocks import ArrayRows
 from setsquare.rows.parallel import single_threaded_blas
 
 #: Ridge of the fit, and of a candidate's own coefficient, in units of the outcome's curvature.
@@ -30,46 +33,101 @@ class Pilot(NamedTuple):
         Curvature of each row.
     steer : ndarray of shape (n, k, r)
         Directions that the constraint takes up.
+    intercept : ndarray of shape (k,)
     coef : ndarray of shape (k, q)
+    eta : ndarray of shape (n, k)
+        Linear predictors.
+    rows : ArrayRows
+        Rows of the problem.
+    basis : ndarray of shape (n, r)
+        Basis of the protected columns.
+    family : Family
+    curvature : float
+        Curvature of the loss at the intercept-only model.
+    price : float
+        Mean square of the constraint's part of the rows' slopes, relative to that of the loss.
     """
 
     effects: Array
     weight: Array
     steer: Array
+    intercept: Array
     coef: Array
+    eta: Array
+    rows: ArrayRows
+    basis: Array
+    family: Family
+    curvature: float
+    price: float
 
 
-def fit_pilot(problem: Problem) -> Pilot:
-    """Fit a problem with a small ridge."""
-    curvature = prepare(problem).objective.start.curvature
+def fit_pilot(problem: Problem, kkt: float = 1e-4, start: tuple[Array, Array] | None = None) -> Pilot:
+    """Fit a problem whose rows are in memory up to a relative gradient ``kkt``, with a small ridge if it has none."""
+    problem = problem if problem.l2 else problem.with_l2(RIDGE * curvature_of(problem))
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
-        found = fit_rows(problem.with_l2(RIDGE * curvature), "sqp", Settings(kkt=1e-4))
-    prepared, end, k = found.prepared, found.end, problem.n_predictors
+        found = fit_rows(problem, "sqp", Settings(kkt=kkt), start)
+    prepared, end, k, rows = found.prepared, found.end, problem.n_predictors, problem.rows
+    assert isinstance(rows, ArrayRows) and rows.X is not None and prepared.basis is not None
+    curvature = prepared.objective.start.curvature
     intercept, coef = prepared.coefficients(end.theta)
-    blocks = problem.rows.in_memory()
-    assert blocks is not None and prepared.basis is not None
-    parts: list[tuple[Array, Array, Array]] = []
-    for block in blocks:
-        assert block.X is not None
-        Q = prepared.basis.apply(block.X)
-        v = Q @ end.lam.reshape(k, -1).T
-        eta = np.asarray(block.Z @ coef.T) + intercept
-        eta = eta if block.offset is None else eta + block.offset
-        terms = problem.family.terms(block.y, eta, np.zeros_like(v))
-        slope = terms.slope + np.einsum("nab,nb->na", terms.mean_slope, v)
-        bend = np.abs(np.einsum("naa->na", terms.curvature))
-        bend = np.maximum(bend, 1e-6 * curvature)
-        steep = np.einsum("naa->na", terms.mean_slope) / bend
-        parts.append((-slope / bend, bend * block.weight[:, None], steep[:, :, None] * Q[:, None, :]))
-    effects, weight, steer = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Pilot(effects, weight, steer, coef)
+    Q = prepared.basis.apply(rows.X)
+    v = Q @ end.lam.reshape(k, -1).T
+    eta = np.asarray(rows.Z @ coef.T) + intercept
+    eta = eta if rows.offset is None else eta + rows.offset
+    terms = problem.family.terms(rows.y, eta, np.zeros_like(v))
+    pull = np.einsum("nab,nb->na", terms.mean_slope, v)
+    price = float(rows.weight @ (pull**2).sum(axis=1)) / float(rows.weight @ (terms.slope**2).sum(axis=1))
+    slope = terms.slope + pull
+    bend = np.maximum(np.abs(np.einsum("naa->na", terms.curvature)), 1e-6 * curvature)
+    steer = (np.einsum("naa->na", terms.mean_slope) / bend)[:, :, None] * Q[:, None, :]
+    weight = bend * rows.weight[:, None]
+    return Pilot(-slope / bend, weight, steer, intercept, coef, eta, rows, Q, problem.family, curvature, price)
 
 
-def choose_columns(Z: Array, candidates: Array, pilot: Pilot, most: int) -> IntArray:
+def curvature_of(problem: Problem) -> float:
+    """Curvature of the loss at the mean outcome, the unit of penalties."""
+    family, mean = problem.family, problem.outcomes.mean
+    eta = link_of(family, mean)[None]
+    y = np.zeros_like(eta) if family.is_vector else np.reshape(mean, (1, 1))
+    return abs(float(np.trace(family.terms(y, eta, np.zeros_like(eta)).curvature[0]))) / len(eta[0])
+
+
+def screen(Z: Array, factors: Array, pairs: IntArray, pilot: Pilot, most: int) -> IntArray:
+    """Positions of up to ``most`` products that could lower the loss most; pairs (c, 2) of factors (n, f), in order.
+
+    Means are removed from the factors, which changes a product by what its factors explain alone. The scores of all
+    products beside the features Z (n, q) are then one matrix product, and none of them is formed.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> Z, X = rng.normal(size=(400, 3)), rng.normal(size=(400, 1))
+    >>> y = Z[:, 0] + Z[:, 1] * Z[:, 2] + 0.1 * rng.normal(size=400)
+    >>> pairs = np.array([[0, 1], [0, 2], [1, 2]])
+    >>> screen(Z, Z, pairs, fit_pilot(Problem(Z, y, X)), most=1)
+    array([2])
+    """
+    if len(pairs) <= most:
+        return np.arange(len(pairs))
+    gains = np.zeros(len(pairs))
+    first, second = pairs.T
+    for a in range(pilot.weight.shape[1]):
+        w = pilot.weight[:, a]
+        centred = factors - (w @ factors) / w.sum()
+        left = np.sqrt(w) * _There(Z, pilot, a).left
+        score = (centred.T @ (left[:, None] * centred))[first, second]
+        squared = centred**2
+        total = (squared.T @ (w[:, None] * squared))[first, second]
+        gains += score**2 / np.maximum(total, np.finfo(float).tiny)
+    return np.sort(np.argsort(-gains, kind="stable")[:most])
+
+
+def choose_columns(Z: Array, candidates: Array, pilot: Pilot, most: int, least: float = 0.0) -> IntArray:
     """Positions of up to ``most`` candidates (n, c) that lower the loss most beside the features Z (n, q), best first.
 
     Each candidate counts by the square of its score over its variance, both outside the span of the features, of the
-    directions that the constraint takes up, and of the candidates chosen before.
+    directions that the constraint takes up, and of the candidates chosen before. ``least`` is the smallest reduction of
+    the loss, in units of what one useless candidate takes away on average.
 
     Examples
     --------
@@ -81,12 +139,13 @@ def choose_columns(Z: Array, candidates: Array, pilot: Pilot, most: int) -> IntA
     array([1])
     """
     searches = [_Search(Z, candidates, pilot, a) for a in range(pilot.effects.shape[1])]
+    floor = least * sum(search.noise for search in searches)
     chosen: list[int] = []
     while len(chosen) < min(most, candidates.shape[1]):
         gains = np.sum([search.gains() for search in searches], axis=0)
         gains[chosen] = 0.0
         best = int(np.argmax(gains))
-        if not gains[best] > 0.0:
+        if not gains[best] > floor:
             break
         chosen.append(best)
         for search in searches:
@@ -94,44 +153,48 @@ def choose_columns(Z: Array, candidates: Array, pilot: Pilot, most: int) -> IntA
     return np.array(chosen, dtype=np.intp)
 
 
+class _There:
+    """Span of the features and of the directions that the constraint takes up, for one linear predictor."""
+
+    def __init__(self, Z: Array, pilot: Pilot, a: int) -> None:
+        self.root = np.sqrt(pilot.weight[:, a])
+        self.columns = np.column_stack([np.ones(len(Z)), Z, pilot.steer[:, a]]) * self.root[:, None]
+        gram = self.columns.T @ self.columns
+        gram[np.diag_indices_from(gram)] += 1e-7 * gram.diagonal() + 1e-12 * np.trace(gram)
+        self.factor = np.linalg.cholesky(gram)
+        effects = self.root * pilot.effects[:, a]
+        inside = solve_triangular(self.factor.T, self.inside(effects))
+        self.left = effects - self.columns @ inside
+
+    def inside(self, columns: Array) -> Array:
+        """Coordinates of the part of columns inside the span."""
+        return np.asarray(solve_triangular(self.factor, self.columns.T @ columns, lower=True))
+
+
 class _Search:
-    """Scores and variances of the candidates for one linear predictor, outside the span of what is there."""
+    """Scores and covariances of the candidates for one linear predictor, outside the span of what is there."""
 
     def __init__(self, Z: Array, candidates: Array, pilot: Pilot, a: int) -> None:
-        root = np.sqrt(pilot.weight[:, a])
-        there = np.column_stack([np.ones(len(Z)), Z, pilot.steer[:, a]]) * root[:, None]
-        gram = there.T @ there
-        gram[np.diag_indices_from(gram)] += 1e-7 * gram.diagonal() + 1e-12 * np.trace(gram)
-        self.there, self.factor = there, np.linalg.cholesky(gram)
-        self.columns = candidates * root[:, None]
-        self.left = root * pilot.effects[:, a]
-        self.left = self.outside(self.left)
-        self.total = np.einsum("nc,nc->c", self.columns, self.columns)
-        inside = np.linalg.solve(self.factor, there.T @ self.columns)
-        self.variance = self.total - np.einsum("qc,qc->c", inside, inside)
-        self.score = self.columns.T @ self.left
+        there = _There(Z, pilot, a)
+        columns = candidates * there.root[:, None]
+        inside, whole = there.inside(columns), columns.T @ columns
+        self.total = whole.diagonal().copy()
+        self.covariance = whole - inside.T @ inside
+        self.score = columns.T @ there.left
         self.ridge = RIDGE * self.total
-        self.taken: list[Array] = []
-
-    def outside(self, column: Array) -> Array:
-        """Part of a column outside the span of the features."""
-        inner = np.linalg.solve(self.factor, self.there.T @ column)
-        return np.asarray(column - self.there @ np.linalg.solve(self.factor.T, inner))
+        self.noise = float(there.left @ there.left) / len(Z)
 
     def gains(self) -> Array:
         """Reduction of the loss by each candidate; none for one that adds nothing new."""
-        new = self.variance > NEW * self.total
-        return np.where(new, self.score**2 / np.where(new, self.variance + self.ridge, 1.0), 0.0)
+        variance = self.covariance.diagonal()
+        new = variance > NEW * self.total
+        return np.where(new, self.score**2 / np.where(new, variance + self.ridge, 1.0), 0.0)
 
     def take(self, j: int) -> None:
         """Add a candidate to what is there."""
-        if not self.variance[j] > NEW * self.total[j]:
+        own = self.covariance[j, j]
+        if not own > NEW * self.total[j]:
             return  # nothing new for this predictor
-        direction = self.outside(self.columns[:, j])
-        for other in self.taken:
-            direction = direction - other * (other @ direction)
-        direction /= np.linalg.norm(direction)
-        self.taken.append(direction)
-        along = direction @ self.columns
-        self.score = self.score - along * float(direction @ self.left)
-        self.variance = self.variance - along**2
+        along = self.covariance[j] / own
+        self.score = self.score - along * self.score[j]
+        self.covariance = self.covariance - np.outer(along * own, along)

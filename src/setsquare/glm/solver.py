@@ -30,7 +30,7 @@ from setsquare.glm.feasibility import feasible_points
 from setsquare.glm.freedom import check_varies
 from setsquare.glm.held_rows import defer, is_held
 from setsquare.glm.large import Krylov, measure_large, solve_large
-from setsquare.glm.mdmm import solve_mdmm
+from setsquare.glm.mdmm import MULTIPLIER_METHODS, Descent, solve_mdmm
 from setsquare.glm.new_rows import can_leave_out, check_new_rows, measure_new_rows, reach_new_rows
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.newton import Iterate, Settings
@@ -45,8 +45,7 @@ from setsquare.rows.blocks import is_sparse
 from setsquare.rows.parallel import keep_freed_memory, single_threaded_blas
 from setsquare.tables.mixed_matrix import MixedMatrix
 
-SOLVERS = {"sqp": solve_sqp, "mdmm": solve_mdmm}
-_ITERATIONS = {"sqp": 100, "large": 100, "mdmm": 10_000}
+_ITERATIONS = {"sqp": 100, "large": 100} | dict.fromkeys(MULTIPLIER_METHODS, 100_000)
 
 
 def solve(
@@ -61,20 +60,21 @@ def solve(
     orthogonal_on: str = TRAINING_ROWS,
     confidence: float = 0.95,
     budget: float = 0.0,
+    descent: Descent | None = None,
 ) -> Solution:
     """Solve a :class:`Problem`.
 
     Parameters
     ----------
     problem : Problem
-    solver : {"auto", "sqp", "large", "mdmm"}
+    solver : {"auto", "sqp", "large", "mdmm", "bdmm"}
         "sqp" uses the full Hessian; "large" uses Hessian-vector products, for thousands of features, sparse features,
         and features stored in single or half precision. Both reach the optimum; "auto" selects by cost. "large" does
         not search for nearly aliased features: it resolves variation that is independent of the other features down to
-        about 1e-6 of a feature's standard deviation, "sqp" down to 1e-7. "mdmm" is the method of the paper, kept for
-        comparison.
+        about 1e-6 of a feature's standard deviation, "sqp" down to 1e-7. "mdmm" is the method of the paper, and
+        "bdmm" the same without damping, kept for comparison.
     max_iter : int, optional
-        By default 100 for sqp and large, 10000 for mdmm.
+        By default 100 for sqp and large, 100000 for mdmm and bdmm.
     tol : float
         Relative gradient of the Lagrangian at which a solution counts as optimal.
     start : (intercept, coef), optional
@@ -91,6 +91,8 @@ def solve(
     budget : float
         Share of the covariance with the protected columns that may stay on the training rows, from 0 (orthogonal) to 1
         (no correction); see ``glm.budget``.
+    descent : Descent, optional
+        Learning rate, schedule and damping of "mdmm" and "bdmm"; by default the rate is searched for.
 
     Returns
     -------
@@ -110,8 +112,8 @@ def solve(
     name = choose(problem) if solver == "auto" else solver
     if name not in _ITERATIONS:
         raise InputError(f"Unknown solver {solver!r}: choose one of auto, {', '.join(_ITERATIONS)}.")
-    if problem.rows.in_memory() is None and name != "sqp":
-        raise InputError(f'solver={solver!r} needs the rows in memory: use solver="sqp" for streamed rows.')
+    if problem.rows.in_memory() is None and name == "mdmm":
+        raise InputError('solver="mdmm" needs the rows in memory: use solver="sqp" or "large" for streamed rows.')
     if max_iter is not None and (not isinstance(max_iter, int | np.integer) or max_iter < 0):
         raise InputError(f"max_iter must be a nonnegative integer, got {max_iter!r}.")
     if not tol >= 0.0:
@@ -123,7 +125,7 @@ def solve(
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # steps that overflow are rejected
         rng = np.random.default_rng(random_state) if n_restarts else None
         where: dict[str, Any] = {"orthogonal_on": orthogonal_on, "confidence": confidence, "budget": budget}
-        found = fit_rows(problem, name, settings, start, n_restarts, rng, **where)
+        found = fit_rows(problem, name, settings, start, n_restarts, rng, descent=descent, **where)
         prepared, end, spent = found.prepared, found.end, found.spent
         left_out: Deferred[NewRows | None] = Deferred(found.new_rows)
         measurable = name == "sqp" and prepared.basis is not None and can_leave_out(problem, name)
@@ -181,12 +183,14 @@ def fit_rows(
     orthogonal_on: str = TRAINING_ROWS,
     confidence: float = 0.95,
     budget: float = 0.0,
+    descent: Descent | None = None,
 ) -> Fitted:
     """Fit with a given solver, and make the fit orthogonal on the rows that are asked for, up to a budget."""
-    prepared = prepare_wide(problem) if name == "large" else prepare(problem, whiten=name != "mdmm")
+    descends = name in MULTIPLIER_METHODS
+    prepared = prepare_wide(problem) if name == "large" else prepare(problem)
     objective = prepared.objective
-    run, measured = _runner(objective, name, settings)
-    attempt = partial(reach if name != "mdmm" else run_once, objective, run, settings=settings)
+    run, measured = _runner(objective, name, settings, descent)
+    attempt = partial(run_once if descends else reach, objective, run, settings=settings)
     theta = None if start is None else prepared.theta(*class_coefficients(problem, *start))
     if theta is not None and not np.isfinite(objective.values(theta).loss):
         theta = None  # outside the domain of the link
@@ -195,13 +199,13 @@ def fit_rows(
         ends += attempt(None)  # the given start failed: use the default one
     for _ in range(n_restarts):
         ends += attempt(_draw(objective, rng or np.random.default_rng()))
-    if problem.has_offset and name != "mdmm":  # only an offset can make the constraint infeasible
+    if problem.has_offset and not descends:  # only an offset can make the constraint infeasible
         ends += _search(prepared, ends, attempt, settings)
     best = ends[0] if len(ends) == 1 else min(ends, key=lambda found: _rank(prepared, found.end))
     n_free = len(prepared.mean) - len(prepared.aliased)
     check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcomes.spread)
     prepared, end = replace(prepared, objective=best.objective), best.end
-    wanted = orthogonal_on if prepared.basis is not None and name != "mdmm" else TRAINING_ROWS
+    wanted = orthogonal_on if prepared.basis is not None and not descends else TRAINING_ROWS
     found: NewRows | None = None
     if wanted == NEW_ROWS and (_is_plain(prepared, end, settings) or is_met(prepared, end, associate(prepared, end))):
         aimed, end, found = reach_new_rows(prepared, end, run, settings, confidence)
@@ -239,10 +243,14 @@ def fit_path(problem: Problem, budgets: Sequence[float], solver: str = "auto", *
         return Path(found.prepared, tuple(points), found.end.trace[-1].iteration)
 
 
-def _runner(objective: Objective, name: str, settings: Settings) -> tuple[Run, Callable[[Prepared, Iterate], Measured]]:
+def _runner(
+    objective: Objective, name: str, settings: Settings, descent: Descent | None = None
+) -> tuple[Run, Callable[[Prepared, Iterate], Measured]]:
     """Functions that run a solver from a point, and measure its final iterate."""
+    if name in MULTIPLIER_METHODS:
+        return partial(solve_mdmm, descent=descent, damping=MULTIPLIER_METHODS[name]), measure
     if not isinstance(objective, WideObjective):
-        return SOLVERS[name], measure
+        return solve_sqp, measure
     algebra = Krylov(objective, settings, np.random.default_rng(0))  # fixed seed: reproducible digits
 
     def run(objective: Objective, theta: Array | None, settings: Settings) -> Iterate:
@@ -309,6 +317,8 @@ DECOMPOSITIONS, SPARSE_GRAM, PRODUCTS, SPARSE_PRODUCTS = 25.0, 200.0, 800.0, 200
 #: The same for s numbers and codes per row: sums by level and by pair of levels; decompositions since these are
 #: triangular (ACSIncome, m = 803: 0.3 s).
 SPLIT_GRAM, SPLIT_DECOMPOSITIONS = 25.0, 8.0
+#: Factor by which a product takes longer where the rows are read from a file.
+READING = 10.0
 #: Factor by which ``large`` must be cheaper to be chosen, because only ``sqp`` reports the rank and aliased features.
 ADVANTAGE = 2.0
 #: Cost up to which ``sqp`` is always used: a third of a second.
@@ -327,9 +337,14 @@ def choose(problem: Problem) -> str:
     >>> choose(Problem(np.eye(1000, 20), y)), choose(Problem(np.eye(1000, 900), y))
     ('sqp', 'large')
     """
-    if problem.rows.in_memory() is None or problem.cluster is not None:
+    k = problem.n_predictors
+    if problem.cluster is not None:
         return "sqp"
-    (n, q), k = problem.features.shape, problem.n_predictors
+    if problem.rows.in_memory() is None:  # each product reads all rows again, so a Hessian pays off up to more features
+        m = k * (1.0 + len(problem.feature_names))
+        products = READING * PRODUCTS * problem.n_rows * m
+        return "large" if DECOMPOSITIONS * m**3 > max(products, SMALL) or 32.0 * m * m > MOST_MEMORY else "sqp"
+    n, q = problem.features.shape
     pairs, cubes = k * (k + 1) / 2, DECOMPOSITIONS
     if isinstance(problem.features, MixedMatrix):
         s, cubes = problem.features.stored, SPLIT_DECOMPOSITIONS

@@ -21,6 +21,7 @@ from setsquare.glm.objective import Model, Objective
 #: Singular values of the Jacobian below this multiple of the activation's mean slope are rounding error: in that
 #: direction the features are uncorrelated with the protected columns, and cannot change the constraint.
 UNREACHABLE = 1e-10
+TINY = float(np.finfo(float).tiny)
 #: Products with the inverse for the smallest curvature, and the relative residual at which that has converged: the
 #: error of the value is of the order of its square.
 PRODUCTS, RITZ = 40, 1e-5
@@ -50,7 +51,7 @@ class _Dense:
         tangent, bent, corrected = _tangent_step(model, frame, slope)
         step, product = normal + tangent, pull + bent
         gain = -float(slope @ tangent)
-        curvature = gain / max(float(tangent @ tangent), np.finfo(float).tiny)
+        curvature = gain / max(float(tangent @ tangent), TINY)
         lam = -frame.pinv.T @ (model.g + product)
         return Direction(step, lam, float(step @ product), 0.5 * gain, curvature, corrected)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,10 +14,10 @@ from setsquare.glm.freedom import check_freedom
 from setsquare.glm.objective import Model, Objective, spread_of
 from setsquare.glm.preparation import Prepared, check_squares, survey
 from setsquare.glm.problem import Problem
+from setsquare.projection import Basis
 from setsquare.rows.blocks import ArrayRows, Block, is_sparse
 from setsquare.rows.parallel import Sums
-from setsquare.rows.wide import Standardised, WideRows
-from setsquare.tables.mixed_matrix import MixedMatrix
+from setsquare.rows.wide import Standardised, WideParts, WideRows, as_slab
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +30,20 @@ class WideObjective(Objective):
         """Loss, constraint, gradient, Jacobian and (given multipliers) the Hessian as an operator, in one pass."""
         raw, k = self.raw(theta), self.n_predictors
         multipliers = (np.zeros(self.n_constraints) if lam is None else lam).reshape(k, -1).T
-        curvature = np.empty((self.rows.n_rows, k, k)) if lam is not None else np.empty((self.rows.n_rows, 0, 0))
+        held = isinstance(self.rows, WideRows)
+        # Where rows are read in parts, each product computes their curvature again.
+        curvature = np.empty((self.rows.n_rows, k, k)) if held else partial(_curvature, self, raw, multipliers)
 
-        def kernel(block: Block, second: Array) -> Sums:
+        def kernel(block: Block, second: Array | None = None) -> Sums:
             terms = self.terms(block, raw, multipliers)
-            if second.size:
+            if second is not None:
                 np.multiply(block.weight[:, None, None], terms.curvature, out=second)
             head = np.asarray(block.weight @ terms.loss), *self._constraint_sums(block, terms.mean)
             steepness = np.asarray(block.weight @ np.trace(terms.mean_slope, axis1=1, axis2=2))
             return *head, steepness, *self._derivative_sums(block, terms)
 
-        loss, c, total, square, steepness, g, J = self.wide_rows.reduce(kernel, curvature)
+        beside = (curvature,) if held and lam is not None else ()
+        loss, c, total, square, steepness, g, J = self.wide_rows.reduce(kernel, *beside)
         g[1:] += self.l2 * raw[1:]
         jacobian = self.to_raw.adjoint(J.reshape(-1, J.shape[-1]).T).T.reshape(J.shape)
         return Model(
@@ -52,21 +57,17 @@ class WideObjective(Objective):
         )
 
     @property
-    def has_categories(self) -> bool:
-        """Whether some features are stored as codes of a category."""
-        return isinstance(self.wide_rows.Z, MixedMatrix)
-
-    @property
     def stands_rounding(self) -> bool:
         """Whether single-precision products are faster, and centring does not amplify their rounding error."""
-        Z, to_raw = self.wide_rows.Z, self.to_raw
+        if not isinstance(self.rows, WideRows):
+            return False
+        Z, to_raw = self.rows.Z, self.to_raw
         small = isinstance(Z, np.ndarray) and Z.dtype != np.float64
         return bool(small and (np.abs(to_raw.mean) <= 10.0 * to_raw.divisor).all())
 
     @property
-    def wide_rows(self) -> WideRows:
-        """The rows, with their concrete type."""
-        assert isinstance(self.rows, WideRows)
+    def wide_rows(self) -> Any:
+        """The rows: :class:`WideRows` or :class:`WideParts`."""
         return self.rows
 
     def _ridge(self, theta: Array) -> float:
@@ -80,12 +81,12 @@ class HessianProduct:
     Attributes
     ----------
     objective : WideObjective
-    curvature : ndarray of shape (n, k, k)
+    curvature : ndarray of shape (n, k, k), or a function that returns it for a block
         Weighted curvature of each row.
     """
 
     objective: WideObjective
-    curvature: Array
+    curvature: Any
 
     def __matmul__(self, v: Array) -> Array:
         raw = self.objective.raw(v)
@@ -101,7 +102,7 @@ class HessianProduct:
 
     def dense(self) -> Array:
         """The Hessian as a matrix (k m, k m), for leave-one-out quantities of moderately many features."""
-        k, m = self.curvature.shape[1], self.objective.to_raw.shape[1]
+        k, m = self.objective.n_predictors, self.objective.to_raw.shape[1]
         T = self.objective.to_raw @ np.eye(m)
 
         def kernel(block: Block, curvature: Array) -> Sums:
@@ -137,7 +138,7 @@ class HessianProduct:
         Dummies are not centred here: centring adds a matrix of low rank, which products find soon, and which would hide
         that a level has almost no curvature. Rows with negative curvature are left out.
         """
-        k = self.curvature.shape[1]
+        k = self.objective.n_predictors
 
         def kernel(block: Block, curvature: Array) -> Sums:
             return (block.Z.Z.squares(np.maximum(np.trace(curvature, axis1=1, axis2=2), 0.0) / k),)
@@ -150,7 +151,7 @@ class HessianProduct:
 
         Only for a preconditioner: classes are averaged, and rows with negative curvature are left out.
         """
-        to_raw, l2, (_, k, _) = self.objective.to_raw, self.objective.l2, self.curvature.shape
+        to_raw, l2, k = self.objective.to_raw, self.objective.l2, self.objective.n_predictors
         raw = to_raw @ np.vstack([np.zeros(probes.shape[1]), probes])
         dtype = np.float32 if self.objective.stands_rounding else np.float64
         short = raw.astype(dtype)
@@ -179,14 +180,12 @@ class WidePrepared(Prepared):
 
 def prepare_wide(problem: Problem) -> WidePrepared:
     """Standardise the features implicitly, compute a basis of the protected columns, and build the objective."""
-    surveyed, given, q = survey(problem), problem.rows, len(problem.feature_names)
-    assert isinstance(given, ArrayRows)
+    surveyed, q = survey(problem), len(problem.feature_names)
     # Dense features are never copied: their mean is subtracted from the coefficients.
-    basis, shift = surveyed.basis, np.zeros(q) if isinstance(given.Z, np.ndarray) else surveyed.mean
-    Q = np.zeros((given.n_rows, 0)) if basis is None else basis.apply(np.asarray(given.X))
-    Z = given.Z if isinstance(given.Z, np.ndarray) else centre_filled(given.Z, shift)
-    rows = WideRows(Z, given.y, Q, given.weight, given.offset, given.X)
-    mean, scale = _spread(rows, surveyed.found.mean - shift, shift)
+    thin = surveyed.found.filled is not None
+    basis, shift = surveyed.basis, surveyed.mean if thin else np.zeros(q)
+    rows = _wide_rows(problem, basis, shift, thin)
+    mean, scale = _spread(rows, surveyed.found.mean - shift, shift, thin)
     check_squares(problem, scale**2)
     varies = scale > 0.0
     if basis is not None and basis.rank >= np.count_nonzero(varies):
@@ -197,13 +196,34 @@ def prepare_wide(problem: Problem) -> WidePrepared:
     divisor = np.where(varies, np.sqrt(scale**2 + problem.l2 / start.curvature), np.inf)
     nothing = np.zeros((0, 0))
     to_raw, k = Standardised(mean, divisor), problem.n_predictors
-    objective = WideObjective(rows, problem.family, to_raw, nothing, k, Q.shape[1], start, problem.l2)
+    rank = 0 if basis is None else basis.rank
+    objective = WideObjective(rows, problem.family, to_raw, nothing, k, rank, start, problem.l2)
     constant = tuple(name for name, moves in zip(problem.feature_names, varies, strict=True) if not moves)
     scale = np.where(varies, scale, 1.0)
     return WidePrepared(problem, objective, basis, shift, scale, None, constant, surveyed.label_share)
 
 
-def _spread(rows: WideRows, mean: Array, shift: Array) -> tuple[Array, Array]:
+def _wide_rows(problem: Problem, basis: Basis | None, shift: Array, thin: bool) -> WideRows | WideParts:
+    """Rows of a problem, with features as they are stored; ``thin`` ones are sparse or categories."""
+    given = problem.rows
+    if not isinstance(given, ArrayRows):
+
+        def change(block: Block) -> Block:
+            Q = np.zeros((len(block.weight), 0)) if basis is None else basis.apply(np.asarray(block.X))
+            return as_slab(block, shift, Q)
+
+        return WideParts(given.map(change).keep(), has_categories=thin)
+    Q = np.zeros((given.n_rows, 0)) if basis is None else basis.apply(np.asarray(given.X))
+    Z = centre_filled(given.Z, shift) if thin else given.Z
+    return WideRows(Z, given.y, Q, given.weight, given.offset, given.X)
+
+
+def _curvature(objective: WideObjective, raw: Array, multipliers: Array, block: Block) -> Array:
+    """Weighted curvature (b, k, k) of the rows of a block."""
+    return np.asarray(block.weight[:, None, None] * objective.terms(block, raw, multipliers).curvature)
+
+
+def _spread(rows: WideRows | WideParts, mean: Array, shift: Array, thin: bool) -> tuple[Array, Array]:
     """Means of the features minus ``shift``, and their standard deviations, 0 for a constant."""
 
     def centred(block: Block) -> Sums:
@@ -213,7 +233,6 @@ def _spread(rows: WideRows, mean: Array, shift: Array) -> tuple[Array, Array]:
         Z = block.Z.Z
         return (np.asarray(Z.multiply(Z).T @ block.weight if is_sparse(Z) else Z.squares(block.weight)),)
 
-    thin = not isinstance(rows.Z, np.ndarray)
     (second,) = rows.reduce(squares if thin else centred)
     spread = np.sqrt(np.maximum(second - mean**2 if thin else second, 0.0))
     # Rounding error is not variation; it is larger where the mean was not subtracted first.

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import setsquare as sq
+from setsquare.errors import InputError
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -242,3 +243,13 @@ def test_the_setting_is_saved_and_files_without_it_are_read(data, tmp_path):
     assert again.get_params() == fitted.get_params() and again.copy is False
     np.testing.assert_array_equal(again.transform(Z.copy(), protected=X), fitted.transform(Z.copy(), protected=X))
     assert sq.load(FIXTURES / "model-v1-features.setsquare").copy is True
+
+
+def test_thousands_of_levels_beside_a_few_features_are_refused_or_corrected_at_once():
+    rng = np.random.default_rng(0)
+    Z, place = rng.normal(size=(4000, 5)), pd.DataFrame({"place": [f"p{i % 1500}" for i in range(4000)]})
+    with pytest.raises(InputError, match=r"1499 protected columns would leave nothing of 5 features: merge rare"):
+        sq.LinearOrthogonalizer(using="features").fit(Z, protected=place)
+    corrected = sq.LinearOrthogonalizer().fit(Z, protected=place).transform(Z, protected=place)
+    means = pd.DataFrame(corrected).groupby(place["place"]).mean()
+    np.testing.assert_allclose(means, np.broadcast_to(Z.mean(axis=0), means.shape), atol=1e-10)

@@ -11,6 +11,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
 from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import LinearSVC
+from sklearn.tree import DecisionTreeClassifier
 
 import setsquare as sq
 from setsquare.errors import BoundaryWarning
@@ -63,6 +64,21 @@ def test_a_forests_zeros_and_ones_are_moved_inside_and_counted(data):
     assert correlation(X, after) < 1e-8
     assert after.mean() == pytest.approx(before.mean(), abs=1e-12)
     assert after.min() > 0.0 and after.max() < 1.0
+
+
+def test_a_tree_that_predicts_only_zeros_and_ones(data):
+    Z, X, y = data
+    tree = DecisionTreeClassifier(random_state=0)
+    with pytest.warns(BoundaryWarning, match="boundary"):
+        model = sq.PredictionOrthogonalizer(tree, cv="training rows").fit(Z, y, protected=X)
+    before = model.estimator_.predict_proba(Z)[:, 1]
+    after = model.predict_proba(Z, protected=X)[:, 1]
+    assert set(before) == {0.0, 1.0} and model.n_boundary_ == len(y)
+    assert model.boundary_ == (0.5 / len(y), 0.5 / len(y))
+    assert correlation(X, before) > 0.1 and correlation(X, after) < 1e-8
+    assert after.mean() == pytest.approx(before.mean(), abs=1e-12)
+    assert after.min() > 0.0 and after.max() < 1.0
+    assert np.corrcoef(before, after)[0, 1] > 0.8  # still the tree's predictions
 
 
 def test_several_classes_are_corrected_together(data):

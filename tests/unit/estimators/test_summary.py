@@ -56,3 +56,53 @@ def test_it_is_refused_where_it_is_not_known(rows):
     model = sq.OrthogonalGLMClassifier("sex", solver="large").fit(table, y)
     with pytest.raises(InputError, match='solver="sqp"'):
         model.summary()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"l2": 0.01}, {"budget": 0.3}, {"given": "outcome"}, {"orthogonal_on": "new rows"}]
+)
+def test_refits_give_about_the_same_errors(rows, options, tmp_path):
+    table, y = rows
+    model = sq.OrthogonalGLMClassifier("sex", **options).fit(table, y)
+    found = model.bootstrap(table, y, n_samples=60)
+    assert "60 refits" in str(found) and list(found.table().term) == ["intercept", "a", "b", "c"]
+    np.testing.assert_allclose(found.table().estimate[1:], model.coef_[0])
+    # Two constraints leave one of four coefficients free with given="outcome": the sandwich is twice too large there.
+    if options.keys() <= {"l2", "orthogonal_on"}:
+        ratio = found.table().std_error / model.summary().table().std_error
+        assert ratio.between(0.7, 1.4).all()
+    if not options:
+        sq.save(model, tmp_path / "model.setsquare")
+        again = sq.load(tmp_path / "model.setsquare").bootstrap(table, y, n_samples=60)
+        pd.testing.assert_frame_equal(again.table(), found.table())
+
+
+def test_refits_with_a_threshold_where_the_sandwich_is_refused(rows):
+    table, y = rows
+    model = sq.OrthogonalGLMClassifier("sex", threshold=0.5).fit(table, y)
+    with pytest.raises(InputError, match="bootstrap"):
+        model.summary()
+    assert (model.bootstrap(table, y, n_samples=5).std_error > 0.0).all()
+
+
+def test_clusters_are_resampled_as_a_whole(rows):
+    table, y = rows
+    twice, cluster = pd.concat([table, table]), np.tile(np.arange(500), 2)
+    model = sq.OrthogonalGLMClassifier("sex").fit(twice, np.tile(y, 2), cluster=cluster)
+    own = model.bootstrap(twice, np.tile(y, 2), cluster=cluster, n_samples=60)
+    naive = model.bootstrap(twice, np.tile(y, 2), n_samples=60)
+    ratio = own.std_error / naive.std_error
+    assert 1.2 < np.median(ratio) < 1.7  # the root of two
+    assert "resampled clusters" in str(own)
+
+
+def test_refits_are_refused_for_other_rows_and_options(rows):
+    table, y = rows
+    model = sq.OrthogonalGLMClassifier("sex").fit(table, y)
+    with pytest.raises(InputError, match="are not those of the fit"):
+        model.bootstrap(table[:400], y[:400], n_samples=5)
+    with pytest.raises(InputError, match="n_samples"):
+        model.bootstrap(table, y, n_samples=1)
+    box = sq.OrthogonalGLMClassifier("sex", relax="box").fit(table, y)
+    with pytest.raises(InputError, match="relax="):
+        box.bootstrap(table, y, n_samples=5)

@@ -137,7 +137,9 @@ def test_a_generalised_projection_of_exponentials_is_the_same_at_any_level(level
 
 def test_a_generalised_projection_without_a_finite_output_is_refused() -> None:
     X = np.arange(10.0)[:, None]
-    with pytest.raises(InputError, match=r"range from 800 to 809, where exp has no finite value: subtract"):
+    with pytest.raises(
+        InputError, match=r"range from 800 to 809, where exp has no finite value or decreases: subtract"
+    ):
         GeneralizedProjector.fit(800.0 + X[:, 0], X, "exp")
 
 

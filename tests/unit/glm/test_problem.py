@@ -288,8 +288,9 @@ def test_rows_that_live_elsewhere_are_the_same_problem() -> None:
     assert known.n_rows == other.n_rows == 49 and parts.in_memory() is None  # a row of weight 0 does not count
     assert known.outcomes.spread == pytest.approx(other.outcomes.spread, rel=1e-14)
     np.testing.assert_allclose(solve(other).coef, solve(known).coef, rtol=1e-9)
+    np.testing.assert_allclose(solve(other, "large").coef, solve(known).coef, rtol=1e-6)
     with pytest.raises(InputError, match="needs the rows in memory"):
-        solve(other, "large")
+        solve(other, "mdmm")
 
 
 def test_a_summary_of_outcomes_far_from_zero_keeps_their_spread() -> None:

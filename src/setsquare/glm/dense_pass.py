@@ -1,0 +1,149 @@
+"""One pass over dense rows with one linear predictor: all sums of the objective, piece by piece.
+
+A piece of the rows stays in the cache from the linear predictor to the products. Products are by ``numpy.dot``: the
+operator ``@`` holds the interpreter's lock while it computes a result of fewer than 500 values, such as a gradient, and
+the other threads wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from setsquare._typing import Array, Matrix
+from setsquare.families import Family, binomial
+from setsquare.families.activations import sigmoid_sum
+from setsquare.rows.blocks import Block
+from setsquare.rows.parallel import Sums
+from setsquare.rows.products import (
+    FEW_COLUMNS,
+    LANES,
+    LEAST_ROWS,
+    NO_WEIGHT,
+    is_row_major,
+    scale_rows,
+    scratch,
+    turn_negative,
+)
+from setsquare.rows.wide import Slab
+
+#: Size of a piece of row-major features, and of the scaled rows that a product reads at once.
+PIECE_BYTES, SCALED_BYTES = 2**22, 2**21
+
+
+def is_dense(Z: Matrix) -> bool:
+    """Whether features are an array, or one as stored."""
+    return isinstance(Z, np.ndarray) or (isinstance(Z, Slab) and isinstance(Z.Z, np.ndarray))
+
+
+class DensePass:
+    """Sums over the rows of a block at a point.
+
+    Parameters
+    ----------
+    family : Family
+    mean : float
+        Prediction of the intercept-only model.
+    raw : ndarray of shape (1 + q,)
+        Intercept and coefficients.
+    lam : ndarray of shape (r,)
+        Multipliers.
+    second : bool
+        Whether to sum the Hessian.
+    """
+
+    __slots__ = ("family", "is_steered", "lam", "mean", "raw", "second")
+
+    def __init__(self, family: Family, mean: float, raw: Array, lam: Array, *, second: bool) -> None:
+        self.family, self.mean, self.raw, self.lam, self.second = family, mean, raw, lam, second
+        self.is_steered = second and bool(lam.any())
+
+    def __call__(self, block: Block) -> Sums:
+        """Loss, constraint (r, 1), total and square of the predictions, steepness, gradient, Jacobian and Hessian.
+
+        Shapes as in :meth:`Objective.model`: (1 + q, 1), (1, 1, r, 1 + q) and (1, 1, 1 + q, 1 + q).
+        """
+        q, r = block.Z.shape[1], len(self.lam)
+        width = q + 1 + r
+        padded = -(-width // LANES) * LANES
+        step = max(LEAST_ROWS, PIECE_BYTES // (8 * padded))
+        side = padded if self.second else 1 + r
+        products, head, c = np.zeros((side, padded if self.second else q)), np.zeros(4), np.zeros(r)
+        for Z, y, Q, w, offset in _pieces(block, r, step):
+            eta = np.dot(Z, self.raw) if isinstance(Z, np.ndarray) else Z @ self.raw
+            if offset is not None:
+                eta += offset
+            loss, slope, curvature, h, dh, d2h = self._terms(y, eta, w)
+            gap = h - self.mean  # the basis has mean zero, so this only reduces rounding error
+            weighted = w * gap
+            c += np.dot(weighted, Q)
+            head += loss, weighted.sum(), np.dot(weighted, gap), np.dot(w, dh)
+            if not self.second:
+                products += _thin_product(Z, w * slope, Q, w * dh)
+                continue
+            if self.is_steered:
+                curvature = curvature + d2h * np.dot(Q, self.lam)
+            products += _square_product(Z, w * curvature, w, slope, Q, dh, padded)
+        sums = np.asarray(head[0]), c[:, None], head[1:2], head[2:3], np.asarray(head[3])
+        if not self.second:
+            return *sums, products[:1].T, products[None, None, 1:]
+        return *sums, products[:q, q : q + 1], products[None, None, q + 1 : width, :q], products[None, None, :q, :q]
+
+    def _terms(self, y: Array, eta: Array, w: Array) -> tuple[float, Array, Array, Array, Array, Array]:
+        """Sum of the loss; slope and curvature of the loss, and ``h``, ``h'`` and ``h''`` of each row."""
+        if self.family is binomial and len(w) and (w == w[0]).all():
+            total, h, dh, d2h = sigmoid_sum(eta)
+            return float(w[0]) * (total - float(np.dot(y, eta))), h - y, dh, h, dh, d2h
+        (loss, slope, curvature), (h, dh, d2h) = self.family.evaluate(y, eta)
+        return float(np.dot(w, loss)), slope, curvature, h, dh, d2h
+
+
+def _pieces(block: Block, r: int, step: int) -> Iterator[tuple[Matrix, Array, Array, Array, Array | None]]:
+    """Features, outcome, basis, weights and offset of some rows at a time."""
+    y, Q, w = block.y[:, 0], block.Q[:, :r], block.weight
+    offset = None if block.offset is None else block.offset[:, 0]
+    if len(w) <= step or not is_row_major(block.Z):  # some rows of a column-major array would be copied by each product
+        yield block.Z, y, Q, w, offset
+        return
+    for start in range(0, len(w), step):
+        rows = slice(start, start + step)
+        Z = Slab(block.Z.Z[rows], block.Z.far, block.Z.shift)
+        yield Z, y[rows], Q[rows], w[rows], None if offset is None else offset[rows]
+
+
+def _thin_product(Z: Matrix, slope: Array, Q: Array, steep: Array) -> Array:
+    """``[slope, Q steep]' Z``, (1 + r, q)."""
+    thin = np.empty((len(slope), 1 + Q.shape[1]), order="F")
+    thin[:, 0] = slope
+    np.multiply(Q, steep[:, None], out=thin[:, 1:])
+    if not isinstance(Z, np.ndarray):
+        return np.asarray((Z.T @ thin).T)
+    if thin.shape[1] <= FEW_COLUMNS:  # a matrix product first copies Z into its own order
+        return np.stack([np.dot(column, Z) for column in thin.T])
+    return np.asarray(np.dot(thin.T, Z))
+
+
+def _square_product(Z: Matrix, weight: Array, w: Array, slope: Array, Q: Array, dh: Array, padded: int) -> Array:
+    """Products of the features with each other, with the slopes and with the basis, in one symmetric matrix."""
+    q = Z.shape[1]
+    root = np.abs(weight)
+    np.maximum(root, NO_WEIGHT, out=root)
+    np.sqrt(root, out=root)
+    share = w / root
+    slope = slope * share
+    share *= dh
+    total = np.zeros((padded, padded))
+    step = max(LEAST_ROWS, SCALED_BYTES // (8 * padded))
+    for start in range(0, len(w), step):
+        rows = slice(start, min(start + step, len(w)))
+        both = scratch((rows.stop - start, padded), is_row_major(Z))
+        scale_rows(Z, rows, root[rows, None], both[:, :q])
+        both[:, q] = slope[rows]
+        for j, column in enumerate(Q.T, start=q + 1):
+            np.multiply(column[rows], share[rows], out=both[:, j])
+        both[:, q + 1 + Q.shape[1] :] = 0.0
+        product = np.dot(both.T, both)  # numpy detects the symmetry and does half the work
+        turn_negative(product[:q, :q], both[:, :q], weight[rows])
+        total += product
+    return total
