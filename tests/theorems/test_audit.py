@@ -39,7 +39,7 @@ def centred(table: pd.DataFrame, weight: np.ndarray | None = None) -> np.ndarray
 
 
 def project(y: np.ndarray, X: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
-    """Lemma 1: take the linear part of the protected columns out, and keep the mean."""
+    """Lemma 3: take the linear part of the protected columns out, and keep the mean."""
     root = np.ones((len(X), 1)) if weight is None else np.sqrt(weight)[:, None]
     flat = y.reshape(len(y), -1)
     return (flat - X @ np.linalg.lstsq(root * X, root * flat, rcond=None)[0]).reshape(y.shape)

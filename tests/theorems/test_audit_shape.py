@@ -51,7 +51,7 @@ def test_dependence_without_linear_effects_is_found_and_named(kind: str) -> None
     assert linear.verdict != "leak"  # what the linear effects alone show
     found = sq.audit(y, protected, "gaussian")
     assert found.verdict == "leak" and found.found == (kind,)
-    assert found.reason.startswith("Mean predictions show no linear effect")
+    assert found.reason.startswith(("Mean predictions show no linear effect", "No difference between mean predictions"))
 
 
 def test_a_rare_group_is_judged_by_its_difference_not_by_its_correlation() -> None:
@@ -120,7 +120,7 @@ def test_only_the_columns_that_stand_out_are_named() -> None:
     rng = np.random.default_rng(6)
     table = pd.DataFrame(rng.normal(size=(N, 3)), columns=["age", "income", "height"])
     found = sq.audit(0.3 * table["age"] ** 2 + rng.normal(size=N), table)
-    assert found.found == ("curvature",) and "a curve along age" in found.reason
+    assert found.found == ("curvature",) and "follow age along a curve" in found.reason
 
 
 def test_a_slope_that_differs_between_groups_is_a_combination_however_groups_are_coded() -> None:

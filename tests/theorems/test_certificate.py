@@ -253,7 +253,7 @@ def test_a_constraint_that_one_row_meets_is_certified_with_that_row_left_out() -
 def test_the_estimator_warns_of_it_and_what_it_advises_helps() -> None:
     problem = skewed(2, 1000)
     data = {"X": problem.features, "y": problem.outcome, "protected": problem.protected}
-    with pytest.warns(FewRowsWarning, match=r'without \d+ of 1000 rows the correlation .* is 0\.\d\d.*"poisson".*l2'):
+    with pytest.warns(FewRowsWarning, match=r'without \d+ of 1000 rows the correlation .* is 0\.\d\d.*l2.*"poisson"'):
         OrthogonalGLMRegressor("gamma", solver="sqp").fit(**data)
     for model in (OrthogonalGLMRegressor("poisson"), OrthogonalGLMRegressor("gamma", l2=1.0)):
         with warnings.catch_warnings():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import linprog
 
 import setsquare as sq
 from setsquare._typing import Array
@@ -171,3 +172,100 @@ def test_saved_models_keep_their_threshold(tmp_path) -> None:
     again = sq.load(tmp_path / "model")
     assert again.threshold == 0.3 and (again.predict(table) == model.predict(table)).all()
     assert again.solution_.certificate.decision_correlation == model.solution_.certificate.decision_correlation
+
+
+def _rates(decided: Array, y: Array, groups: pd.DataFrame) -> pd.DataFrame:
+    return pd.Series(decided).groupby([y, *(groups[c].to_numpy() for c in groups)]).mean().unstack(0)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("threshold", [0.3, 0.5])
+def test_mixtures_equal_both_rates_on_the_rows_of_the_fit_and_on_new_rows(rounded: bool, threshold: float) -> None:
+    rng = np.random.default_rng(5)
+    n = 40_000
+    groups = pd.DataFrame({"race": rng.choice(["a", "b", "c"], n, p=[0.6, 0.3, 0.1])})
+    quality = groups["race"].map({"a": 2.0, "b": 1.0, "c": 1.5}).to_numpy()
+    truth = rng.normal(size=n) + 0.5 * (groups["race"] == "b").to_numpy()
+    y = (truth + rng.normal(size=n) / quality > 0.3).astype(int)
+    score = np.asarray(1.0 / (1.0 + np.exp(-2.0 * truth)))
+    score = score.round(1) if rounded else score
+    old, new = slice(0, n // 2), slice(n // 2, n)
+    before = _rates((score[new] >= threshold).astype(int), y[new], groups[new])
+    assert (before.max() - before.min()).max() > 0.1
+    rule = sq.GroupThresholds(equalize="odds", threshold=threshold).fit(score[old], groups[old], outcome=y[old])
+    p = np.concatenate(
+        [rule.thresholds_[k].probability(score[old][(groups["race"] == g)[old]]) for k, g in enumerate("abc")]
+    )
+    order = np.concatenate([np.flatnonzero((groups["race"] == g)[old]) for g in "abc"])
+    expected = pd.Series(p).groupby([y[old][order], groups["race"].to_numpy()[old][order]]).mean().unstack(0)
+    np.testing.assert_allclose(expected[0], rule.fpr_, atol=1e-9)
+    np.testing.assert_allclose(expected[1], rule.tpr_, atol=1e-9)
+    after = _rates(rule.decide(score[new], groups[new]), y[new], groups[new])
+    assert (after.max() - after.min()).max() < 0.05
+    single = [np.mean((score[old] >= t) == y[old]) for t in np.unique(score[old])[:: 1 if rounded else 200]]
+    reached = 1.0 - (rule.fpr_ * np.mean(y[old] == 0) + (1.0 - rule.tpr_) * np.mean(y[old] == 1))
+    assert threshold != 0.5 or reached > max(single) - 0.1
+
+
+def test_mixtures_are_the_best_of_all_that_reach_equal_rates() -> None:
+    """A linear program over all randomised thresholds of both groups has no larger accuracy."""
+    rng = np.random.default_rng(0)
+    g = np.repeat([0, 1], 40)
+    s, y = rng.integers(0, 5, 80) / 5.0, rng.integers(0, 2, 80)
+    y = np.where(rng.random(80) < 0.6, (s + 0.2 * g > 0.4).astype(int), y)
+    rule = sq.GroupThresholds(equalize="odds").fit(s, g, outcome=y)
+    values = np.unique(s)
+    cells = [(a, v) for a in (0, 1) for v in values]
+    rate = {k: np.array([np.mean(s[(g == a) & (y == k)] == v) for a, v in cells]) for k in (0, 1)}
+    own = np.array([a for a, _ in cells])
+    equal = [np.where(own == 0, rate[k], -rate[k]) for k in (0, 1)]
+    gain = np.array([np.sum((g == a) & (s == v) & (y == 1)) - np.sum((g == a) & (s == v) & (y == 0)) for a, v in cells])
+    rising = np.array(
+        [np.eye(len(cells))[j] - np.eye(len(cells))[j + 1] for j in range(len(cells) - 1) if own[j] == own[j + 1]]
+    )
+    best = linprog(-gain, rising, np.zeros(len(rising)), A_eq=equal, b_eq=[0.0, 0.0], bounds=[(0.0, 1.0)] * len(cells))
+    accuracy = (np.sum(y == 0) - best.fun) / 80.0
+    ours = (np.sum(y == 0) * (1.0 - rule.fpr_) + np.sum(y == 1) * rule.tpr_) / 80.0
+    assert ours == pytest.approx(accuracy, abs=1e-9)
+
+
+def _spreads(n: int, seed: int) -> tuple[pd.DataFrame, Array, Array]:
+    """Features of which one varies more among men and another less."""
+    rng = np.random.default_rng(seed)
+    male = rng.random(n) < 0.5
+    shifted = pd.DataFrame(rng.normal(size=(n, 2)) + 0.5 * male[:, None] * [1.0, -1.0], columns=["a", "c"])
+    table = shifted.assign(
+        b=rng.normal(size=n) * np.where(male, 2.0, 0.5), d=rng.normal(size=n) * np.where(male, 0.6, 1.2)
+    )
+    y = (rng.random(n) < 1.0 / (1.0 + np.exp(1.0 - table.sum(axis=1)))).astype(int)
+    return table.assign(sex=np.where(male, "m", "f")), y, male
+
+
+def test_decisions_given_the_outcome_equal_both_rates() -> None:
+    rows = {"old": _spreads(20_000, 3), "new": _spreads(20_000, 4)}
+    gaps = {}
+    for label, options in (("scores", {}), ("decisions", {"threshold": 0.4})):
+        model = sq.OrthogonalGLMClassifier(protected="sex", given="outcome", **options).fit(*rows["old"][:2])
+        for which, (table, y, male) in rows.items():
+            decided = model.predict_proba(table.drop(columns="sex"))[:, 1] >= 0.4
+            gaps[label, which] = max(abs(_difference(decided[y == k], male[y == k])) for k in (0, 1))
+    assert gaps["decisions", "old"] < 0.005 < 0.015 < gaps["scores", "old"]
+    assert gaps["decisions", "new"] < 0.5 * gaps["scores", "new"]
+
+
+def test_bad_input_of_equalised_odds() -> None:
+    s, g, y = np.linspace(0.0, 1.0, 40), np.repeat(["a", "b"], 20), np.tile([0, 1], 20)
+    odds = sq.GroupThresholds(equalize="odds")
+    for match, call in {
+        "pass outcome=": lambda: odds.fit(s, g),
+        "one outcome class only": lambda: odds.fit(s, g, outcome=np.where(g == "a", 1, y)),
+        "two classes, not of 3": lambda: odds.fit(s, g, outcome=np.tile([0, 1, 2, 1], 10)),
+        "leave it out with equalize": lambda: sq.GroupThresholds(0.3, equalize="odds").fit(s, g, outcome=y),
+        "above 0 and below 1": lambda: sq.GroupThresholds(equalize="odds", threshold=1.0).fit(s, g, outcome=y),
+        "is used with equalize": lambda: sq.GroupThresholds().fit(s, g, outcome=y),
+        "is not one of": lambda: sq.GroupThresholds(equalize="tpr").fit(s, g),
+        "The outcome has 39": lambda: odds.fit(s, g, outcome=y[1:]),
+        "select nobody|select everybody": lambda: odds.fit(s, g, outcome=(s < 0.2).astype(int) | (s > 0.9)),
+    }.items():
+        with pytest.raises(InputError, match=match):
+            call()

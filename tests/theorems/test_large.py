@@ -1,4 +1,4 @@
-"""THEORY §2 (Corollary 1) by products alone: ``large`` meets the constraint and finds the optimum of ``sqp``."""
+"""THEORY §2 (Corollary 4) by products alone: ``large`` meets the constraint and finds the optimum of ``sqp``."""
 
 from __future__ import annotations
 
@@ -132,3 +132,31 @@ def test_the_benchmark_sets_have_the_same_optimum(name: str) -> None:
     assert found.certificate.loss == pytest.approx(exact.certificate.loss, rel=3e-8 if flat else 1e-10)
     if not flat:
         np.testing.assert_allclose(found.coef, exact.coef, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rank", [40, 150])
+def test_curvature_and_rank_lie_between_the_bounds_of_the_certificate(rank: int, seed: int) -> None:
+    """Lanczos gives an upper bound on the smallest curvature, and a lower one with a probability of 99 %."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(1500, 1))
+    Z = (rng.normal(size=(1500, rank)) + 0.5 * X) @ rng.normal(size=(rank, 150)) if rank < 150 else None
+    Z = rng.normal(size=(1500, 150)) * rng.uniform(0.5, 2.0, 150) + 0.5 * X if Z is None else Z
+    y = (Z[:, 0] / Z[:, 0].std() + rng.logistic(size=1500) > 0.0).astype(float)
+    c = solve(Problem(Z, y, X, "binomial"), "large").certificate
+    assert c.min_curvature_low is not None and c.rank_features_low is not None and c.rank_features is None
+    assert 0 < c.rank_features_low <= rank
+    # The same in the same coordinates, standardised features, from the dense Hessian.
+    scaled = (Z - Z.mean(axis=0)) / Z.std(axis=0)
+    exact = solve(Problem(scaled, y, X, "binomial"), "sqp", max_iter=200)
+    p = family("binomial").activation(linear_predictors(exact, Problem(scaled, y, X, "binomial")))[:, 0]
+    Q = (X[:, 0] - X.mean()) / X.std()
+    slope, bend = p * (1.0 - p), p * (1.0 - p) * (1.0 - 2.0 * p)
+    A = np.column_stack([np.ones(1500), scaled])
+    H = A.T @ ((slope + bend * Q * exact.multipliers[0, 0])[:, None] * A) / 1500
+    J = (slope * Q) @ A / 1500
+    null = np.linalg.svd(J[None])[2][1:]
+    lowest = np.linalg.eigvalsh(null @ H @ null.T)[0] / (y.mean() * (1.0 - y.mean()))
+    assert c.min_curvature_low <= lowest + 1e-9 and lowest <= c.min_curvature + 1e-9
+    text = str(c)
+    assert "at most" in text and "at least (99 %)" in text and f"{c.rank_features_low} at least, 150 at most" in text

@@ -65,3 +65,14 @@ def test_the_path_and_the_state_agree_however_rows_are_divided() -> None:
     assert bets.log_wealth == pytest.approx(path[-1], rel=1e-9)
     assert bets.alarm == whole.alarm == int(np.argmax(path >= -np.log(ALPHA))) + 1
     assert (bets.low, bets.high) == pytest.approx((whole.low, whole.high), abs=1e-12)
+
+
+def test_a_difference_that_changed_has_no_interval() -> None:
+    """The interval is one for a constant difference: where no constant fits, none is shown."""
+    rng = np.random.default_rng(0)
+    before, after = rng.uniform(-0.2, 0.2, 2000), rng.uniform(-0.3, 0.1, 2000)
+    quiet = place_bets(start_bets(), before, 0.05)
+    assert quiet.is_constant and not quiet.alarm
+    changed = place_bets(quiet, after, 0.05)
+    assert changed.alarm > 2000 and not changed.is_constant
+    assert changed.high < changed.mean or changed.mean < changed.low

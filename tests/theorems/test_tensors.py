@@ -1,4 +1,4 @@
-"""THEORY §6 (Corollary 2): tensors are projected along their first axis, without an n by n matrix."""
+"""THEORY §6 (Corollary 6): tensors are projected along their first axis, without an n by n matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corollary 1 by constrained training: the covariance goes to zero at the exact optimum's loss, and did not before."""
+"""Corollary 4 by constrained training: the covariance goes to zero at the exact optimum's loss, and did not before."""
 
 from __future__ import annotations
 

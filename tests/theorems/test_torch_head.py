@@ -1,4 +1,4 @@
-"""Corollary 1 for any network: with its head refitted its own predictions are orthogonal, and were not before."""
+"""Corollary 4 for any network: with its head refitted its own predictions are orthogonal, and were not before."""
 
 from __future__ import annotations
 
@@ -93,3 +93,66 @@ def test_the_head_is_that_of_the_core_solver() -> None:
     exact = solve(Problem(Z, y.numpy(), X.numpy(), family("binomial")))
     sqnn.refit_head(model, [(x.double(), y[:, None], X)])
     np.testing.assert_allclose(model.fc.weight.detach().numpy(), exact.coef, rtol=0.0, atol=1e-6)
+
+
+def fitted(y: torch.Tensor, X: torch.Tensor, x: torch.Tensor, **options: object) -> tuple[torch.Tensor, object]:
+    """Predicted probabilities of a refitted network, and its solution."""
+    torch.manual_seed(0)
+    model = Net(1).double().eval()
+    solution = sqnn.refit_head(model, [(x.double(), y, X)], **options)
+    return torch.sigmoid(model(x.double())).detach()[:, 0], solution
+
+
+def test_given_the_outcome_each_class_has_uncorrelated_predictions() -> None:
+    x, signal, X = draw()
+    y = outcome("binary", signal)
+    plain, _ = fitted(y, X, x)
+    equal, _ = fitted(y, X, x, given="outcome")
+    for k in (0.0, 1.0):
+        assert correlation(equal[y == k], X[y == k]) < 1e-7 < 0.02 < correlation(plain[y == k], X[y == k])
+
+
+def test_given_a_control_only_what_it_does_not_explain_is_removed() -> None:
+    x, signal, X = draw()
+    y = outcome("binary", signal)
+    p, _ = fitted(y, X, x, given=[1])
+    design = torch.column_stack([torch.ones(len(p)), X]).double()
+    effects = torch.linalg.lstsq(design, p[:, None]).solution[:, 0]
+    assert abs(effects[1]) < 1e-7 and abs(effects[2]) > 1e-3
+
+
+def test_a_basis_removes_the_curve_too() -> None:
+    x, signal, X = draw()
+    y = outcome("binary", signal + X[:, 1] ** 2)
+    x[:, 3] = X[:, 1] ** 2 + 0.1 * x[:, 3]
+    curve = torch.column_stack([X[:, 1], X[:, 1] ** 2])
+    p, _ = fitted(y, X[:, 1:], x)
+    q, _ = fitted(y, X[:, 1:], x, basis="spline", l2=1e-6)
+    assert correlation(q, curve) < 0.02 < 0.1 < correlation(p, curve)
+
+
+def test_a_budget_keeps_its_share_and_a_promise_is_kept_or_refused() -> None:
+    from setsquare.errors import BrokenPromiseError, InputError
+
+    x, signal, X = draw()
+    y = outcome("binary", signal)
+    _, half = fitted(y, X, x, budget=0.5)
+    assert half.certificate.covariance_share == pytest.approx(0.5, abs=1e-6)
+    _, auto = fitted(y, X, x, l2="auto", orthogonal_on="new rows", max_correlation=0.3, confidence=0.9)
+    assert auto.certificate.new_rows.upper < 0.3 and auto.certificate.new_rows.confidence == 0.9
+    torch.manual_seed(0)
+    model = Net(1).double().eval()
+    before = model.fc.weight.clone()
+    with pytest.raises(BrokenPromiseError, match=r"max_correlation=0\.001"):
+        sqnn.refit_head(model, [(x.double(), y, X)], max_correlation=0.001)
+    for options, words in (
+        ({"expand": "auto"}, "cannot be expanded"),
+        ({"given": [2]}, "which has 2"),
+        ({"given": "age"}, "which has 2"),
+        ({"given": [0, 1]}, "none is left to protect"),
+        ({"budget": 2.0}, "budget"),
+        ({"budget": 0.5, "held_out": []}, "allow a correlation"),
+    ):
+        with pytest.raises(InputError, match=words):
+            sqnn.refit_head(model, [(x.double(), y, X)], **options)
+    assert torch.equal(before, model.fc.weight), "the head is not changed"

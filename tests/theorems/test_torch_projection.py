@@ -1,4 +1,4 @@
-"""Corollary 2 and the generalised projection in torch: tensors of any shape equal the core, and nothing is left."""
+"""Corollary 6 and the generalised projection in torch: tensors of any shape equal the core, and nothing is left."""
 
 from __future__ import annotations
 

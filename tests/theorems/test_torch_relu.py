@@ -1,4 +1,4 @@
-"""ReLU layers: the paper's Theorem 2 (correct the pre-activation) fails, the generalised projection holds."""
+"""ReLU layers: the paper's Theorem 5 (correct the pre-activation) fails, the generalised projection holds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_group_means_agree_after_relu_and_did_not_before(dtype: object) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_correcting_the_pre_activation_leaves_a_leak(seed: int) -> None:
-    """Theorem 2 fails: equal means before the ReLU, but unequal spreads, are unequal means after it."""
+    """Theorem 5 fails: equal means before the ReLU, but unequal spreads, are unequal means after it."""
     pre, X = draw(seed)
     corrected = sqnn.Orthogonalize(3, "pre")(pre, X)
     assert gap(pre, X) > 0.5 and gap(corrected, X) < 1e-10  # what it promises

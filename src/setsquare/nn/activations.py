@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from setsquare.errors import InputError
+from setsquare.families.activations import GELU_LOWEST, LEAK
+from setsquare.families.custom_activation import NODES, WEIGHTS, check_increasing
 
 
 class Activation(NamedTuple):
@@ -48,4 +53,104 @@ ACTIVATIONS = {
         lambda u: 4.0 * torch.sigmoid(2.0 * u) * torch.sigmoid(-2.0 * u),
     ),
     "exp": Activation(torch.exp, torch.exp, torch.exp),
+    "leaky_relu": Activation(
+        lambda u: 0.5 * u * F.leaky_relu(u, LEAK),
+        lambda u: F.leaky_relu(u, LEAK),
+        lambda u: torch.where(u > 0.0, 1.0, LEAK).to(u.dtype),
+    ),
+    "softplus": Activation(
+        lambda u: _softplus_antiderivative(u), lambda u: torch.logaddexp(u, u.new_zeros(())), torch.sigmoid
+    ),
+    "elu": Activation(
+        lambda u: torch.where(u > 0.0, 0.5 * u.square(), torch.expm1(u.clamp(max=0.0)) - u.clamp(max=0.0)),
+        F.elu,
+        lambda u: u.clamp(max=0.0).exp(),
+    ),
+    "gelu": Activation(
+        lambda u: torch.where(u > GELU_LOWEST, 0.5 * ((u.square() - 1.0) * _share(u) + u * _density(u)), torch.inf),
+        F.gelu,
+        lambda u: _share(u) + u * _density(u),
+    ),
 }
+
+
+def _share(u: Tensor) -> Tensor:
+    share: Tensor = torch.special.ndtr(u)
+    return share
+
+
+def _density(u: Tensor) -> Tensor:
+    density: Tensor = torch.exp(-0.5 * u.square()) / (2.0 * torch.pi) ** 0.5
+    return density
+
+
+def _softplus_antiderivative(u: Tensor) -> Tensor:
+    """``-Li2(-e^u)``, by quadrature of its smooth part ``log(1 + x t) / t`` and reflection."""
+    x = torch.exp(-u.abs())
+    tail = torch.zeros_like(u)
+    for t, w in zip(NODES.tolist(), WEIGHTS.tolist(), strict=True):
+        tail += (w / t) * torch.log1p(x * t)
+    return torch.where(u > 0.0, 0.5 * u.square() + torch.pi**2 / 6.0 - tail, tail)
+
+
+def _integral(h: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Antiderivative from 0 by quadrature."""
+
+    def H(u: Tensor) -> Tensor:
+        total = torch.zeros_like(u)
+        for t, w in zip(NODES.tolist(), WEIGHTS.tolist(), strict=True):
+            total += w * h(t * u)
+        return u * total
+
+    return H
+
+
+def register_activation(
+    name: str,
+    h: Callable[[Tensor], Tensor],
+    slope: Callable[[Tensor], Tensor],
+    antiderivative: Callable[[Tensor], Tensor] | None = None,
+) -> None:
+    """Make an increasing activation known to layers and to the generalised projection under a name.
+
+    Parameters
+    ----------
+    name : str
+    h, slope : callable
+        The function and its derivative, elementwise on tensors. A function that decreases anywhere on [-30, 30] is
+        refused, and so is a slope that is not its derivative.
+    antiderivative : callable, optional
+        By default computed by quadrature.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from setsquare.nn.functional import generalized_project_out
+    >>> leaky = lambda u: torch.where(u > 0, u, 0.2 * u)
+    >>> register_activation("leaky 0.2", leaky, lambda u: torch.where(u > 0, 1.0, 0.2))
+    >>> pre, x = torch.tensor([-1.0, 1.0, 0.0, 3.0]).double(), torch.tensor([0.0, 0.0, 1.0, 1.0]).double()
+    >>> out = ACTIVATIONS["leaky 0.2"].h(generalized_project_out(pre, x, "leaky 0.2"))
+    >>> bool((out[:2].mean() - out[2:].mean()).abs() < 1e-9)
+    True
+    """
+    if name in BUILT_IN:
+        raise InputError(f"The name {name!r} belongs to an activation of the library: choose another one.")
+
+    def on_arrays(function: Callable[[Tensor], Tensor]) -> Callable[[np.ndarray], np.ndarray]:
+        return lambda u: function(torch.from_numpy(np.array(u))).double().numpy()
+
+    check_increasing(name, on_arrays(h), on_arrays(slope))
+    ACTIVATIONS[name] = Activation(antiderivative or _integral(h), h, lambda u: slope(u).to(u.dtype))
+
+
+#: Names that cannot be given to other functions.
+BUILT_IN = frozenset(ACTIVATIONS)
+
+
+def refuse_decreasing(name: str, pre: Tensor) -> None:
+    """Refuse pre-activations at which GELU decreases."""
+    if name == "gelu" and pre.numel() and float(pre.detach().min()) <= GELU_LOWEST:
+        raise InputError(
+            f"GELU decreases below {GELU_LOWEST:.4f}, and the pre-activations go down to "
+            f'{float(pre.detach().min()):.3g}: correct its output linearly (where="post").'
+        )

@@ -49,7 +49,7 @@ def audit_layer(
     """Audit the output of a layer at test time, for each unit and jointly.
 
     The network runs once over the loader, in ``eval`` mode and without gradients, and is not changed. For a blinded
-    network, the output *after* the correction is audited. This says nothing about the output of the network: later
+    network, the output *after* the correction is audited. It does not cover the output of the network: later
     layers can recover what a blinded layer still contains, so audit the predictions too, with :func:`setsquare.audit`;
     :func:`~setsquare.nn.blind_and_refit` corrects both. Audit rows that the correction was not fitted on: on its own
     training rows it passes the audit whatever it does to new rows.

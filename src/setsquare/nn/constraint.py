@@ -20,7 +20,7 @@ from torch import Tensor
 
 from setsquare.errors import InputError
 from setsquare.nn.distributed import sum_over_processes
-from setsquare.nn.functional import check_n_given, check_n_protected, refuse_missing
+from setsquare.nn.functional import check_n_given, check_n_protected, full_precision, refuse_missing
 from setsquare.nn.moments import MIN_EIGENVALUE, DoubleModule
 from setsquare.nn.row_axes import Rows, check_rows, select_rows
 from setsquare.tables.validation import check_choice
@@ -150,7 +150,7 @@ class OrthogonalityConstraint(DoubleModule):
         A, X = select_rows(activations, protected, mask, self.rows, self._n_columns)
         if self.n_rows.device != A.device:
             self.to(A.device)
-        with torch.autocast(A.device.type, enabled=False):
+        with full_precision(A):
             c = self._relative(*(self._learn(A, X) if self.training else self._evaluate(A, X)), self.scale)
             value = self._penalty(c).to(A.dtype)
         if self.training:
@@ -288,7 +288,8 @@ class OrthogonalityConstraint(DoubleModule):
         saved = state_dict.get(prefix + "mean")
         if saved is not None:
             self._set_units(len(saved))  # the number of units of the saved constraint
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        # Not that of DoubleModule, which takes any shape: multipliers of another method must be refused.
+        super(DoubleModule, self)._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 def _products(Ac: Tensor, Xc: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from setsquare.errors import InputError, NotOrthogonalError
-from setsquare.nn.activations import ACTIVATIONS
+from setsquare.nn.activations import ACTIVATIONS, refuse_decreasing
 from setsquare.nn.generalized_solver import ImplicitCorrection, Prior, assemble, minimise, row_sums
 from setsquare.projection.basis import COLLINEAR, CONSTANT
-from setsquare.tables.validation import refuse_not_finite
+from setsquare.tables.validation import check_moments, refuse_not_finite
 
 
 def project_out(y: Tensor, protected: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -39,7 +41,7 @@ def project_out(y: Tensor, protected: Tensor, weight: Tensor | None = None) -> T
     units = flatten(y)
     X = read_protected(protected, y)
     w = _read_weight(weight, X)
-    with torch.autocast(y.device.type, enabled=False):
+    with full_precision(y):
         Q = _basis(X, w)
         Q, wQ = Q.to(units.dtype), (w[:, None] * Q).to(units.dtype)
         shift = units[:1].detach()  # affects only the rounding
@@ -63,8 +65,10 @@ def generalized_project_out(
     ----------
     pre : Tensor of shape (n, ...)
     protected : Tensor of shape (n, p) or (n,)
-    activation : {"identity", "relu", "sigmoid", "tanh", "exp"}
-        Function that the network applies to the result.
+    activation : {"identity", "relu", "sigmoid", "tanh", "exp", "leaky_relu", "softplus", "elu", "gelu"}
+        Function that the network applies to the result, or a name given to :func:`~setsquare.nn.register_activation`.
+        "leaky_relu" has the slope 0.01 below zero, "elu" the parameter 1; "gelu" increases only above -0.7518, and
+        pre-activations below are refused.
     max_iter : int
         Largest number of Newton steps.
     strict : bool
@@ -83,7 +87,8 @@ def generalized_project_out(
     X = read_protected(protected, pre)
     n, d = eta.shape
     refuse_missing(eta, "The pre-activations have")
-    with torch.autocast(pre.device.type, enabled=False):
+    refuse_decreasing(activation, eta)
+    with full_precision(pre):
         Q = _basis(X, X.new_full((n,), 1.0 / n))
         D = torch.cat([torch.ones_like(Q[:, :1]), Q], dim=1)
         m, D = D.shape[1], D.to(eta.dtype)
@@ -118,15 +123,30 @@ def check_n_given(n_given: int, n_protected: int | None, generalized: bool) -> N
         raise InputError("n_given is for linear corrections: pass where='post' or where='pre'.")
 
 
+def check_maps(moments: int, n_preserved: int, n_given: int, where: str, inference: str) -> None:
+    """Raise for options of maps that are fitted to all rows at once which do not go together."""
+    check_moments(moments)
+    if not isinstance(n_preserved, int) or n_preserved < 0 or (n_preserved and inference != "features"):
+        raise InputError('n_preserved must be 0, or a positive whole number together with inference="features".')
+    if moments == 1 and inference != "features":
+        return
+    if where == "generalized":
+        raise InputError('moments=2 and inference="features" are linear corrections: pass where="post".')
+    if n_given:
+        raise InputError('n_given cannot be combined with moments=2 or inference="features": leave it out.')
+    if moments == 2 and inference not in ("protected", "features"):
+        raise InputError(f'moments=2 needs inference="protected" or "features", not {inference!r}.')
+
+
 def read_protected(protected: Any, y: Tensor, n_protected: int | None = None) -> Tensor:
     """Return protected columns (n, p) in double precision and without gradients, on the device of ``y`` (n, ...)."""
     if protected is None:
         raise InputError("The protected columns of the batch are missing: pass them with one row per row of the batch.")
     X = _as_tensor(protected)
     X = X[:, None] if X.ndim == 1 else X
-    if y.ndim > 0 and len(y) == 0:
+    if y.ndim > 0 and y.shape[0] == 0:
         raise InputError("The batch has no rows: pass at least one.")
-    if y.ndim == 0 or X.ndim != 2 or len(X) != len(y):
+    if y.ndim == 0 or X.ndim != 2 or X.shape[0] != y.shape[0]:
         raise InputError(
             f"The protected columns have shape {tuple(X.shape)} and the tensor to correct has {tuple(y.shape)}: "
             "pass columns of shape (n, p) for the same n rows."
@@ -153,10 +173,22 @@ def _as_tensor(protected: Any) -> Tensor:
         ) from None
 
 
+def full_precision(y: Tensor) -> AbstractContextManager[Any]:
+    """Switch autocast off on the device of a tensor; the meta device has none."""
+    return nullcontext() if y.is_meta else torch.autocast(y.device.type, enabled=False)
+
+
+def has_values(*tensors: Tensor) -> bool:
+    """Whether Python may look at values: not in a compiled graph, on the meta device or under ``torch.func``."""
+    if torch.compiler.is_compiling():
+        return False
+    return not any(tensor.is_meta or is_functorch_wrapped_tensor(tensor) for tensor in tensors)
+
+
 def refuse_ids(X: Tensor) -> None:
     """Refuse integers other than 0 and 1: they may be group ids, whose linear effect is meaningless."""
     whole = not (X.is_floating_point() or X.dtype == torch.bool)
-    if not torch.compiler.is_compiling() and whole and bool(((X != 0) & (X != 1)).any()):
+    if whole and has_values(X) and bool(((X != 0) & (X != 1)).any()):
         raise InputError(
             "The protected columns have an integer dtype and may be group ids: for groups pass "
             "torch.nn.functional.one_hot(ids, n_groups), for counts pass ids.float()."
@@ -168,7 +200,7 @@ def flatten(y: Tensor) -> Tensor:
     if not isinstance(y, Tensor) or not y.is_floating_point() or y.ndim == 0:
         kind = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
         raise InputError(f"Only floating-point tensors (n, ...) can be corrected, not {kind}: convert it first.")
-    return y.reshape(len(y), math.prod(y.shape[1:])).to(torch.promote_types(y.dtype, torch.float32))
+    return y.reshape(y.shape[0], math.prod(y.shape[1:])).to(torch.promote_types(y.dtype, torch.float32))
 
 
 def check_activation(name: str | None) -> None:
@@ -185,7 +217,7 @@ def _read_weight(weight: Tensor | None, X: Tensor) -> Tensor:
         return X.new_full((len(X),), 1.0 / len(X))
     w = torch.as_tensor(weight).detach().to(X)
     wrong = w.shape != X.shape[:1]
-    if not wrong and not torch.compiler.is_compiling():
+    if not wrong and has_values(w):
         wrong = not bool((torch.isfinite(w) & (w >= 0.0)).all() & (w > 0.0).any())
     if wrong:
         raise InputError("Weights must be one finite, non-negative number per row, and not all zero.")
@@ -221,12 +253,12 @@ def check_n_protected(n_protected: int) -> None:
 def refuse_missing(values: Tensor, what: str, remedy: str = "remove or fill them") -> None:
     """Refuse values that are not finite, with the message "``what`` missing or infinite values: ``remedy``"."""
     # A compiled graph cannot branch on data; there, values that are not finite remain in the result.
-    if not torch.compiler.is_compiling() and not bool(torch.isfinite(values).all()):
+    if has_values(values) and not bool(torch.isfinite(values).all()):
         refuse_not_finite(what, remedy)
 
 
 def _check_converged(converged: Tensor, residual: Tensor, strict: bool) -> None:
-    if strict and not torch.compiler.is_compiling() and not bool(converged.all()):
+    if strict and has_values(converged) and not bool(converged.all()):
         raise NotOrthogonalError(
             f"{int((~converged).sum())} of {len(converged)} units could not be made orthogonal (remaining "
             f"correlation {float(residual[~converged].max()):.1e}): check for outliers, or pass strict=False."

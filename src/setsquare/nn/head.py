@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,13 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from setsquare.errors import InputError, NotOrthogonalError, TrainingRowsWarning
+from setsquare.estimators.promise import check_promise, keep_promise
 from setsquare.estimators.training_rows import too_good
 from setsquare.families import Family, family
+from setsquare.glm.budget import check_budget
 from setsquare.glm.problem import Problem
+from setsquare.glm.ridge import choose_ridge
 from setsquare.glm.solver import Solution, solve
 from setsquare.nn.functional import read_protected
 from setsquare.nn.held_out import Sums, warn_if_left
 from setsquare.nn.network_layers import call_model, check_layer, eval_mode, takes_protected
+from setsquare.tables.frame import dense
+from setsquare.tables.learn import learn
 from setsquare.tables.outcome import Values, guess_family
 from setsquare.tables.validation import check_same_rows, require_finite
 
@@ -29,8 +34,14 @@ def refit_head(
     head: str = "fc",
     family: str | Family | None = None,
     *,
-    l2: float = 0.0,
+    l2: float | Literal["auto"] = 0.0,
     orthogonal_on: str = "training rows",
+    max_correlation: float | None = None,
+    confidence: float = 0.95,
+    given: Literal["outcome"] | Sequence[int] | None = None,
+    budget: float = 0.0,
+    basis: Any = "linear",
+    expand: None = None,
     held_out: Iterable[tuple[Any, Tensor, Tensor]] | None = None,
 ) -> Solution:
     """Refit a network's last linear layer so that its predictions are orthogonal to the protected columns.
@@ -54,11 +65,25 @@ def refit_head(
     family : str or Family, optional
         Family of the outcome. By default, several outputs are the classes 0, 1, ... (softmax); one output is binomial
         (sigmoid) if all outcomes are 0 or 1, otherwise gaussian.
-    l2 : float
-        Ridge penalty on the coefficients, for wide heads; see :class:`~setsquare.glm.problem.Problem`.
+    l2 : float or "auto"
+        Ridge penalty on the coefficients, for wide heads; "auto" chooses it by the leave-one-out loss.
     orthogonal_on : {"training rows", "new rows"}
         Rows on which the predictions are orthogonal: exactly on those of the loader, or on new ones, by leave-one-out
         predictions of the head (the network's other layers stay as they are).
+    max_correlation : float, optional
+        Largest correlation on new rows that is promised, at this `confidence`. If the upper bound exceeds it,
+        :class:`~setsquare.errors.BrokenPromiseError` is raised and the head is not changed.
+    confidence : float
+    given : "outcome", or positions of columns of the protected tensor, optional
+        Predictions may depend on the protected columns through these: "outcome" equalises mean predictions within
+        each outcome class; the columns at these positions are controls and not protected.
+    budget : float
+        Share of the covariance with the protected columns that may stay, from 0 (orthogonal) to 1 (no correction).
+    basis : {"linear", "cells", "spline", "kernel"} or transformer
+        Functions of the protected columns that predictions must not depend on, as in
+        :class:`~setsquare.OrthogonalGLMClassifier`.
+    expand : None
+        The head is linear in its inputs, so they cannot be expanded: anything else is refused.
     held_out : iterable of (inputs, outcome, protected), optional
         Further rows, on which the correlation of the new predictions is compared with chance; a
         :class:`~setsquare.errors.TrainingRowsWarning` says if it is larger.
@@ -66,8 +91,8 @@ def refit_head(
     Returns
     -------
     Solution
-        The fit with its certificate. If the result is not orthogonal, :class:`~setsquare.errors.NotOrthogonalError` is
-        raised and the head is not changed.
+        The fit with its certificate. If it does not hold, :class:`~setsquare.errors.NotOrthogonalError` is raised and
+        the head is not changed.
 
     Examples
     --------
@@ -81,16 +106,32 @@ def refit_head(
     >>> solution.certificate.is_orthogonal
     True
     """
+    check_promise(max_correlation)
+    check_budget(budget)
+    if expand is not None:
+        raise InputError(
+            "The inputs of a head cannot be expanded, because it is linear in them: leave out expand, or fit "
+            "OrthogonalGLMClassifier(expand=...) to the activations."
+        )
+    if held_out is not None and (given is not None or budget):
+        raise InputError(
+            "held_out compares the correlation on further rows with chance, but given and budget allow a correlation: "
+            "leave out held_out, and audit the predictions on these rows."
+        )
     layer = _find(model, head)
     Z, y, X = _collect(model, layer, loader)
     glm = _family(family, y, layer.out_features)
     _warn_of_training_rows(_means(Z, layer, glm), y)
-    solution = solve(Problem(Z, y, X, glm, l2=l2), orthogonal_on=orthogonal_on)
-    if not solution.certificate.is_orthogonal:
+    problem = _problem(Z, y, X, glm, given, basis)
+    ridge = choose_ridge(problem, orthogonal_on=orthogonal_on, budget=budget).l2 if l2 == "auto" else l2
+    asked: dict[str, Any] = {"orthogonal_on": orthogonal_on, "confidence": confidence, "budget": budget}
+    solution = solve(problem.with_l2(ridge), **asked)
+    if not solution.certificate.is_kept:
         raise NotOrthogonalError(
             f"The head could not be made orthogonal (remaining correlation {solution.certificate.max_correlation:.1e}, "
             f"{solution.status}): remove outliers from the protected columns, or pass a ridge penalty l2."
         )
+    keep_promise(solution, max_correlation, automatic=l2 == "auto")
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(solution.coef))
         layer.bias.copy_(torch.from_numpy(solution.intercept))
@@ -98,6 +139,27 @@ def refit_head(
         new_Z, _, new_X = _collect(model, layer, held_out)
         _compare(_means(new_Z, layer, glm), new_X, len(Z))
     return solution
+
+
+def _problem(Z: NDArray[Any], y: NDArray[Any], X: NDArray[Any], glm: Family, given: Any, basis: Any) -> Problem:
+    """The problem of the head, given controls that are columns of ``X``, and with a basis of the other columns."""
+    inside = [] if given is None or isinstance(given, str) else list(given)
+    p = X.shape[1] if X.ndim == 2 else 1
+    if (
+        given is not None
+        and given != "outcome"
+        and not (inside and all(isinstance(j, int) and -p <= j < p for j in inside))
+    ):
+        raise InputError(
+            f'given must be "outcome" or positions of columns of the protected tensor, which has {p}, not {given!r}.'
+        )
+    X = X.reshape(len(X), -1).astype(np.float64)
+    C, X = X[:, inside], np.delete(X, inside, axis=1)
+    if not X.shape[1]:
+        raise InputError("All protected columns are given, so none is left to protect: leave one out of given.")
+    if basis != "linear":
+        X = np.asarray(dense(learn(X, basis=basis).apply(X).values))
+    return Problem(Z, y, X, glm, given=given if isinstance(given, str) else C if inside else None)
 
 
 def _means(Z: NDArray[Any], layer: nn.Linear, glm: Family) -> NDArray[Any]:

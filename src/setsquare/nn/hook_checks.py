@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.nn.network_layers import in_checkpoint
 from setsquare.nn.row_axes import Rows
 
 #: Outputs of corrections that are still in use, by identity: other hooks must not replace them.
@@ -68,3 +69,40 @@ def fit_attention_mask(mask: Tensor | None, y: Tensor, rows: Rows) -> Tensor | N
             'enter the moments of the layer: blind it with rows="tokens".'
         )
     return None
+
+
+def check_call(name: str, running: bool, own: bool) -> None:
+    """Refuse a call of a layer in which it could not be corrected once."""
+    if not own:
+        raise InputError(
+            f"Layer {name!r} runs in a copy of the blinded network: copy it outside the context, and blind the copy."
+        )
+    if not running:
+        raise InputError(
+            f"Layer {name!r} runs outside a call of the network: call the whole network, or blind only the part "
+            "that you call."
+        )
+    if in_checkpoint():
+        raise InputError(
+            f"Layer {name!r} runs inside torch.utils.checkpoint, which runs it again for the gradient, so it would "
+            "learn twice or not be blinded: blind a layer outside the checkpoint, or switch checkpointing off."
+        )
+
+
+def check_axes(name: str, y: Tensor, batch_dim: int) -> None:
+    """Refuse an output without an axis for the rows, or that is not made of numbers."""
+    if y.is_quantized:
+        raise InputError(
+            f"Layer {name!r} is quantised, so its output is rounded to a few whole numbers and cannot be corrected: "
+            "blind the network before it is quantised, or a layer that is not."
+        )
+    if y.is_nested:
+        raise InputError(
+            f"Layer {name!r} gets nested tensors, whose rows differ in shape: build the encoder with "
+            "enable_nested_tensor=False."
+        )
+    if not -y.ndim <= batch_dim < y.ndim:
+        raise InputError(
+            f"Layer {name!r} has shape {tuple(y.shape)} and thus no axis {batch_dim} for the rows: pass another "
+            "batch_dim, or choose a layer with one row per row of the batch."
+        )

@@ -6,26 +6,36 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
 from setsquare.errors import InputError, NotOrthogonalError
-from setsquare.nn.hook_checks import CORRECTED, find_attention_mask, fit_attention_mask, refuse_uncorrected
+from setsquare.nn.functional import read_protected
+from setsquare.nn.hook_checks import (
+    CORRECTED,
+    check_axes,
+    check_call,
+    find_attention_mask,
+    fit_attention_mask,
+    refuse_uncorrected,
+)
 from setsquare.nn.layer import Inference, Orthogonalize, Where
-from setsquare.nn.moments import Momentum
+from setsquare.nn.moments import Momentum, RunningMoments
 from setsquare.nn.network_layers import (
     check_layer,
     choose_tensor,
+    eval_mode,
     has_parameter,
-    in_checkpoint,
     list_layers,
     put_tensor,
     takes_protected,
 )
-from setsquare.nn.row_axes import Rows
+from setsquare.nn.packed import repack, unpack
+from setsquare.nn.row_axes import Rows, to_units
 from setsquare.nn.weight_watch import watch_frozen
 
 #: Modules whose input is a pre-activation that the generalised projection can correct.
@@ -68,7 +78,7 @@ class Blinded(nn.Module):
     def forward(self, *inputs: Any, protected: Tensor | None = None, mask: Tensor | None = None, **named: Any) -> Any:
         """Run the network on a batch with its protected columns (n, p), and the mask of its positions if there is one.
 
-        A network whose own ``forward`` has a parameter ``mask`` gets it; set the attribute :attr:`mask` instead.
+        A network whose own ``forward`` has a parameter ``mask`` gets it; set the attribute ``mask`` instead.
         """
         before, n_passes = (self.protected, self.mask), self._n_passes
         self.protected = self.protected if protected is None else protected
@@ -87,6 +97,29 @@ class Blinded(nn.Module):
             self._remove()
         self._check_passed(n_passes)
         return out
+
+    def allocate(self, *inputs: Any, protected: Tensor, **named: Any) -> Blinded:
+        """Give the moments of all layers their sizes by one pass, from which nothing is learned.
+
+        Needed where a copy of the network is updated tensor by tensor from the first batch on, as
+        ``torch.optim.swa_utils.AveragedModel`` does: call it before making the copy.
+        """
+        X = read_protected(protected, protected)
+
+        def size(layer: Orthogonalize, y: Tensor) -> Tensor:
+            if isinstance(layer.moments, RunningMoments):
+                layer.moments.allocate(X.shape[1], to_units(y, layer.rows).shape[1])
+            return y
+
+        try:
+            for layer in self._own_corrections():
+                layer.override = lambda y, _protected, _mask, layer=layer: size(layer, y)
+            with torch.no_grad(), eval_mode(self):
+                self(*inputs, protected=protected, **named)
+        finally:
+            for layer in self._own_corrections():
+                layer.override = None
+        return self
 
     def _watching(self) -> AbstractContextManager[Any]:
         """Record the weights before corrections that were loaded in a frozen state."""
@@ -173,6 +206,7 @@ class Blinded(nn.Module):
 
     def _where(self, module: nn.Module) -> Where | None:
         known = type(module) in _ACTIVATIONS or self.settings["activation"] is not None
+        known = known and self.settings["moments"] == 1 and self.settings["inference"] != "features"
         where: Where | None = self.settings["where"]
         return where if where is not None else "generalized" if known else "post"
 
@@ -202,14 +236,31 @@ class Blinded(nn.Module):
 
     def _correct_output(self, name: str, module: nn.Module, out: Any) -> Any:
         y = choose_tensor(name, out, self.output, "corrected")
+        if isinstance(y, PackedSequence):
+            return put_tensor(out, self.output, self._correct_packed(name, module, y))
         corrected = self._correct(name, module, y)
         if corrected is not y and not torch.compiler.is_compiling():
             self._outputs.append((name, weakref.ref(y)))
             CORRECTED[id(corrected)] = corrected
         return corrected if isinstance(out, Tensor) else put_tensor(out, self.output, corrected)
 
+    def _correct_packed(self, name: str, module: nn.Module, packed: PackedSequence) -> PackedSequence:
+        """Correct the steps of packed sequences; the padding that unpacking adds does not count."""
+        if self.settings["rows"] != "tokens":
+            raise InputError(
+                f'Layer {name!r} returns packed sequences, whose rows are steps: blind it with rows="tokens".'
+            )
+        y, mask = unpack(packed)
+        before, self.mask = (self.mask, self.batch_dim), mask
+        self.batch_dim = 0
+        try:
+            corrected = self._correct(name, module, y)
+        finally:
+            self.mask, self.batch_dim = before
+        return repack(corrected, packed)
+
     def _check_kept(self, name: str, out: Any) -> None:
-        if not self._depth or not self._outputs or torch.compiler.is_compiling():
+        if not self._depth or not self._outputs or isinstance(out, PackedSequence) or torch.compiler.is_compiling():
             return
         y = choose_tensor(name, out, self.output, "corrected")
         if self._outputs[-1][0] == name and CORRECTED.get(id(y)) is not y:
@@ -221,9 +272,9 @@ class Blinded(nn.Module):
     def _correct(self, name: str, module: nn.Module, y: Tensor) -> Tensor:
         if not self._depth:  # a copy of the network made inside the context still has the hooks
             return y
-        _check_call(name, self._calls is not None, module is self.model.get_submodule(name))
+        check_call(name, self._calls is not None, module is self.model.get_submodule(name))
         assert self._calls is not None
-        _check_axes(name, y, self.batch_dim)
+        check_axes(name, y, self.batch_dim)
         self._calls[name] += 1
         correction = self._correction(name, self._calls[name]).train(module.training)
         if correction.moments.rows.device != y.device:
@@ -238,7 +289,9 @@ class Blinded(nn.Module):
 
     def _mask_of(self, correction: Orthogonalize, y: Tensor) -> Tensor | None:
         """Mask of the positions of ``y`` (n, ...) if the correction learns from them: given, or the attention mask."""
-        learning = correction.override is not None or (correction.training and not correction.frozen)
+        learning = correction.override is not None or (
+            correction.training and not correction.frozen and not correction.is_mapped
+        )
         if not learning or self.mask is not None:
             return self.mask if learning else None
         return fit_attention_mask(self._attention_mask, y, correction.rows)
@@ -275,6 +328,8 @@ def blind(
     batch_dim: int = 0,
     rows: Rows = "samples",
     n_given: int = 0,
+    moments: Literal[1, 2] = 1,
+    n_preserved: int = 0,
 ) -> Blinded:
     """Blind layers of a network to the protected columns, with a permanent wrapper or a temporary context.
 
@@ -309,6 +364,10 @@ def blind(
         "tokens", the ``attention_mask`` of the call is used, or pass ``blinded(inputs, protected=X, mask=mask)``.
     n_given : int
         Number of the last columns of ``protected`` that are controls; see :class:`~setsquare.nn.Orthogonalize`.
+    moments, n_preserved
+        Whether to remove effects on variances and covariances, too, and columns to preserve; see
+        :class:`~setsquare.nn.Orthogonalize`. Such layers learn nothing in training: call
+        :func:`~setsquare.nn.fit_layer` first.
 
     Examples
     --------
@@ -330,37 +389,8 @@ def blind(
         check_layer(name, names)
     once = {model.get_submodule(name): name for name in reversed(layers)}  # a module with two names is one layer
     settings = {"n_protected": n_protected, "where": where, "activation": activation, "rows": rows, "n_given": n_given}
+    settings |= {"moments": moments, "n_preserved": n_preserved}
     chosen = [name for name in dict.fromkeys(layers) if name in once.values()]
     blinded = Blinded(model, chosen, output, batch_dim, **settings, momentum=momentum, inference=inference)
     blinded.protected = protected
     return blinded
-
-
-def _check_call(name: str, running: bool, own: bool) -> None:
-    if not own:
-        raise InputError(
-            f"Layer {name!r} runs in a copy of the blinded network: copy it outside the context, and blind the copy."
-        )
-    if not running:
-        raise InputError(
-            f"Layer {name!r} runs outside a call of the network: call the whole network, or blind only the part "
-            "that you call."
-        )
-    if in_checkpoint():
-        raise InputError(
-            f"Layer {name!r} runs inside torch.utils.checkpoint, which runs it again for the gradient, so it would "
-            "learn twice or not be blinded: blind a layer outside the checkpoint, or switch checkpointing off."
-        )
-
-
-def _check_axes(name: str, y: Tensor, batch_dim: int) -> None:
-    if y.is_nested:
-        raise InputError(
-            f"Layer {name!r} gets nested tensors, whose rows differ in shape: build the encoder with "
-            "enable_nested_tensor=False."
-        )
-    if not -y.ndim <= batch_dim < y.ndim:
-        raise InputError(
-            f"Layer {name!r} has shape {tuple(y.shape)} and thus no axis {batch_dim} for the rows: pass another "
-            "batch_dim, or choose a layer with one row per row of the batch."
-        )

@@ -11,15 +11,23 @@ from torch import Tensor, nn
 
 from setsquare.errors import InputError, NotFiniteWarning, StaleCorrectionWarning
 from setsquare.nn.distributed import sum_over_processes
-from setsquare.nn.functional import check_activation, check_n_given, check_n_protected
+from setsquare.nn.functional import (
+    check_activation,
+    check_maps,
+    check_n_given,
+    check_n_protected,
+    full_precision,
+    has_values,
+)
 from setsquare.nn.generalized_moments import GeneralizedMoments
+from setsquare.nn.moment_maps import ErasureMap, MomentMap, TransportMap
 from setsquare.nn.moments import Momentum, RunningMoments
 from setsquare.nn.row_axes import Rows, check_rows, from_units, read_mask, read_rows, select_rows, to_units
 from setsquare.nn.weight_watch import WeightWatch
 from setsquare.tables.validation import check_choice
 
 Where: TypeAlias = Literal["post", "pre", "generalized"]
-Inference: TypeAlias = Literal["protected", "marginal", "off"]
+Inference: TypeAlias = Literal["protected", "features", "marginal", "off"]
 
 
 class Orthogonalize(nn.Module):
@@ -53,8 +61,10 @@ class Orthogonalize(nn.Module):
     momentum : float, "auto" or None
         Share of a batch in the running moments; None for the exact moments of all rows seen. "auto" averages over at
         least 10 batches and 200 rows per coefficient.
-    inference : {"protected", "marginal", "off"}
-        Behaviour in ``eval`` mode. "protected" corrects each row by its own protected columns. "marginal" does not need
+    inference : {"protected", "features", "marginal", "off"}
+        Behaviour in ``eval`` mode. "protected" corrects each row by its own protected columns. "features" does not need
+        them: it erases what the units of the layer say about them, by the map of
+        ``LinearOrthogonalizer(using="features")``, in training as well. "marginal" does not need
         them: it subtracts the correction averaged over the population, which is zero in the linear modes (means are
         kept) and the shift ``a`` in the generalised mode, so that pre-activations keep their training mean; this
         *guarantees nothing*. "off" returns the input unchanged, as the published layer does.
@@ -67,6 +77,13 @@ class Orthogonalize(nn.Module):
         Number of further columns of ``protected``, the last ones, that are controls: the effects of the protected
         columns are estimated given them, and only the former are subtracted. In ``eval`` mode the controls may be left
         out, so that they can be the outcome. Not with "generalized".
+    moments : {1, 2}
+        2 also removes the effects of the protected columns on the variances and covariances of the units, as
+        ``LinearOrthogonalizer(moments=2)`` does: with inference "protected" by optimal transport between cells, with
+        "features" by keeping only directions whose squares and products are uncorrelated with the protected columns.
+    n_preserved : int
+        With inference "features": number of further columns of ``protected``, the last ones, whose covariances with the
+        units are kept, such as the outcome. Only :func:`~setsquare.nn.fit_layer` reads them.
 
     Attributes
     ----------
@@ -87,6 +104,10 @@ class Orthogonalize(nn.Module):
     from the running solution, until 98 % of the units have a correlation of at most 0.01. The correlation that remains
     in training is below that of chance in a batch of 128 rows, and largest in units that few rows activate;
     ``moments.unsolved`` counts them. After :func:`~setsquare.nn.fit_layer` none remains.
+
+    With ``moments=2`` or inference "features" nothing is learned from training batches: call
+    :func:`~setsquare.nn.fit_layer` before training, which gathers the units of all rows in memory, and again if the
+    weights before the layer have changed. Put the layer where nothing before it is trained, such as at the input.
 
     In a distributed run the sums are taken over all processes, so each process must pass the same number of batches.
     The first batch sets the number of units: with ``DataParallel``, pass one batch before replicating.
@@ -111,6 +132,8 @@ class Orthogonalize(nn.Module):
         inference: Inference = "protected",
         rows: Rows = "samples",
         n_given: int = 0,
+        moments: Literal[1, 2] = 1,
+        n_preserved: int = 0,
     ) -> None:
         super().__init__()
         check_rows(rows)
@@ -124,9 +147,14 @@ class Orthogonalize(nn.Module):
         self.n_protected, self.where, self.activation, self.inference = n_protected, where, activation, inference
         self.rows: Rows = rows
         check_n_given(n_given, n_protected, where == "generalized")
-        self.n_given = n_given
-        self.moments: RunningMoments
-        if where == "generalized":
+        self.n_given, self.n_moments, self.n_preserved = n_given, moments, n_preserved
+        #: Whether the layer has a map that is fitted to all rows at once.
+        self.is_mapped = moments == 2 or inference == "features"
+        check_maps(moments, n_preserved, n_given, where, inference)
+        self.moments: RunningMoments | MomentMap
+        if self.is_mapped:
+            self.moments = ErasureMap(moments) if inference == "features" else TransportMap(moments)
+        elif where == "generalized":
             check_activation(activation)
             assert activation is not None
             self.moments = GeneralizedMoments(momentum, activation)
@@ -148,18 +176,21 @@ class Orthogonalize(nn.Module):
         if self.override is not None:
             return self.override(y, protected, mask)
         self._check_weights()
-        learning = self.training and not self.frozen
-        if len(y) == 0 or (self.inference == "off" and not learning):
+        learning = self.training and not self.frozen and not self.is_mapped
+        if y.shape[0] == 0 or (self.inference == "off" and not learning):
             return y
         if not learning and self.moments.is_empty:
             raise InputError("The layer has not seen a batch: train the network, or call setsquare.nn.fit_layer first.")
         units = to_units(y, self.rows)
-        with torch.autocast(y.device.type, enabled=False):
+        with full_precision(y):
             if learning:
                 corrected = self._learn(y, units, protected, mask)
             elif self.inference == "protected":
                 corrected = self.moments.correct(units, self._read(protected, y))
+            elif isinstance(self.moments, ErasureMap):
+                corrected = self.moments.correct(units)
             else:
+                assert isinstance(self.moments, RunningMoments)
                 corrected = units - self.moments.average().to(units.dtype)
         if learning:
             self._warn_of_skipped()
@@ -176,7 +207,7 @@ class Orthogonalize(nn.Module):
     @property
     def _n_columns(self) -> int | None:
         """Number of protected columns and controls."""
-        return None if self.n_protected is None else self.n_protected + self.n_given
+        return None if self.n_protected is None else self.n_protected + self.n_given + self.n_preserved
 
     def _read(self, protected: Tensor | None, y: Tensor) -> Tensor:
         """Protected columns of rows to be corrected; the controls may be absent."""
@@ -185,6 +216,7 @@ class Orthogonalize(nn.Module):
         return read_rows(protected, y, self.rows, self.n_protected if absent else self._n_columns)
 
     def _learn(self, y: Tensor, units: Tensor, protected: Tensor | None, mask: Tensor | None) -> Tensor:
+        assert isinstance(self.moments, RunningMoments)
         learned = self.moments.learn(*self.select(y, protected, mask))
         counts = read_mask(mask, y, self.rows)
         if counts is None:
@@ -212,18 +244,19 @@ class Orthogonalize(nn.Module):
             return
         if self.training not in self._told:
             self._told.add(self.training)
-            then = "it learns again from training batches" if self.training else "it may not hold"
+            learns = self.training and not self.is_mapped
+            then = "it learns again from training batches" if learns else "it may not hold"
             warnings.warn(
                 f"Weights before an Orthogonalize layer changed after fit_layer, so {then}: call "
                 "setsquare.nn.fit_layer again when training is over.",
                 StaleCorrectionWarning,
                 stacklevel=4,
             )
-        if self.training:
+        if self.training and not self.is_mapped:
             self.frozen = False
 
     def _warn_of_skipped(self) -> None:
-        if torch.compiler.is_compiling():
+        if not has_values(self.moments.skipped):
             return
         skipped = int(self.moments.skipped)
         if skipped > self._n_warned:
@@ -247,4 +280,5 @@ class Orthogonalize(nn.Module):
     def extra_repr(self) -> str:
         """Show the settings."""
         named = "" if self.activation is None else f", activation={self.activation!r}"
+        named += f", moments={self.n_moments}" if self.n_moments != 1 else ""
         return f"{self.n_protected}, where={self.where!r}{named}, inference={self.inference!r}, rows={self.rows!r}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,13 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError, WeakUnitsWarning
 from setsquare.nn.activations import ACTIVATIONS
 from setsquare.nn.batches import JoinedBatches, KeptBatches, MaskOf, call_with_protected, refuse_shuffled
-from setsquare.nn.distributed import sum_over_processes
+from setsquare.nn.distributed import is_distributed, sum_over_processes
+from setsquare.nn.functional import refuse_missing
 from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.generalized_solver import Minimum, Prior, ProblemState, assemble, minimise, row_sums
 from setsquare.nn.held_out import Sums, layers_on, warn_if_left
 from setsquare.nn.layer import Orthogonalize
+from setsquare.nn.moment_maps import MomentMap
 from setsquare.nn.network_layers import eval_mode, takes_protected
 from setsquare.nn.weight_watch import WeightWatch, started_modules, watch_before
 from setsquare.tables.validation import refuse_constant_protected
@@ -178,15 +180,42 @@ class _Fitter:
         layer.freeze(self.watch)
         return LayerFit(name, int(layer.moments.rows), self.n_passes, residual, self.weak)
 
+    def _map(self, name: str, layer: Orthogonalize, moments: MomentMap) -> float:
+        """Gather the units of all rows in memory, and fit a map to them."""
+        parts: list[tuple[Tensor, Tensor]] = []
+        held = 0.0
+
+        def keep(units: Tensor, X: Tensor) -> None:
+            nonlocal held
+            held += units.numel() * units.element_size()
+            if held > self.loader.max_bytes:
+                raise InputError(
+                    f"The rows of layer {name!r} take more than {self.loader.max_bytes / 2**20:.0f} MB, and moments=2 "
+                    'or inference="features" needs them at once: pass fewer rows, or increase max_bytes.'
+                )
+            parts.append((units.clone(), X))
+
+        self._pass(name, keep)
+        if not parts:
+            _refuse_no_rows(name)
+        units, X = (torch.cat(part) for part in zip(*parts, strict=True))
+        refuse_missing(units, f"The units of layer {name!r} have")
+        if is_distributed():
+            raise InputError('moments=2 and inference="features" are fitted by one process: fit before distributing.')
+        moments.fit(units, X, layer.n_preserved)
+        return float("nan")
+
     def _solve(self, name: str, layer: Orthogonalize) -> float:
         moments = layer.moments
+        if isinstance(moments, MomentMap):
+            return self._map(name, layer, moments)
         momentum, moments.momentum = moments.momentum, None
         try:
             self._pass(name, lambda units, X: moments.learn(units.double(), X))
         finally:
             moments.momentum = momentum
         if moments.is_empty:
-            raise InputError(f"The loader gave no rows for layer {name!r}: pass at least one batch.")
+            _refuse_no_rows(name)
         if moments.skipped > 0:
             raise MissingValuesError(
                 f"{int(moments.skipped)} batch(es) of layer {name!r} have missing or infinite values: remove or fill "
@@ -306,6 +335,10 @@ def _minimise(
     eps = torch.finfo(torch.float64).eps
     aim = 0.01 * TOLERANCE
     return minimise(sums, start, prior, eps=eps, tolerance=TOLERANCE, aim=aim, max_iter=max_iter, noise=noise)
+
+
+def _refuse_no_rows(name: str) -> NoReturn:
+    raise InputError(f"The loader gave no rows for layer {name!r}: pass at least one batch.")
 
 
 def _pass_through(y: Tensor, *_: Tensor | None) -> Tensor:

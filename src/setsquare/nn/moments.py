@@ -31,6 +31,12 @@ class DoubleModule(nn.Module):
         super()._apply(move, recurse)  # type: ignore[no-untyped-call]
         return self
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        for name, buffer in self.named_buffers(recurse=False):  # shapes depend on the batches seen
+            if prefix + name in state_dict:
+                setattr(self, name, buffer.new_zeros(state_dict[prefix + name].shape))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
 
 class RunningMoments(DoubleModule):
     """Means of products of the design ``D = [1, (X - anchor) / scale]`` with itself and with the units (n, d).
@@ -56,6 +62,8 @@ class RunningMoments(DoubleModule):
         #: Rows per sample: positions of one sample share its protected columns, and count as one row where it matters
         #: whether a batch determines the coefficients.
         self.n_repeats = 1.0
+        #: Whether the buffers have their sizes, and no batch was seen.
+        self.allocated = False
         for name in ("anchor", "scale", "rows", "skipped", *self._shapes(0, 0)):
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
         self.reset()
@@ -65,7 +73,7 @@ class RunningMoments(DoubleModule):
 
     def reset(self) -> None:
         """Forget all batches, and the numbers of columns and units."""
-        zeros = self.anchor.new_zeros
+        zeros, self.allocated = self.anchor.new_zeros, False
         for name in ("anchor", "scale", *self._shapes(0, 0)):
             setattr(self, name, zeros(0))
         # Not of shape (): torch.compile treats such a float64 as a constant and loses what is written to it.
@@ -74,7 +82,17 @@ class RunningMoments(DoubleModule):
     @property
     def is_empty(self) -> bool:
         """Whether no batch was seen."""
-        return self.anchor.numel() == 0
+        if self.anchor.numel() and self.allocated:  # a copy that averages weights may have got the moments since
+            self.allocated = not bool(self.rows > 0.0)
+        return self.anchor.numel() == 0 or self.allocated
+
+    def allocate(self, p: int, d: int) -> None:
+        """Give the buffers their sizes before the first batch, for copies that are updated tensor by tensor."""
+        if self.is_empty:
+            self.anchor, self.scale = self.rows.new_zeros(p), self.rows.new_ones(p)
+            for name, shape in self._shapes(1 + p, d).items():
+                setattr(self, name, self.rows.new_zeros(shape))
+            self.allocated = True
 
     def design(self, X: Tensor, d: int) -> Tensor:
         """Return the design (n, 1 + p) of the rows ``X``; the first batch sets anchor, scale and shapes.
@@ -82,8 +100,9 @@ class RunningMoments(DoubleModule):
         Controls, which have no effect on a correction, may be left out of ``X`` once they are known.
         """
         if not self.is_empty and self.n_given and X.shape[1] == len(self.anchor) - self.n_given:
-            X = torch.cat([X, self.anchor[-self.n_given :].expand(len(X), -1)], dim=1)
+            X = torch.cat([X, self.anchor[-self.n_given :].expand(X.shape[0], -1)], dim=1)
         if self.is_empty:
+            self.allocated = False
             n, total = self._count(X), sum_over_processes(X.sum(0))
             self.anchor = total / n
             spread = (sum_over_processes((X - self.anchor).square().sum(0)) / n).sqrt()
@@ -170,12 +189,6 @@ class RunningMoments(DoubleModule):
             old.lerp_(torch.where(finite, new.to(old.dtype), old), entry)  # in place: replicas share this memory
         self.rows.copy_(torch.where(finite, rows, self.rows))
         self.skipped.add_((~finite).to(self.skipped.dtype))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
-        for name, buffer in self.named_buffers(recurse=False):  # shapes depend on the batches seen
-            if prefix + name in state_dict:
-                setattr(self, name, buffer.new_zeros(state_dict[prefix + name].shape))
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 def effects_of(gram: Tensor) -> Tensor:

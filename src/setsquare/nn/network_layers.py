@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.utils.checkpoint
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from setsquare.errors import InputError
 
@@ -70,24 +71,28 @@ def check_layer(name: str, names: Sequence[str], kind: str = "layer") -> None:
         )
 
 
-def choose_tensor(name: str, out: Any, output: int | str | None, purpose: str) -> Tensor:
-    """Return the output of a layer, or element ``output`` of a tuple or dict; error messages name the ``purpose``."""
-    if isinstance(out, Tensor):
+def choose_tensor(name: str, out: Any, output: int | str | None, purpose: str) -> Any:
+    """Return the output of a layer, or element ``output`` of a tuple or dict; error messages name the ``purpose``.
+
+    Packed sequences count as a tensor.
+    """
+    if isinstance(out, Tensor | PackedSequence):
         return out
     keys = list(out) if isinstance(out, Mapping) else range(len(out)) if isinstance(out, tuple | list) else []
-    choice = [key for key in keys if isinstance(out[key], Tensor)]
+    choice = [key for key in keys if isinstance(out[key], Tensor | PackedSequence)]
     if output not in choice:
         given = "" if output is None else f", and output={output!r} is not a tensor"
         raise InputError(
             f"Layer {name!r} returns a {type(out).__name__}{given}: choose the tensor to be {purpose}, "
             f"output={' or '.join(map(repr, choice)) or '...'}."
         )
-    chosen: Tensor = out[output]
-    return chosen
+    return out[output]
 
 
-def put_tensor(out: Any, key: int | str | None, value: Tensor) -> Any:
-    """Copy a tuple, list or dict with one element replaced."""
+def put_tensor(out: Any, key: int | str | None, value: Any) -> Any:
+    """Copy a tuple, list or dict with one element replaced; a tensor, or packed sequences, is replaced itself."""
+    if isinstance(out, Tensor | PackedSequence):
+        return value
     if isinstance(out, Mapping):
         return type(out)({**out, key: value})  # type: ignore[call-arg]
     items = [value if index == key else item for index, item in enumerate(out)]

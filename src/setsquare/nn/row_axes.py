@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from setsquare.errors import InputError
-from setsquare.nn.functional import flatten, read_protected
+from setsquare.nn.functional import flatten, has_values, read_protected
 from setsquare.tables.validation import check_choice
 
 #: "samples": each position of (n, ...) is a unit of its own. "tokens": (n, ..., d), the last axis holds the units.
@@ -84,7 +84,7 @@ def read_mask(mask: Any, y: Tensor, rows: Rows) -> Tensor | None:
             "for the positions that count."
         )
     counts = (marks != 0).reshape(-1)
-    if torch.compiler.is_compiling():
+    if not has_values(marks):
         return counts
     if bool(((marks != 0) & (marks != 1)).any()):
         raise InputError("The mask must be 1 or True for the positions that count, 0 or False for the others.")

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from setsquare.nn.functional import has_values
+
 #: Values per tensor that are compared.
 SAMPLE = 64
 
@@ -41,8 +43,13 @@ class WeightWatch:
         self.versions, self.values, self.moved = [_version(t) for t in tensors], [_sample(t) for t in tensors], False
 
     def has_moved(self) -> bool:
-        """Return whether a watched tensor has other values than at the start; conversions of the dtype do not count."""
+        """Return whether a watched tensor has other values than at the start; conversions of the dtype do not count.
+
+        Inside a transform of ``torch.func``, and on the meta device, tensors have no values to compare.
+        """
         tensors = self._tensors()
+        if not has_values(*tensors):
+            return self.moved
         versions = [_version(tensor) for tensor in tensors]
         if not self.moved and versions != self.versions:
             self.versions = versions
@@ -54,6 +61,8 @@ class WeightWatch:
 
 
 def _version(tensor: Tensor) -> tuple[int, int]:
+    if tensor.is_meta:
+        return 0, tensor._version
     return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
 
 

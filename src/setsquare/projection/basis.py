@@ -185,14 +185,14 @@ def _check_finite(gram: Array, names: tuple[str, ...]) -> None:
 
 def cholesky_factor(gram: Array, smallest: float = WELL_CONDITIONED) -> Array | None:
     """Triangular R with ``R'R = gram``; None if columns are too close to collinear for this to be accurate."""
-    spread = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    spread = np.sqrt(np.maximum(gram.diagonal(), 0.0))
     if not spread.all():
         return None
     try:
-        R = np.linalg.cholesky(gram / np.outer(spread, spread)).T
+        R = np.linalg.cholesky(gram / (spread[:, None] * spread)).T
     except LinAlgError:
         return None
-    return np.asarray(R * spread) if np.min(np.diag(R)) > smallest else None
+    return np.asarray(R * spread) if R.diagonal().min() > smallest else None
 
 
 def _factor(mean: Array, block: Block) -> Array:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from scipy.linalg import blas, lapack
@@ -12,6 +14,7 @@ from setsquare.errors import InputError
 from setsquare.projection.basis import Basis, cholesky_factor, keeps_all, settle_basis
 from setsquare.projection.linear import Projector, coordinates
 from setsquare.projection.moments import Moments
+from setsquare.projection.oblique import find_oblique
 from setsquare.projection.ridge_erasure import (
     LabelledRows,
     column_coordinates,
@@ -23,10 +26,8 @@ from setsquare.projection.ridge_erasure import (
 )
 from setsquare.projection.single_precision import is_enough, single_moments
 from setsquare.rows.parallel import Sums, room, row_slices, sum_over_rows
-from setsquare.tables.validation import refuse_not_finite
+from setsquare.tables.validation import refuse_constant_features, refuse_not_finite
 
-#: Canonical correlations below this are rounding error; such directions are kept.
-ROUNDING = 1e-9
 #: Features from which their squares take most of the time, so that single precision pays off.
 LARGE_GRAM = 64
 
@@ -56,6 +57,17 @@ class Eraser:
         there; NaN if there are too few rows to tell. The rest is what a linear probe finds on new rows.
     n_rows : float
         Number of rows behind the loadings.
+    overlap : float
+        Largest correlation between linear predictions, from the features, of the protected and of the preserved
+        columns; NaN if none is preserved.
+    kept : float
+        Smallest share of the R² of a preserved column given the features that the erased features have, too; NaN if
+        none is preserved.
+    squares, squares_before : float
+        Largest correlation of a squared linear combination of the features with a protected column on the training
+        rows, after erasure of second moments and before; NaN if only means were erased.
+    n_kept : int
+        Number of directions that erasure of second moments keeps.
 
     Examples
     --------
@@ -77,6 +89,11 @@ class Eraser:
     explained: Array = field(default_factory=lambda: np.zeros(0))
     removed: Array = field(default_factory=lambda: np.zeros(0))
     n_rows: float = 0.0
+    overlap: float = float("nan")
+    kept: float = float("nan")
+    squares: float = float("nan")
+    squares_before: float = float("nan")
+    n_kept: int = -1
 
     @classmethod
     def fit(
@@ -87,8 +104,12 @@ class Eraser:
         weight: Array | None = None,
         names: tuple[str, ...] | None = None,
         cluster: IntArray | None = None,
+        preserve: Array | None = None,
     ) -> Eraser:
         """Fit to features ``Z`` (n, q) and protected columns ``X`` (n, p) with their basis.
+
+        The covariances of the features with the columns ``preserve`` (n, s) stay as they are: the erased features are
+        the residuals from an oblique projection (SPLINCE, Holstege et al. 2025).
 
         Takes one pass over the rows unless some features are nearly collinear. Clusters (codes 0, 1, ...) take another
         one and affect only the estimates for new rows.
@@ -99,25 +120,28 @@ class Eraser:
                 f"Too few rows (n_samples = {n}) to correct {q} features without the protected columns: pass more "
                 'rows, reduce the features first (a few principal components), or choose using="protected".'
             )
-        moments, R = _moments(Z, _Coordinates(basis, X), weight)
-        mean, S_zz, S_zq = _covariances(moments, basis.rank)
+        sides = _Coordinates(basis, X, preserve)
+        moments, R = _moments(Z, sides, weight)
+        mean, S_zz, S_zs = _covariances(moments, sides.shape[1])
+        S_zq = S_zs[:, : basis.rank]
         data = LabelledRows(Z, X, basis, _shares(n, weight), cluster)
         names = names or tuple(f"x{j}" for j in range(q))
         if R is None:
-            return cls._fit_collinear(data, weight, names)
+            return cls._fit_collinear(data, weight, names, preserve)
         if cluster is None and keeps_all(mean, R):  # triangular solves for a few columns; a basis needs the inverse
-            R_zq, rank, n_rows = lapack.dtrtrs(R, S_zq, trans=1)[0], q, effective_rows(data.share)
-            U, correlations = _singular(R_zq)
-            directions = lapack.dtrtrs(R, U)[0]
+            R_zs, rank, n_rows = lapack.dtrtrs(R, S_zs, trans=1)[0], q, effective_rows(data.share)
+            unwhiten: Callable[[Array], Array] = partial(_solve_triangular, R)
         else:
             own = settle_basis(mean, R, names)
-            R_zq, rank = own.transform.T @ S_zq, own.rank
+            R_zs, rank = own.transform.T @ S_zs, own.rank
             n_rows = independent_rows(data, mean @ own.transform, own.transform)
-            directions, correlations = _variates(own, R_zq)
-        loadings = directions.T @ S_zz
+            unwhiten = partial(np.matmul, own.transform)
+        found = find_oblique(R_zs[:, : basis.rank], R_zs[:, basis.rank :])
+        directions, loadings = unwhiten(found.left), unwhiten(found.variates).T @ S_zz
         # Adjust the loadings to the rounded directions, so that their rounding error cancels.
         loadings += np.linalg.lstsq(S_zq.T @ directions, S_zq.T - S_zq.T @ directions @ loadings, rcond=None)[0]
-        return cls(mean, directions, loadings, correlations, rank, *_on_new_rows(basis, R_zq, n_rows))
+        estimates = _on_new_rows(basis, R_zs[:, : basis.rank], n_rows)
+        return cls(mean, directions, loadings, found.correlations, rank, *estimates, found.overlap, found.kept)
 
     @classmethod
     def fit_for_new_rows(
@@ -164,21 +188,25 @@ class Eraser:
         return float(np.sqrt(np.max(np.maximum(self.explained - self.removed, 0.0), initial=0.0)))
 
     @classmethod
-    def _fit_collinear(cls, data: LabelledRows, weight: Array | None, names: tuple[str, ...]) -> Eraser:
+    def _fit_collinear(
+        cls, data: LabelledRows, weight: Array | None, names: tuple[str, ...], preserve: Array | None
+    ) -> Eraser:
         """Fit nearly collinear features, which moments cannot distinguish, in several passes over the rows."""
-        Z = data.Z
-        prediction = Projector.fit(data.basis.apply(data.X), Z, weight, names)
-        own = prediction.basis
-        directions, correlations = _variates(own, prediction.coefficients)
+        Z, b = data.Z, data.basis.rank
+        sides = data.basis.apply(data.X) if preserve is None else np.hstack([data.basis.apply(data.X), preserve])
+        prediction = Projector.fit(sides, Z, weight, names)
+        own, coefficients = prediction.basis, prediction.coefficients
+        found = find_oblique(coefficients[:, :b], coefficients[:, b:])
         loadings = np.zeros((0, Z.shape[1]))
-        if len(correlations):
-            scores = np.empty((len(Z), len(correlations)))
+        if len(found.correlations):
+            scores, variates = np.empty((len(Z), len(found.correlations))), own.transform @ found.variates
             for rows in row_slices(*Z.shape):
-                scores[rows] = (Z[rows] - own.mean) @ directions
+                scores[rows] = (Z[rows] - own.mean) @ variates
             loadings = _effects(Z, scores, weight)
         n_rows = independent_rows(data, own.mean @ own.transform, own.transform)
-        estimates = _on_new_rows(data.basis, prediction.coefficients, n_rows)
-        return cls(own.mean, directions, loadings, correlations, own.rank, *estimates)
+        estimates = _on_new_rows(data.basis, coefficients[:, :b], n_rows)
+        parts = (own.transform @ found.left, loadings, found.correlations, own.rank)
+        return cls(own.mean, *parts, *estimates, found.overlap, found.kept)
 
     def apply(self, Z: Array, out: Array | None = None) -> Array:
         """Correct features ``Z`` (n, q), without the protected columns; ``out=Z`` corrects in place."""
@@ -206,17 +234,19 @@ def _less_product(C: Array, A: Array, B: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Coordinates:
-    """Protected columns in their basis, computed block by block when they are read."""
+    """Protected columns in their basis, computed block by block when they are read, and further columns."""
 
     basis: Basis
     X: Array
+    further: Array | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.X), self.basis.rank
+        return len(self.X), self.basis.rank + (0 if self.further is None else self.further.shape[1])
 
     def __getitem__(self, rows: slice) -> Array:
-        return coordinates(self.basis, self.X[rows])
+        own = coordinates(self.basis, self.X[rows])
+        return own if self.further is None else np.column_stack([own, self.further[rows]])
 
 
 def _moments(Z: Array, protected: _Coordinates, weight: Array | None) -> tuple[Moments, Array | None]:
@@ -242,7 +272,7 @@ def _covariances(moments: Moments, rank: int) -> tuple[Array, Array, Array]:
     if not np.isfinite(S).all():
         refuse_not_finite("The features have")
     if (np.sqrt(np.maximum(np.diag(S[:, rank:]), 0.0)) <= 1e-12 * np.abs(mean)).all():
-        raise InputError("Every feature is constant, so there is nothing to correct: pass features that vary.")
+        refuse_constant_features()
     return mean, S[:, rank:], S[:, :rank]
 
 
@@ -272,14 +302,6 @@ def _on_new_rows(basis: Basis, R: Array, n_rows: float) -> tuple[Array, Array, f
     return quadratic_forms(T, A), quadratic_forms((vectors * kept) @ vectors.T, A), n_rows
 
 
-def _variates(own: Basis, coefficients: Array) -> tuple[Array, Array]:
-    """Directions of the canonical variates and their correlations, from coefficients in orthonormal bases."""
-    U, correlations = _singular(coefficients)
-    return own.transform @ U, correlations
-
-
-def _singular(coefficients: Array) -> tuple[Array, Array]:
-    """Left singular vectors and singular values, without those that are rounding error."""
-    U, correlations, _ = np.linalg.svd(coefficients, full_matrices=False)
-    kept = correlations > ROUNDING
-    return U[:, kept], correlations[kept]
+def _solve_triangular(R: Array, A: Array) -> Array:
+    """``R^-1 A`` for an upper triangular R."""
+    return np.asarray(lapack.dtrtrs(R, A)[0])

@@ -88,7 +88,9 @@ class GeneralizedProjector:
             Each column is a separate unit; for the softmax the columns are the classes.
         X : ndarray of shape (n, p)
         h : str or Activation
-            "identity", "sigmoid", "exp", "relu", "tanh", "softmax" or the name of a family.
+            "identity", "sigmoid", "exp", "relu", "leaky_relu", "softplus", "elu", "gelu" (above -0.7518, where it
+            increases), "tanh", "softmax", the name of a family, or
+            :func:`~setsquare.families.monotone_activation` of any increasing function.
         weight : ndarray of shape (n,), optional
         target : float or ndarray of shape (d,), optional
             Mean of the corrected output; by default the mean of ``h(eta)``.
@@ -134,8 +136,8 @@ def _check_reach(h: Activation, units: Array) -> None:
     ends = np.array([units.min(initial=0.0), units.max(initial=0.0)]) if h.domain[1] == np.inf else units
     if h.name != "softmax" and not np.isfinite(h(ends)).all():
         raise InputError(
-            f"The pre-activations range from {units.min():g} to {units.max():g}, where {h.name} has no finite value: "
-            "subtract a constant from all of them, or check their scale."
+            f"The pre-activations range from {units.min():g} to {units.max():g}, where {h.name} has no finite "
+            "value or decreases: subtract a constant from all of them, or check their scale."
         )
 
 

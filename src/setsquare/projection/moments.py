@@ -65,7 +65,7 @@ class Moments:
                 np.subtract(values, shift[columns], out=block[:, columns])
             if weight is not None:
                 block *= np.sqrt(weight[rows])[:, None]
-            product = block.T @ block  # numpy detects the symmetry and does half the work
+            product: Array = np.dot(block.T, block)  # numpy detects the symmetry and does half the work
             return product[:q, :q], product[:q, q]
 
         scatter, first = sum_over_rows(kernel, n, width, block_bytes)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from setsquare import projection
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
-from setsquare.nn.functional import generalized_project_out, project_out
+from setsquare.nn.functional import _basis, generalized_project_out, project_out
 
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "exp")
 each_activation = pytest.mark.parametrize("name", ACTIVATIONS)
@@ -128,7 +128,7 @@ def test_other_input_that_cannot_be_used() -> None:
         with pytest.raises(InputError, match="floating-point"):
             correct(torch.ones(8, 2, dtype=torch.long), X)
     with pytest.raises(InputError, match="choose one of identity, relu"):
-        generalized_project_out(torch.randn(8, 2), X, "gelu")
+        generalized_project_out(torch.randn(8, 2), X, "mish")
     with pytest.raises(InputError, match="Weights"):
         project_out(torch.randn(8, 2), X, torch.full((8,), -1.0))
     with pytest.raises(InputError, match="no rows"):
@@ -149,3 +149,26 @@ def test_dummies_may_be_whole_numbers_or_booleans() -> None:
     expected = project_out(torch.tensor(Y), levels.double())
     torch.testing.assert_close(project_out(torch.tensor(Y), levels), expected)
     torch.testing.assert_close(project_out(torch.tensor(Y), levels.bool()), expected)
+
+
+@pytest.mark.parametrize("shift", [0.0, 40.0, 1e7], ids=str)
+def test_the_basis_is_centred_and_orthonormal_in_the_weights(shift: float) -> None:
+    _, X = draw(n=60)
+    X = torch.tensor(X + shift)
+    w = torch.rand(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    w = w / w.sum()
+    Q = _basis(X, w)
+    assert (w @ Q).abs().max() < 1e-12
+    torch.testing.assert_close(Q.T @ (w[:, None] * Q), torch.eye(3, dtype=torch.float64), atol=1e-9, rtol=0.0)
+    twice = _basis(torch.column_stack([X, 2.0 * X[:, :1] - 5.0, torch.full((60,), 3.0)]), w)
+    assert twice.shape == (60, 5) and int((twice.abs().max(0).values > 0.0).sum()) == 3  # a copy and a constant
+
+
+def test_a_weighted_projection_is_that_of_repeated_rows() -> None:
+    Y, X = (torch.tensor(part) for part in draw(n=40))
+    counts = torch.arange(40) % 3
+    rows = torch.repeat_interleave(torch.arange(40), counts)
+    weighted = project_out(Y, X, weight=counts.double())[counts > 0]
+    repeated = project_out(Y[rows], X[rows])
+    first = torch.cat([torch.tensor([True]), rows[1:] != rows[:-1]])
+    torch.testing.assert_close(weighted, repeated[first])

@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from setsquare.errors import InputError
-from setsquare.families import family
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.families import contrasts, family
 from setsquare.projection import GeneralizedProjector, Projector, project_out, protected_basis
 
 
@@ -218,3 +218,35 @@ def test_rounding_in_the_mean_of_a_long_constant_column_is_no_variation(value: f
     X = np.column_stack([np.full(40_000, value), rng.normal(size=40_000)])
     basis = protected_basis(X, names=("same", "age"))
     assert basis.constant == ("same",) and basis.rank == 1
+
+
+def test_the_residual_of_a_softmax_is_its_largest_remaining_correlation() -> None:
+    eta, X = draw(n=200, d=3)
+    softmax, weight = family("multinomial").activation, np.random.default_rng(1).uniform(0.5, 2.0, 200)
+    few = GeneralizedProjector.fit(eta, X, softmax, weight, max_iter=1)
+    p, w, C = few.predict(eta, X), weight / weight.sum(), contrasts(3)
+    Q = few.basis.apply(X)
+    target, mean = w @ softmax(eta), p @ C
+    gap = np.abs(np.vstack([w @ mean - target @ C, (Q * w[:, None]).T @ mean])).max()
+    spread = np.sqrt((w @ (mean - target @ C) ** 2).sum())
+    np.testing.assert_allclose(few.residual, gap / spread, rtol=1e-10)
+    assert few.residual.shape == (3,) and not few.converged.any() and few.n_iter == 1
+    found = GeneralizedProjector.fit(eta, X, softmax, weight)
+    assert found.converged.all() and found.residual.max() < 1e-9
+    np.testing.assert_allclose(w @ found.predict(eta, X), target, atol=1e-12)
+
+
+def test_a_projection_with_a_target_has_that_mean() -> None:
+    eta, X = draw(n=200, d=2)
+    found = GeneralizedProjector.fit(eta, X, "sigmoid", target=np.array([0.2, 0.7]))
+    np.testing.assert_allclose(found.predict(eta, X).mean(axis=0), [0.2, 0.7], atol=1e-10)
+    assert found.apply(eta, X).shape == eta.shape
+    with pytest.raises(InputError, match="where exp has no finite value"):
+        GeneralizedProjector.fit(eta + 800.0, X, "exp")
+    with pytest.raises(MissingValuesError, match="pre-activations have"):
+        GeneralizedProjector.fit(np.where(eta == eta.max(), np.nan, eta), X, "sigmoid")
+    weight = np.where(np.arange(200) < 100, 1.0, 0.0)  # rows without weight may be anything
+    wild = eta.copy()
+    wild[150] = 1e4
+    half = GeneralizedProjector.fit(wild, X, "exp", weight)
+    np.testing.assert_allclose(half.coefficients, GeneralizedProjector.fit(eta[:100], X[:100], "exp").coefficients)

@@ -1,4 +1,4 @@
-"""THEORY §3 (Lemma 1): the linear correction of predictions empties the evaluation model, but leaves the range."""
+"""THEORY §3 (Lemma 3): the linear correction of predictions empties the evaluation model, but leaves the range."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_linear_correction_empties_the_logistic_evaluation_model_where_it_is
 
 
 def test_probabilities_leave_their_range() -> None:
-    """The price of Lemma 1, which the generalised projection of the same predictions does not pay."""
+    """The price of Lemma 3, which the generalised projection of the same predictions does not pay."""
     eta, before, X = leaky_probabilities()
     after = project_out(before, X)
     assert before.min() >= 0.0 and before.max() <= 1.0
