@@ -12,8 +12,6 @@ from setsquare._lazy import names_by_module
 
 if TYPE_CHECKING:
     from setsquare import auditing, datasets, errors, families, nn, projection, report, tables
-
-    __version__: str
     from setsquare.auditing import (
         AuditResult,
         Comparison,
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
         audit_correction,
         audit_model,
         compare,
+        maximum_test,
         monitor,
         probe,
         tradeoff,
@@ -36,9 +35,11 @@ if TYPE_CHECKING:
         PrincipalComponents,
     )
     from setsquare.glm import Problem, Solution, solve
+    from setsquare.projection import pho
     from setsquare.rows import Stream
     from setsquare.storage import load, save
 
+__version__ = "0.1.0"
 _MODULES = ("auditing", "datasets", "tables", "errors", "families", "nn", "projection", "report")
 
 __all__ = [
@@ -64,8 +65,10 @@ __all__ = [
     "errors",
     "families",
     "load",
+    "maximum_test",
     "monitor",
     "nn",
+    "pho",
     "probe",
     "projection",
     "report",
@@ -88,6 +91,7 @@ _find = names_by_module(
             "audit_correction",
             "audit_model",
             "compare",
+            "maximum_test",
             "monitor",
             "probe",
             "tradeoff",
@@ -101,6 +105,7 @@ _find = names_by_module(
             "PrincipalComponents",
         ),
         "glm": ("Problem", "Solution", "solve"),
+        "projection": ("pho",),
         "rows": ("Stream",),
         "storage": ("load", "save"),
     },
@@ -108,8 +113,6 @@ _find = names_by_module(
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return import_module("importlib.metadata").version("setsquare")
     return import_module(f"setsquare.{name}") if name in _MODULES else _find(name)
 
 

@@ -1,5 +1,5 @@
 """``python -m setsquare``."""
 
-from setsquare.cli.arguments import main
+from setsquare.cli.start import main
 
 main()

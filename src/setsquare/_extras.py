@@ -6,21 +6,19 @@ from importlib.util import find_spec
 
 from setsquare.errors import MissingDependencyError
 
-#: The extra of Setsquare that brings a package.
-_EXTRAS = {
-    "dask": "dask",
-    "formulaic": "formula",
-    "matplotlib": "report",
-    "pandas": "data",
-    "jinja2": "report",
-    "pooch": "data",
-    "sklego": "demo",
-    "torch": "torch",
+#: What pip installs, where this is not the name that is imported.
+_REQUIREMENTS = {
+    "dask": "'dask[array,dataframe,distributed]'",
+    "docx": "python-docx",
+    "python_calamine": "python-calamine",
+    "sklego": "scikit-lego",
 }
 
 
 def require(what: str, *packages: str) -> None:
     """Raise one clear error if any of the packages that `what` needs is not installed.
+
+    The error names these packages themselves, which pip finds however Setsquare was installed.
 
     Examples
     --------
@@ -30,8 +28,8 @@ def require(what: str, *packages: str) -> None:
     ...
     setsquare.errors.MissingDependencyError: Poems need the package no_such_package: pip install no_such_package
     """
-    missing = [package for package in packages if find_spec(package) is None]
+    missing = [_REQUIREMENTS.get(name, name) for name in packages if find_spec(name) is None]
     if missing:
+        names = ", ".join(name.strip("'").partition("[")[0] for name in missing)
         noun = "package" if len(missing) == 1 else "packages"
-        extras = sorted({f"setsquare[{_EXTRAS[name]}]" if name in _EXTRAS else name for name in missing})
-        raise MissingDependencyError(f"{what} the {noun} {', '.join(missing)}: pip install {' '.join(extras)}")
+        raise MissingDependencyError(f"{what} the {noun} {names}: pip install {' '.join(missing)}")

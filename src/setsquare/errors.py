@@ -99,6 +99,10 @@ class NewRowsWarning(SetsquareWarning):
     """A correction is exact on the training rows, but much of the association will remain on new rows."""
 
 
+class SecondMomentsWarning(SetsquareWarning):
+    """Second moments were erased as far as possible, and some correlation with the protected columns is left."""
+
+
 class OffsetWarning(SetsquareWarning):
     """A model that was fitted with an offset predicts without one."""
 

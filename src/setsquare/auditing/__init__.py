@@ -2,8 +2,9 @@
 
 ``audit`` needs only predictions and protected columns; ``audit_model`` first refits a model in folds;
 ``audit_correction`` tests for information that a correction of features adds; ``probe`` tries to recover the protected
-columns from representations; ``compare`` compares several predictions; ``tradeoff`` shows what a correction costs. Each
-evaluation model has its own module: ``glm``, ``tensor``, ``relu``, ``forest``, ``independence``.
+columns from representations; ``maximum_test`` tests many columns at once; ``compare`` compares several predictions;
+``tradeoff`` shows what a correction costs. Each evaluation model has its own module: ``glm``, ``tensor``, ``relu``,
+``forest``, ``independence``.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
     from setsquare.auditing.audit_models import audit_model
     from setsquare.auditing.audit_predictions import audit
     from setsquare.auditing.certificate import Certificate
-    from setsquare.auditing.comparison.compare import Comparison, compare
-    from setsquare.auditing.comparison.performance import Interval, Metric, difference, interval, performance
+    from setsquare.auditing.comparison.compare import compare
+    from setsquare.auditing.comparison.metric import Interval, Metric, difference, interval
+    from setsquare.auditing.comparison.performance import performance
+    from setsquare.auditing.comparison.result import Comparison
     from setsquare.auditing.evaluations.forest import forest_importances, forest_r2
     from setsquare.auditing.evaluations.glm import fit_glm
     from setsquare.auditing.evaluations.records import Effect, Evaluation, Test, benjamini_hochberg, holm
     from setsquare.auditing.evaluations.tensor import EffectMap, unit_correlations
     from setsquare.auditing.groups.result import GroupNumbers
+    from setsquare.auditing.many_columns import MaximumTest, maximum_test
     from setsquare.auditing.monitoring.monitor import MonitorResult, monitor
     from setsquare.auditing.probes.probe import probe
     from setsquare.auditing.probes.result import ProbeResult
@@ -45,6 +49,7 @@ __all__ = [
     "GroupNumbers",
     "Interval",
     "Limits",
+    "MaximumTest",
     "Metric",
     "MonitorResult",
     "ProbeResult",
@@ -64,6 +69,7 @@ __all__ = [
     "forest_r2",
     "holm",
     "interval",
+    "maximum_test",
     "monitor",
     "performance",
     "probe",
@@ -77,13 +83,16 @@ __getattr__ = names_by_module(
         "audit_models": ("audit_model",),
         "audit_predictions": ("audit",),
         "certificate": ("Certificate",),
-        "comparison.compare": ("Comparison", "compare"),
-        "comparison.performance": ("Interval", "Metric", "difference", "interval", "performance"),
+        "comparison.compare": ("compare",),
+        "comparison.metric": ("Interval", "Metric", "difference", "interval"),
+        "comparison.performance": ("performance",),
+        "comparison.result": ("Comparison",),
         "evaluations.forest": ("forest_importances", "forest_r2"),
         "evaluations.glm": ("fit_glm",),
         "evaluations.records": ("Effect", "Evaluation", "Test", "benjamini_hochberg", "holm"),
         "evaluations.tensor": ("EffectMap", "unit_correlations"),
         "groups.result": ("GroupNumbers",),
+        "many_columns": ("MaximumTest", "maximum_test"),
         "monitoring.monitor": ("MonitorResult", "monitor"),
         "probes.probe": ("probe",),
         "probes.result": ("ProbeResult",),

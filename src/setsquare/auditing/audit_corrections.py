@@ -29,6 +29,7 @@ from setsquare import tables
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError
 from setsquare.projection import Projector
+from setsquare.tables.arrow import accept_unread
 from setsquare.tables.frame import dense
 from setsquare.tables.outcome import read_family, read_outcome
 from setsquare.tables.validation import check_alignment, check_finite, check_same_rows
@@ -172,6 +173,7 @@ def _fresh(estimator: Any, rng: np.random.Generator) -> Any:
     return clone(estimator).set_params(**{name: _seed(rng) for name in states})
 
 
+@accept_unread
 def audit_correction(
     Z: Table,
     y: Any,
@@ -182,7 +184,7 @@ def audit_correction(
     n_shuffles: int = 10,
     random_state: int = 0,
 ) -> ConfoundLeakage:
-    """Test for confound leakage: information that the linear correction of features adds for a non-linear learner.
+    """Test for confound leakage: information that the linear correction of features adds for a nonlinear learner.
 
     Features are shuffled, so that they carry no information; if they predict the outcome once they are corrected, the
     correction encoded the protected columns in them (Hamdan et al., GigaScience 2023).

@@ -17,18 +17,20 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 from setsquare import tables
 from setsquare._typing import Array, Table
 from setsquare.auditing.audit_predictions import audit
-from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers, audit_held_out
+from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers, audit_held_out, audit_pooled
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import IN_SAMPLE
 from setsquare.errors import InputError, SetsquareWarning
 from setsquare.estimators import PredictionOrthogonalizer
-from setsquare.estimators.folds import split_rows
+from setsquare.estimators.folds import Folds, split_by_time, split_rows
 from setsquare.estimators.glm import OrthogonalGLM
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.notes import Note
+from setsquare.tables.arrow import accept_unread
 from setsquare.tables.validation import check_alignment, check_same_rows
 
 
+@accept_unread
 def audit_model(
     estimator: Any,
     Z: Table,
@@ -36,6 +38,7 @@ def audit_model(
     protected: Any,
     *,
     cv: Any = 5,
+    time: Any = None,
     sample_weight: Any = None,
     progress: Callable[[int, int], None] | None = None,
     random_state: int = 0,
@@ -56,8 +59,12 @@ def audit_model(
     cv : int, splitter, iterable, None or "prefit"
         Folds (shuffled for a number; with ``cluster=`` a cluster is never split). None fits and audits on the same
         rows, and "prefit" audits a fitted model on the rows given; the result is labelled accordingly.
+    time : array of n numbers or dates, optional
+        Time of each row. Each row is then predicted by a model that was fitted to earlier rows only, as in use: the
+        rows are divided into ``cv + 1`` spans of time, of which the first is never audited. Rows that change over
+        time, so that later ones are not like earlier ones, are the most common reason for a broken promise.
     sample_weight : array of n values, optional
-        Weights of the audit; the model is fitted without them.
+        Weights of the audit; the model is fitted without them. They can carry the rows to another population.
     progress : callable, optional
         Called as ``progress(done, total)`` after each fold.
     random_state : int
@@ -100,6 +107,8 @@ def audit_model(
     beside = None if inside else table
     n = tables.n_rows(Z)
     prefit = isinstance(cv, str) and cv == "prefit"
+    if time is not None and (cv is None or prefit):
+        raise InputError(f"time= needs a number of spans in cv, not {cv!r}.")
     options = _with_outcome(options, y)
     if y is not None or not prefit:
         check_same_rows("The outcome has", len(y), "the features have", n)
@@ -124,16 +133,45 @@ def audit_model(
             note = Note("in-sample", text, severity="warning")
             result = replace(result, notes=(note, *result.notes))
         return replace(result, setting=setting)
-    rng = np.random.default_rng(random_state)
-    held = predict_held_out(estimator, Z, y, beside, cv, options.get("cluster"), progress, rng)
-    told = inside or _is_told(estimator, beside)
+    rng, cluster = np.random.default_rng(random_state), options.get("cluster")
     how = {"sample_weight": sample_weight, "random_state": random_state} | options
+    if time is not None:
+        folds = split_by_time(time, cv, n, cluster)
+        return _audit_later(predict_in(folds, estimator, Z, y, beside, cluster, progress, rng), table, how)
+    held = predict_held_out(estimator, Z, y, beside, cv, cluster, progress, rng)
+    told = inside or _is_told(estimator, beside)
     if options.get("given") is not None:
         return replace(audit_given(held, table, **how), setting=f"held out ({len(held.folds)} folds)")
     if isinstance(estimator, OrthogonalGLM) and sample_weight is None:
         how["left_out"] = left_out_bounds(estimator, Z, y, beside, options)
     result = audit_held_out(held, y, table, told=told, features=Z, **how)
     return replace(result, setting=f"held out ({len(held.folds)} folds)")
+
+
+#: Options of :func:`audit` that have one value per row.
+OF_ROWS = ("sample_weight", "cluster", "decisions", "outcome", "given")
+
+
+def _audit_later(held: HeldOut, protected: Table, options: Mapping[str, Any]) -> AuditResult:
+    """Audit the rows that were predicted from earlier ones; none of them helped to predict an earlier one."""
+    n = len(held.predictions)
+    tested = np.sort(np.concatenate([test for _, test in held.folds]))
+    part = {
+        name: _part(value, tested) if name in OF_ROWS and not isinstance(value, str) and _has_rows(value, n) else value
+        for name, value in options.items()
+    }
+    result = audit_pooled(held.at(tested), _safe_indexing(protected, tested), part).result
+    text = (
+        "Each row was predicted by a model that was fitted to earlier rows only. The first {count} of {n} rows were "
+        "used for fitting alone."
+    )
+    note = Note("over-time", text, count=n - len(tested), n=n)
+    setting = f"later rows ({len(held.folds)} spans of time)"
+    return replace(result, notes=(note, *result.notes), setting=setting)
+
+
+def _has_rows(value: Any, n_rows: int) -> bool:
+    return value is not None and tables.n_rows(value) == n_rows
 
 
 #: Note for held-out audits with controls.
@@ -200,8 +238,22 @@ def predict_held_out(
     rng: np.random.Generator,
 ) -> HeldOut:
     """Predict each row with a model fitted without that row and its cluster."""
+    folds = split_rows(cv, np.asarray(y), cluster, is_classifier(estimator), int(rng.integers(2**31)))
+    return predict_in(folds, estimator, Z, y, protected, cluster, progress, rng)
+
+
+def predict_in(
+    folds: Folds,
+    estimator: Any,
+    Z: Table,
+    y: Any,
+    protected: Any,
+    cluster: Any,
+    progress: Callable[[int, int], None] | None,
+    rng: np.random.Generator,
+) -> HeldOut:
+    """Predict the test rows of each fold with a model fitted to its training rows; other rows have zeros."""
     outcome = np.asarray(y)
-    folds = split_rows(cv, outcome, cluster, is_classifier(estimator), int(rng.integers(2**31)))
     predictions: Array | None = None
     classes: Any = None
     means: list[Array] = []
@@ -210,7 +262,7 @@ def predict_held_out(
         model = _fit(clone(estimator), _safe_indexing(Z, train), outcome[train], _part(protected, train), **options)
         values = _predict(model, _safe_indexing(Z, test), _part(protected, test))
         if predictions is None:
-            predictions, classes = np.empty((len(outcome), *values.shape[1:]), dtype=values.dtype), _classes(model)
+            predictions, classes = np.zeros((len(outcome), *values.shape[1:]), dtype=values.dtype), _classes(model)
         if values.ndim > 1 and not np.array_equal(classes, _classes(model)):
             raise InputError("A class is missing from a fold, so probability columns do not match: use fewer folds.")
         if values.dtype.kind in "US" and values.dtype.itemsize > predictions.dtype.itemsize:
@@ -224,7 +276,7 @@ def predict_held_out(
             progress(done, len(folds))
     assert predictions is not None
     numbers = as_numbers(predictions, classes)
-    of_rows = np.empty(numbers.shape)
+    of_rows = np.zeros(numbers.shape)
     for (_, test), mean in zip(folds, means, strict=True):
         of_rows[test] = mean
     return HeldOut(predictions, classes, folds, numbers, of_rows)

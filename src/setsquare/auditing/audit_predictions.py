@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,12 @@ import numpy as np
 from setsquare import tables
 from setsquare._typing import Table
 from setsquare.auditing.certificate import Certificate
-from setsquare.auditing.evaluations.covariance import KINDS
-from setsquare.auditing.evaluations.run import EVALUATIONS, Settings, run_evaluations
+from setsquare.auditing.evaluations.run import Settings, run_evaluations
 from setsquare.auditing.given import Controlled, choose_evaluations, control
 from setsquare.auditing.groups.audited import GroupRequest, number_audited
 from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.auditing.groups.result import GroupNumbers
-from setsquare.auditing.partly_missing import MODEL, weigh_known
+from setsquare.auditing.options import DEFAULT, AuditOptions
 from setsquare.auditing.predictions import Raw, Subject, open_predictions, read_predictions
 from setsquare.auditing.protected import Coded, Protected, cluster_numbers, code_protected
 from setsquare.auditing.result import AuditResult
@@ -27,20 +26,13 @@ from setsquare.families import Family
 from setsquare.families import family as make_family
 from setsquare.notes import Note, message
 from setsquare.rows import Stream
+from setsquare.tables.arrow import accept_unread
 from setsquare.tables.frame import backend_of
-from setsquare.tables.validation import (
-    check_alignment,
-    check_choice,
-    check_confidence,
-    check_max_rows,
-    check_same_rows,
-    read_weight,
-    refuse_coding,
-)
-
-DEFAULT = ("glm", "shape")
+from setsquare.tables.partly_missing import MODEL
+from setsquare.tables.validation import check_alignment, check_same_rows, read_weight, refuse_coding
 
 
+@accept_unread
 @refuse_coding
 def audit(
     predictions: Any,
@@ -104,8 +96,8 @@ def audit(
         Functions of the protected columns whose effects are tested: the columns themselves, every combination of their
         levels, cubic splines of numeric columns, leading functions of a Gaussian kernel, a formula or a transformer.
     reference : mapping of column to level, optional
-        Reference groups of categorical columns. By default effects are relative to the first level, and the numbers
-        by group to the largest group.
+        Reference groups of categorical columns, for effects and numbers by group. By default effects are relative to
+        the first level, as in R, and the numbers by group to the largest group.
     missing : {"error", "drop", "level", "model"}
         Treatment of missing values in the protected columns; "drop" also drops rows without a prediction. "model"
         weights the rows that have these columns by the inverse of the probability that they do, given predictions,
@@ -151,46 +143,112 @@ def audit(
     >>> print(audit(score + 0.3 * (group == "b"), group).verdict)
     leak
     """
-    about = GroupRequest(threshold, decisions, outcome, positive, reference, min_group, standard)
-    limits = tolerance if isinstance(tolerance, Limits) else Limits(tolerance)
-    settings = Settings(vcov, confidence, limits, n_permutations, max_rows, random_state)
-    names = (evaluation,) if isinstance(evaluation, str) else tuple(evaluation)
-    _check(settings, names, cluster)
-    stated: tuple[Note, ...] = ()
-    if missing == MODEL:
-        sample_weight, stated = weigh_known(predictions, protected, sample_weight, cluster, outcome)
-        missing = "drop" if stated else "error"
-    backend, numbers, held = "pandas", None, None
-    reading: dict[str, Any] = {"basis": basis, "reference": reference, "missing": missing}
-    if isinstance(predictions, Stream) or isinstance(protected, Stream):
-        from setsquare.auditing.open_stream import open_stream, refuse_in_memory  # brings scikit-learn
-
-        refuse_in_memory(predictions, protected, names, cluster, classes)
-        about.refuse("predictions and protected columns in memory, not a stream")
-        if given is not None:
-            raise InputError("given= needs predictions and protected columns in memory, not a stream.")
-        asked = None if family is None else make_family(family)
-        subject, coded = open_stream(predictions, protected, sample_weight, asked, **reading)
-        columns, notes = coded.columns, coded.notes
-    else:
-        raw, coded = _complete(predictions, protected, classes, sample_weight, cluster, reading)
-        columns, notes = coded.columns, coded.notes
-        subject = _read_subject(raw, family, about)
-        backend = backend_of(protected, predictions)
-        numbers = _number_groups(about, subject, protected, coded, missing, settings, backend)
-        if given is not None:
-            held = control(subject, columns, given, outcome, coded.keep, missing, protected)
-            names = choose_evaluations(names, DEFAULT)
-            subject, columns, notes = held.subject, held.protected, (*notes, held.note)
-    return replace(
-        _audit(subject, columns, (*stated, *notes), names, settings, numbers, held),
+    options = AuditOptions(
+        family=family,
+        vcov=vcov,
+        evaluation=evaluation,
+        given=given,
+        cluster=cluster,
+        sample_weight=sample_weight,
+        classes=classes,
+        basis=basis,
+        reference=reference,
+        missing=missing,
+        confidence=confidence,
+        tolerance=tolerance,
         setting=setting,
-        backend=backend,
+        n_permutations=n_permutations,
+        max_rows=max_rows,
+        random_state=random_state,
+        positive=positive,
+        threshold=threshold,
+        decisions=decisions,
+        outcome=outcome,
+        min_group=min_group,
+        standard=standard,
+    )
+    return audit_rows(predictions, protected, options).result
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """An audit, and the rows as it has read them: who needs them too does not read them again.
+
+    Attributes
+    ----------
+    result : AuditResult
+    subject : Subject
+        Predictions of the audited rows.
+    coded : Coded
+        Protected columns of these rows.
+    """
+
+    result: AuditResult
+    subject: Subject
+    coded: Coded
+
+
+def audit_rows(predictions: Any, protected: Any, options: AuditOptions, coded: Coded | None = None) -> Audited:
+    """Audit predictions, as :func:`audit` does; with the rows that were read.
+
+    Parameters
+    ----------
+    predictions, protected
+        See :func:`audit`.
+    options : AuditOptions
+    coded : Coded, optional
+        The protected columns as an audit of other predictions with the same options has coded them.
+    """
+    options.check()
+    stated: tuple[Note, ...] = ()
+    if options.missing == MODEL:
+        from setsquare.auditing.partly_missing import weigh_known  # brings the solvers
+
+        o = options
+        weight, stated = weigh_known(predictions, protected, o.sample_weight, o.cluster, o.outcome)
+        options = replace(options, sample_weight=weight, missing="drop" if stated else "error")
+    if isinstance(predictions, Stream) or isinstance(protected, Stream):
+        subject, coded = _open_stream(predictions, protected, options)
+        result = _audit(subject, coded.columns, (*stated, *coded.notes), options.evaluations, options.settings)
+    else:
+        raw, coded = _complete(predictions, protected, options, coded)
+        subject = _read_subject(raw, options.family, options.about_groups)
+        result = _audit_in_memory(subject, coded, protected, stated, options, backend_of(protected, predictions))
+    result = replace(
+        result,
+        setting=options.setting,
         positive=subject.positive,
-        is_clustered=cluster is not None,
-        is_weighted=sample_weight is not None,
+        is_clustered=options.cluster is not None,
+        is_weighted=options.sample_weight is not None,
         references=coded.columns.references,
     )
+    return Audited(result, subject, coded)
+
+
+def _open_stream(predictions: Any, protected: Any, options: AuditOptions) -> tuple[Subject, Coded]:
+    """Predictions and protected columns that are read in batches."""
+    from setsquare.auditing.open_stream import open_stream, refuse_in_memory  # brings scikit-learn
+
+    refuse_in_memory(predictions, protected, options.evaluations, options.cluster, options.classes)
+    options.about_groups.refuse("predictions and protected columns in memory, not a stream")
+    if options.given is not None:
+        raise InputError("given= needs predictions and protected columns in memory, not a stream.")
+    asked = None if options.family is None else make_family(options.family)
+    return open_stream(predictions, protected, options.sample_weight, asked, **options.column_coding)
+
+
+def _audit_in_memory(
+    subject: Subject, coded: Coded, protected: Table, stated: tuple[Note, ...], options: AuditOptions, backend: str
+) -> AuditResult:
+    """Audit rows in memory: numbers by group, then the tests, given controls if there are any."""
+    settings, names = options.settings, options.evaluations
+    numbers = _number_groups(options.about_groups, subject, protected, coded, options.missing, settings, backend)
+    columns, notes, held = coded.columns, (*stated, *coded.notes), None
+    if options.given is not None:
+        held = control(subject, columns, options.given, options.outcome, coded.keep, options.missing, protected)
+        names = choose_evaluations(names, DEFAULT)
+        subject, columns, notes = held.subject, held.protected, (*notes, held.note)
+    return replace(_audit(subject, columns, notes, names, settings, numbers, held), backend=backend)
 
 
 def _read_subject(raw: Raw, family: str | Family | None, about: GroupRequest) -> Subject:
@@ -248,50 +306,22 @@ def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _check(settings: Settings, names: tuple[str, ...], cluster: Any) -> None:
-    check_choice("vcov", settings.vcov, KINDS)
-    if settings.vcov == "cluster" and cluster is None:
-        raise InputError("vcov='cluster' needs the clusters: pass cluster=.")
-    check_confidence(settings.confidence)
-    if not 0.0 <= settings.limits.correlation < 1.0:
-        raise InputError(f"tolerance is a correlation between 0 and 1, not {settings.limits.correlation}.")
-    if not 0.0 <= settings.limits.shape < 1.0:
-        raise InputError(f"The limit for the shape is a correlation between 0 and 1, not {settings.limits.shape}.")
-    if not settings.limits.difference >= 0.0:
-        raise InputError(
-            f"The limit for differences must be 0 or more standard deviations, not {settings.limits.difference}."
-        )
-    check_max_rows(settings.max_rows)
-    if settings.n_permutations < 19:
-        raise InputError(f"A permutation test needs at least 19 permutations, not {settings.n_permutations}.")
-    for name in names:
-        check_choice("evaluation", name, EVALUATIONS)
-    if not names or len(set(names)) < len(names):
-        raise InputError("Name at least one evaluation model, and each only once.")
-
-
-def _complete(
-    predictions: Any,
-    protected: Table,
-    classes: Sequence[Any] | None,
-    sample_weight: Any,
-    cluster: Any,
-    reading: Mapping[str, Any],
-) -> tuple[Raw, Coded]:
+def _complete(predictions: Any, protected: Table, options: AuditOptions, coded: Coded | None) -> tuple[Raw, Coded]:
     """Read predictions and protected columns of the same rows; incomplete rows can be dropped."""
-    raw = open_predictions(predictions, classes)
-    n = raw.n_rows
+    raw = open_predictions(predictions, options.classes)
+    n, cluster, weight = raw.n_rows, options.cluster, options.sample_weight
     check_same_rows("The predictions have", n, "the protected columns have", tables.n_rows(protected))
-    for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (sample_weight, "sample_weight")):
+    for values, what in ((predictions, "the predictions"), (cluster, "cluster"), (weight, "sample_weight")):
         check_alignment(protected, values, what)
-    weight, codes = read_weight(sample_weight, n), cluster_numbers(cluster, n)
+    weight, codes = read_weight(weight, n), cluster_numbers(cluster, n)
     keep = np.ones(n, dtype=bool) if weight is None else weight > 0.0  # rows with weight 0 are not audited
-    if reading["missing"] == "drop":
+    if options.missing == "drop":
         keep &= ~raw.missing
         if not keep.any():
             raise MissingValuesError("Every prediction is missing: there is nothing to audit.")
     raw.take(keep).check_complete()
-    coded = code_protected(protected, weight, codes, keep, reading)
+    if coded is None or bool((coded.keep & ~keep).any()):
+        coded = code_protected(protected, weight, codes, keep, options.column_coding)
     return raw.take(coded.keep), coded
 
 
@@ -301,9 +331,10 @@ def _audit(
     notes: tuple[Note, ...],
     names: tuple[str, ...],
     settings: Settings,
-    numbers: GroupNumbers | None,
+    numbers: GroupNumbers | None = None,
     held: Controlled | None = None,
 ) -> AuditResult:
+    """Result of the tests, unless every prediction is the same."""
     n, p = protected.n_rows, len(protected.names)
     names = _check_subject(subject, names)
     blank = AuditResult(

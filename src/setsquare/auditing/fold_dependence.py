@@ -53,7 +53,7 @@ class Mutual:
     by_column, alone : dict of str to float
         Largest singular value of each column, given the others, and of each column on its own.
     beyond : ndarray
-        Singular values of squares and products of the columns, given the columns: for tests of non-linear effects.
+        Singular values of squares and products of the columns, given the columns: for tests of nonlinear effects.
     """
 
     together: Array

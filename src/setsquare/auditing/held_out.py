@@ -12,7 +12,7 @@ among the features, renamed, recoded, or as a linear combination of others. :fun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,19 +20,18 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from sklearn.utils import _safe_indexing
 
-from setsquare import tables
 from setsquare._typing import Array, IntArray, Table
-from setsquare.auditing.audit_predictions import audit
+from setsquare.auditing.audit_predictions import Audited, audit_rows
 from setsquare.auditing.fold_bounds import allow_for_fit, take_left_out
 from setsquare.auditing.fold_dependence import allow_for_mutual_scores, mutual_scores
-from setsquare.auditing.partly_missing import MODEL, weigh_known
+from setsquare.auditing.options import read_options
+from setsquare.auditing.partly_missing import weigh_known
 from setsquare.auditing.predictions import OUTSIDE, open_predictions, read_predictions
-from setsquare.auditing.protected import cluster_numbers, code_protected
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import decide
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.notes import Note
-from setsquare.tables.validation import read_weight
+from setsquare.tables.partly_missing import MODEL
 
 #: Means that differ less than this, relative to the standard deviation within folds, are not subtracted.
 SAME = 0.02
@@ -82,6 +81,10 @@ class HeldOut:
         gap = self.numbers - self.means
         rounding = 1e-12 * np.abs(self.numbers).max(axis=0, initial=0.0)
         return np.asarray(np.where(np.abs(gap) > rounding, gap, 0.0) + self.means.mean(axis=0))
+
+    def at(self, rows: IntArray) -> HeldOut:
+        """Return the predictions of some rows; the folds stay those of all rows."""
+        return replace(self, predictions=self.predictions[rows], numbers=self.numbers[rows], means=self.means[rows])
 
     def audited(self) -> Any:
         """Return the values to audit: the predictions, or centred numbers if the means differ."""
@@ -160,16 +163,11 @@ def audit_held_out(
         cluster = options.get("cluster")
         sample_weight, stated = weigh_known(held.predictions, protected, sample_weight, cluster, y, features)
         options = options | {"missing": "drop" if stated else "error"}
-    result = _audit(held, protected, sample_weight, options)
-    result = replace(result, notes=(*stated, *result.notes))
+    audited = audit_pooled(held, protected, {"sample_weight": sample_weight, **options})
+    result = replace(audited.result, notes=(*stated, *audited.result.notes))
     if not result.evaluations:
         return result  # constant predictions
-    n = tables.n_rows(protected)
-    weight, cluster = read_weight(sample_weight, n), cluster_numbers(options.get("cluster"), n)
-    keep = np.ones(n, dtype=bool) if weight is None else weight > 0.0
-    reading = {name: value for name, value in options.items() if name in ("basis", "reference", "missing")}
-    found = code_protected(protected, weight, cluster, keep, reading)
-    keep, coded = found.keep, found.columns
+    keep, coded = audited.coded.keep, audited.coded.columns
     outcome = as_numbers(y, held.classes)[keep]
     if outcome.shape[1] and np.isfinite(outcome).all() and held.numbers.shape[1]:
         predictions = (held.numbers - held.means)[keep]
@@ -186,22 +184,21 @@ def audit_held_out(
     return decide(result)
 
 
-def _audit(held: HeldOut, protected: Table, sample_weight: Any, options: Mapping[str, Any]) -> AuditResult:
-    """Audit the predictions, minus the means of the models where they differ."""
+def audit_pooled(held: HeldOut, protected: Table, options: dict[str, Any]) -> Audited:
+    """Audit the predictions of all folds together, minus the means of the models where they differ."""
     values = held.audited()
-    options = dict(options)
     if np.ndim(values) == 2 and held.classes is not None:
         options = {"classes": held.classes} | options
     if values is held.predictions:
-        return audit(values, protected, sample_weight=sample_weight, **options)
+        return audit_rows(values, protected, read_options(**options))
     # The family is that of the original predictions: subtracting a mean does not change it.
     raw = open_predictions(held.predictions, held.classes if held.predictions.ndim == 2 else None)
-    subject = read_predictions(raw.take(~raw.missing), options.pop("family", None), options.get("positive"))
+    subject = read_predictions(raw.take(~raw.missing), options.get("family"), options.get("positive"))
     if np.ndim(values) == 1:
-        options.pop("positive", None)  # no longer labels or class probabilities
-    result = audit(values, protected, subject.family, sample_weight=sample_weight, **options)
-    result = replace(result, positive=subject.positive)
-    return replace(result, notes=(*subject.notes, *(note for note in result.notes if note.code != OUTSIDE)))
+        options = options | {"positive": None}  # no longer labels or class probabilities
+    found = audit_rows(values, protected, read_options(**options | {"family": subject.family}))
+    notes = (*subject.notes, *(note for note in found.result.notes if note.code != OUTSIDE))
+    return replace(found, result=replace(found.result, positive=subject.positive, notes=notes))
 
 
 #: Number of rows compared; more of them for many features.

@@ -27,8 +27,8 @@ from setsquare.tables.frame import dense, open_table
 from setsquare.tables.partly_missing import check_known
 from setsquare.tables.validation import check_same_rows, read_weight
 
-#: The rule for missing values that models them, and the code of its note.
-MODEL, MODELLED = "model", "missing-modelled"
+#: The code of the note on missing values that are modelled.
+MODELLED = "missing-modelled"
 #: Labels with more values than this say too little about a row each.
 MOST_LABELS = 50
 

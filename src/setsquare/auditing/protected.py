@@ -215,7 +215,10 @@ def check_size(learned: Design, n: int) -> None:
             f"more than {MOST_COLUMNS:,}: merge rare levels, for example those with fewer than 30 rows."
         )
     if n < p + 3:
-        raise InputError(f"Too few rows ({n}) for {p} protected column(s): pass at least three more rows than columns.")
+        raise InputError(
+            f"Too few rows ({n}) for {p} protected column(s): pass at least three more rows than columns, or use "
+            "setsquare.maximum_test, which tests the largest of their correlations."
+        )
 
 
 def reference_groups(learned: Design) -> tuple[tuple[str, str], ...]:

@@ -148,6 +148,10 @@ def judge(
     return Decision(verdict, reason, _text((_further(what, kinds), size)), tuple(kinds), members)
 
 
+#: Of means that follow a curve, or differ between combinations of groups.
+NO_EFFECT = "Mean predictions show no linear effect"
+
+
 def _text(parts: Sequence[str]) -> str:
     return " ".join(filter(None, parts))
 
@@ -184,16 +188,17 @@ def _finding(what: str, kinds: Mapping[str, Sequence[Member]]) -> str:
     """The finding on means, or else those of the other tests."""
     if EFFECTS in kinds:
         return f"{_sentence(what, EFFECTS, kinds[EFFECTS])}."
-    found = "; ".join(_other(kind, members) for kind, members in kinds.items())
-    return f"Mean predictions show no linear effect, but there is another dependence: {found}."
+    found = joined([_other(kind, members) for kind, members in kinds.items()])
+    means = "No difference between mean predictions was found" if set(kinds) == {SPREAD} else NO_EFFECT
+    return f"{means}, but {found}."
 
 
 def _other(kind: str, members: Sequence[Member]) -> str:
     """A dependence that is not one of the means."""
     columns = _columns(members)
-    known = {CURVATURE: f"a curve along {columns}", COMBINATIONS: f"combinations of {columns}"}
-    known[SPREAD] = f"a spread that differs with {columns}"
-    return known.get(kind, f"on {columns} ({members[0].evaluation.title})")
+    known = {CURVATURE: f"they follow {columns} along a curve"}
+    known |= {COMBINATIONS: f"they depend on combinations of {columns}", SPREAD: f"their spread differs with {columns}"}
+    return known.get(kind, f"they depend on {columns} ({members[0].evaluation.title})")
 
 
 def _further(what: str, kinds: Mapping[str, Sequence[Member]]) -> str:
@@ -263,7 +268,8 @@ def _size(
         return Verdict.LEAK, "", f"{' '.join(numbers)} Test: {titles}."
     unknown = [] if effects else [c for c in groups if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
     within = f" No group differs by more than {limits.difference:g} standard deviations." if effects else ""
-    return Verdict.TRACE, f"The dependence is small.{_too_few(unknown)}", f"{' '.join(numbers)}{within}"
+    small_groups, bounds = _too_few(unknown)
+    return Verdict.TRACE, f"The dependence is small.{small_groups}", f"{' '.join(numbers)}{within}{bounds}"
 
 
 def _largest(groups: Sequence[ColumnBound], limits: Limits) -> str:
@@ -289,8 +295,9 @@ def _nothing_found(smallest: str, certificate: Certificate, limit: float) -> tup
     if upper <= limit:
         unknown = [c for c in certificate.groups if (c.difference_upper or 0.0) > SMALL_DIFFERENCE]
         sure = f"with {percent(certificate.confidence)} confidence"
-        reason = f"{found}, and a correlation above {upper:.3f} is ruled out {sure}.{_too_few(unknown)}"
-        return Verdict.NONE, reason, f"{bound} (n = {n})."
+        small_groups, bounds = _too_few(unknown)
+        reason = f"{found}, and a correlation above {upper:.3f} is ruled out {sure}.{small_groups}"
+        return Verdict.NONE, reason, f"{bound} (n = {n}).{bounds}"
     more = ""
     if certificate.correlation <= 0.7 * limit:
         needed = _round_up(n * (upper / limit) ** 2)
@@ -299,18 +306,19 @@ def _nothing_found(smallest: str, certificate: Certificate, limit: float) -> tup
     return Verdict.INCONCLUSIVE, reason, f"{bound} (n = {n})."
 
 
-def _too_few(groups: Sequence[ColumnBound]) -> str:
-    """Sentence on groups that are too small to rule out a difference."""
+def _too_few(groups: Sequence[ColumnBound]) -> tuple[str, str]:
+    """Sentences on groups that are too small to rule out a difference: in plain words, and with the bounds."""
     if not groups:
-        return ""
+        return "", ""
     ordered = sorted(groups, key=lambda c: -(c.difference_upper or 0.0))
-    listed = ", ".join(
-        f"{term_name(c.term, c.source)} (up to {c.difference_upper:.2f}, {c.n_group} rows)" for c in ordered[:4]
-    )
+    names = [(term_name(c.term, c.source), c) for c in ordered[:4]]
     more = f" and {len(groups) - 4} more" if len(groups) > 4 else ""
+    plain = ", ".join(f"{name} ({c.n_group} rows)" for name, c in names)
+    bounds = ", ".join(f"{name} (up to {c.difference_upper:.2f})" for name, c in names)
     return (
+        f" Too few rows for a firm answer on {plain}{more}.",
         f" For these groups a difference above {SMALL_DIFFERENCE:g} standard deviations of the predictions cannot be "
-        f"ruled out: {listed}{more}."
+        f"ruled out: {bounds}{more}.",
     )
 
 

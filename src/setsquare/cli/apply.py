@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv, feather, parquet
 
-from setsquare.cli.files import Source, open_source, resolve
+from setsquare.cli.files import resolve
+from setsquare.cli.options import Reading
+from setsquare.cli.sources import PLAIN, Source, open_source
 from setsquare.cli.terminal import Screen, as_option_of_fit, collected_warnings, phrase, working
+from setsquare.cli.written_tables import check_format, render_table
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.estimators import PredictionOrthogonalizer
 from setsquare.estimators.glm import OrthogonalGLM
@@ -25,19 +24,28 @@ from setsquare.tables import Categorical, Cells, Design
 
 
 def apply(
-    file: str, model: Path, predictions: Path | None, keep: Sequence[str], quiet: bool, *, raw_text: bool = False
+    file: str,
+    model: Path,
+    predictions: Path | None,
+    keep: Sequence[str],
+    quiet: bool,
+    *,
+    raw_text: bool = False,
+    reading: Reading = PLAIN,
 ) -> int:
     """Predict, and write to a file or to standard output."""
     if predictions is not None:
+        check_format(predictions)
         check_targets([predictions], [model, *([] if file == "-" else [Path(file)])])
     with working(f"Reading {model}", quiet=quiet) as say, collected_warnings() as noted:
         fitted = load(model)
         say(f"Predicting {file}")
-        table = predict_table(fitted, open_source(file), keep)
+        source = open_source(file, reading)
+        table = predict_table(fitted, source, keep)
     notes = Screen(stderr=True, quiet=quiet)
-    notes.notes([message(warning) for warning in noted])
+    notes.notes([*source.notes, *map(message, noted)])
     if predictions is None:
-        left = memoryview(render_table(table, Path("-"), raw_text=raw_text))
+        left = memoryview(render_table(table, Path("-.csv"), raw_text=raw_text))
         while left:  # unbuffered, a write may be partial
             left = left[sys.stdout.buffer.write(left) :]
     else:
@@ -107,43 +115,3 @@ def _text_columns(design: Design) -> list[str]:
         elif isinstance(coder, Cells):
             groups += zip(coder.columns, coder.levels, strict=True)
     return [name for name, levels in groups if any(isinstance(level, str) for level in levels)]
-
-
-#: Texts that spreadsheets evaluate, and those of them that are only numbers.
-RISKY, NUMBER = r"^\s*[=+\-@\t\r]", r"^[+\-]?[0-9]*[.,]?[0-9]+([eE][+\-]?[0-9]+)?$"
-
-
-def render_table(table: pa.Table, path: Path, *, raw_text: bool = False) -> bytes:
-    """Bytes of a table in the format of its file name: Parquet, Feather, or else CSV.
-
-    In CSV, texts that a spreadsheet would evaluate are neutralised unless ``raw_text``.
-    """
-    stream = io.BytesIO()
-    if path.suffix == ".parquet":
-        parquet.write_table(table, stream)
-    elif path.suffix in (".feather", ".arrow"):
-        feather.write_feather(table, stream)
-    else:
-        csv.write_csv(table if raw_text else neutralise(table), stream)
-    return stream.getvalue()
-
-
-def neutralise(table: pa.Table) -> pa.Table:
-    """Put an apostrophe before texts that a spreadsheet would take for a formula, in cells and in names of columns.
-
-    Examples
-    --------
-    >>> neutralise(pa.table({"name": ["=1+1", "Ann", None, "-3"], "age": [1, 2, 3, -4]})).to_pydict()
-    {'name': ["'=1+1", 'Ann', None, '-3'], 'age': [1, 2, 3, -4]}
-    """
-    columns = []
-    for column in table.columns:
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            is_number = pc.match_substring_regex(column, NUMBER)
-            risky = pc.and_(pc.match_substring_regex(column, RISKY), pc.invert(is_number))
-            column = pc.if_else(risky, pc.binary_join_element_wise("'", column, ""), column)
-        columns.append(column)
-    names = [f"'{name}" if re.search(RISKY, name) else name for name in table.column_names]
-    return pa.table(columns, names=names)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
 from setsquare import __version__
-from setsquare._extras import require
-from setsquare.cli.options import AuditedColumns, Fitting, Options
+from setsquare.cli.options import AuditedColumns, Fitting, Options, Reading
+from setsquare.cli.surroundings import (
+    check_outputs,
+    check_surroundings,
+    refuse_renamed,
+    termination_as_interrupt,
+)
 from setsquare.cli.terminal import clean, phrase
 from setsquare.errors import InputError, SetsquareError, excerpt
 from setsquare.notes import message
@@ -35,11 +36,12 @@ app = App(
 app.register_install_completion_command(help="Install completion for the shell that runs this.")
 datasets = app.command(App(name="data", help="Data sets that the library can load."))
 
-#: A CSV, Parquet or Feather file; "-" is standard input.
+#: A CSV, Parquet, Feather or Excel file; "-" is standard input.
 File = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Shared = Annotated[Options, Parameter(name="*")]
 Columns = Annotated[AuditedColumns, Parameter(name="*")]
 DEFAULTS = Options()
+ReadingOptions = Annotated[Reading, Parameter(name="*")]
 
 
 @app.command
@@ -51,7 +53,7 @@ def audit(
     Parameters
     ----------
     file
-        CSV, Parquet or Feather; "-" is standard input.
+        CSV, Parquet, Feather or Excel; "-" is standard input.
     predictions
         Column of predictions; several, comma-separated, for the probabilities of classes.
     outcome
@@ -72,7 +74,7 @@ def compare(
     Parameters
     ----------
     file
-        CSV, Parquet or Feather; "-" is standard input.
+        CSV, Parquet, Feather or Excel; "-" is standard input.
     predictions
         Columns of predictions, comma-separated; the others are compared with the first.
     outcome
@@ -96,6 +98,7 @@ def monitor(
     reference: tuple[str, ...] = (),
     categorical: tuple[str, ...] = (),
     confidence: float | None = None,
+    reading: ReadingOptions = DEFAULTS,
     json: Path | None = None,
     fail_on_leak: bool = False,
     quiet: bool = False,
@@ -105,7 +108,7 @@ def monitor(
     Parameters
     ----------
     file
-        New rows in their order: CSV, Parquet or Feather; "-" is standard input.
+        New rows in their order: CSV, Parquet, Feather or Excel; "-" is standard input.
     predictions
         Column of predictions.
     protected
@@ -131,7 +134,7 @@ def monitor(
 
     check_outputs(Options(json=json), file, str(state))
     check_outputs(DEFAULTS, file, more=[state])
-    request = monitoring.Request(predictions, protected, state, bounds, reference, categorical, confidence)
+    request = monitoring.Request(predictions, protected, state, bounds, reference, categorical, confidence, reading)
     return monitoring.watch(file, request, json=json, fail_on_leak=fail_on_leak, quiet=quiet)
 
 
@@ -144,6 +147,7 @@ def correct(
     model: Path,
     apply_to: Annotated[str | None, Parameter(name="--apply", allow_leading_hyphen=True)] = None,
     write_predictions: Path | None = None,
+    card: Path | None = None,
     options: Shared = DEFAULTS,
 ) -> int:
     """Fit a model whose predictions do not depend on protected columns; certify, audit on held-out rows, save.
@@ -151,13 +155,15 @@ def correct(
     Parameters
     ----------
     file
-        Training rows: CSV, Parquet or Feather; "-" is standard input.
+        Training rows: CSV, Parquet, Feather or Excel; "-" is standard input.
     model
         Model file to write, such as model.setsquare.
     apply_to
         File of rows to predict with the corrected model; needs --write-predictions.
     write_predictions
-        File to write these predictions to: .csv, .parquet or .feather.
+        File to write these predictions to: .csv, .tsv, .parquet or .feather.
+    card
+        Write a model card, as Markdown (.md) or JSON (.json).
     """
     from setsquare.cli import correct as correcting
 
@@ -165,8 +171,8 @@ def correct(
         raise InputError("--apply and --write-predictions belong together: the rows to predict, and the file to write.")
     if apply_to == "-" and file == "-":
         raise InputError("Standard input can be read only once: give --apply a file.")
-    check_outputs(options, file, apply_to, more=[model, write_predictions])
-    return correcting.correct(file, fitting, model, apply_to, write_predictions, options)
+    check_outputs(options, file, apply_to, more=[model, write_predictions, card])
+    return correcting.correct(file, fitting, model, apply_to, write_predictions, options, card)
 
 
 @app.command
@@ -183,7 +189,7 @@ def tradeoff(
     Parameters
     ----------
     file
-        Training rows: CSV, Parquet or Feather; "-" is standard input.
+        Training rows: CSV, Parquet, Feather or Excel; "-" is standard input.
     budgets
         Number of budgets.
     """
@@ -202,6 +208,7 @@ def apply(
     write_predictions: Path | None = None,
     keep: tuple[str, ...] = (),
     raw_text: bool = False,
+    reading: ReadingOptions = DEFAULTS,
     quiet: bool = False,
 ) -> int:
     """Predict the rows of a file with a saved model; a constrained model needs no protected columns.
@@ -209,11 +216,11 @@ def apply(
     Parameters
     ----------
     file
-        Rows to predict: CSV, Parquet or Feather; "-" is standard input.
+        Rows to predict: CSV, Parquet, Feather or Excel; "-" is standard input.
     model
         Model file that `setsquare correct` has written.
     write_predictions
-        File to write the predictions to: .csv, .parquet or .feather; standard output by default.
+        File to write the predictions to: .csv, .tsv, .parquet or .feather; standard output by default.
     keep
         Columns of the file to write beside the predictions, comma-separated.
     raw_text
@@ -224,7 +231,7 @@ def apply(
     """
     from setsquare.cli import apply as applying
 
-    return applying.apply(file, model, write_predictions, keep, quiet, raw_text=raw_text)
+    return applying.apply(file, model, write_predictions, keep, quiet, raw_text=raw_text, reading=reading)
 
 
 @datasets.command(name="list")
@@ -252,7 +259,7 @@ def fetch_set(name: str, /, *, output: Path | None = None, quiet: bool = False) 
     name
         Name of the data set, as in `setsquare data list`.
     output
-        Write the table to this file: .csv, .parquet or .feather.
+        Write the table to this file: .csv, .tsv, .parquet or .feather.
     quiet
         Print nothing.
     """
@@ -320,58 +327,10 @@ def _refuse(sentence: str) -> int:
     return BAD_INPUT
 
 
-def check_outputs(options: Options, *inputs: str | None, more: Sequence[Path | None] = ()) -> None:
-    """Say before any work what cannot be written here."""
-    from setsquare.storage import check_targets
-
-    paths = [path for path in (*options.outputs, *more) if path is not None]
-    check_targets(paths, [Path(name) for name in inputs if name not in (None, "-")])
-    if options.html is not None:
-        require("A report page needs", "jinja2")
-
-
-def check_surroundings(arguments: Sequence[str]) -> None:
-    """Refuse a closed output, whose place another file would take, and arguments that are not text."""
-    if sys.stdout is None:
-        raise InputError("Standard output is closed: redirect it to a file, or to /dev/null.")
-    for argument in arguments:
-        try:
-            argument.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"The argument {argument} is not valid UTF-8: rename the file or the column.") from None
-
-
 def _close_pipe() -> int:
     """Discard what is left to print, so that Python prints no traceback at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
-
-
-_OLD = {"--target": "--outcome", "--level": "--confidence"}
-#: Old options by command, and what they are called now.
-RENAMED = {
-    "audit": _OLD,
-    "compare": _OLD,
-    "correct": {**_OLD, "--output": "--model", "--predictions": "--write-predictions"},
-    "apply": {"--predictions": "--write-predictions"},
-}
-
-
-def refuse_renamed(arguments: Sequence[str]) -> None:
-    """Refuse an old option, and a model that is given without its option.
-
-    Examples
-    --------
-    >>> refuse_renamed(["audit", "table.csv", "--confidence", "0.9"])
-    """
-    command, *rest = arguments or [""]
-    renamed = RENAMED.get(command, {})
-    for argument in rest:
-        old = argument.split("=", 1)[0]
-        if old in renamed:
-            raise InputError(f"setsquare {command} has no option {old}: use {renamed[old]}.")
-    if command == "apply" and len(rest) > 1 and not any(argument.startswith("-") for argument in rest[:2]):
-        raise InputError(f"setsquare apply takes one file of rows: name the model by an option, --model {rest[0]}.")
 
 
 def main() -> None:
@@ -379,22 +338,3 @@ def main() -> None:
     with termination_as_interrupt() as was_terminated:
         code = run()
     sys.exit(TERMINATED if code == INTERRUPTED and was_terminated() else code)
-
-
-@contextmanager
-def termination_as_interrupt() -> Iterator[Callable[[], bool]]:
-    """Let SIGTERM end the process as Ctrl-C does, so that no unfinished file is left; yields whether it came."""
-    came = list[int]()
-
-    def interrupt(number: int, _: object) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield lambda: bool(came)
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -50,7 +50,8 @@ def audit(
         table, roles, notes = rows.table, rows.roles, rows.notes
         protected = table.select(roles["protected"])
         given = _predictions(rows.predictions, several=several)
-        asked = {"cluster": rows.arrays.get("cluster"), "sample_weight": rows.arrays.get("weight"), **options.audit}
+        asked = {"cluster": rows.arrays.get("cluster"), "sample_weight": rows.arrays.get("weight")}
+        asked |= options.audit(rows.formula)
         asked |= {"family": columns.family, "positive": columns.positive, **columns.groups}
         asked["decisions"] = _series(table, roles["decisions"][0]) if roles["decisions"] else None
         if is_outcome(columns.given):
@@ -112,16 +113,16 @@ def _audit(
     about: dict[str, Any],
 ) -> tuple[Document, Callable[[], dict[str, Any]]]:
     """Document of an audit, and its plain values."""
-    from setsquare.auditing import audit
+    from setsquare.auditing.audit_predictions import audit_rows
+    from setsquare.auditing.options import read_options
 
-    found = audit(predictions, protected, **asked)
-    found = replace(found, notes=(*notes, *found.notes))
+    audited = audit_rows(predictions, protected, read_options(**asked))
+    found = replace(audited.result, notes=(*notes, *audited.result.notes))
     if options.html is None:
         return found.document(), found.to_dict
-    from setsquare.report import build
+    from setsquare.report import build_audited
 
-    rows = {name: asked[name] for name in ("cluster", "sample_weight", "positive", "min_group")}
-    return build(found, predictions=predictions, protected=protected, **rows, **about), found.to_dict
+    return build_audited(audited, protected, notes, asked["min_group"], **about), found.to_dict
 
 
 def _compare(

@@ -15,12 +15,15 @@ from setsquare import families
 from setsquare._typing import Array
 from setsquare.auditing import Comparison
 from setsquare.auditing.audit_models import audit_given, predict_held_out
-from setsquare.auditing.comparison.compare import read_compared, side_by_side
+from setsquare.auditing.comparison.compare import side_by_side
+from setsquare.auditing.comparison.compared_rows import read_compared
 from setsquare.auditing.held_out import HeldOut, audit_held_out
-from setsquare.cli.apply import predict_table, render_table
-from setsquare.cli.files import open_source, read_rows
+from setsquare.cli.apply import predict_table
+from setsquare.cli.files import read_rows
 from setsquare.cli.options import Fitting, Options, about_command, is_outcome, render_results
+from setsquare.cli.sources import open_source
 from setsquare.cli.terminal import Screen, collected_warnings, working
+from setsquare.cli.written_tables import check_format, render_table
 from setsquare.document import Headline
 from setsquare.errors import InputError, NotOrthogonalError, PooledLevelWarning
 from setsquare.estimators import OrthogonalGLMClassifier, OrthogonalGLMRegressor, PredictionOrthogonalizer
@@ -29,6 +32,7 @@ from setsquare.estimators.folds import pools_unseen
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.glm.certificate import MAX_CORRELATION, TRAINING_ROWS
 from setsquare.notes import Note, message
+from setsquare.report import model_card
 from setsquare.storage import write_files
 from setsquare.storage.models import dump
 from setsquare.tables.outcome import Guess, class_name, positive_class, read_family, refuse_positive
@@ -61,14 +65,25 @@ class Training:
     notes: tuple[Note, ...]
     origin: dict[str, str]
     given: str | list[str] | None = None
+    formula: str | None = None
 
 
 def correct(
-    file: str, fitting: Fitting, saved: Path, apply: str | None, predictions: Path | None, options: Options
+    file: str,
+    fitting: Fitting,
+    saved: Path,
+    apply: str | None,
+    predictions: Path | None,
+    options: Options,
+    card: Path | None = None,
 ) -> int:
     """Fit, certify, audit, save and apply."""
     if fitting.seed < 0:
         raise InputError(f"--seed {fitting.seed} is negative: use 0 or a larger whole number.")
+    if predictions is not None:
+        check_format(predictions)
+    if card is not None and card.suffix not in (".md", ".json"):
+        raise InputError(f"--card {card} is neither Markdown nor JSON: use a name that ends in .md or .json.")
     with working(f"Reading {file}", quiet=options.quiet) as say:
         rows = read_training(file, fitting, options)
         positive = _positive(rows, fitting.positive)
@@ -84,10 +99,12 @@ def correct(
         contents = {saved: dump(model)}
         if apply is not None and predictions is not None:
             say(f"Predicting {apply}")
-            contents[predictions] = render_table(predict_table(model, open_source(apply), ()), predictions)
+            contents[predictions] = render_table(predict_table(model, open_source(apply, options), ()), predictions)
         say("Writing")
         audited = comparison.sides[-1].audit
         about = about_command(rows.origin)
+        if card is not None:
+            contents[card] = _render_card(card, model, comparison, rows, fitting)
         document = comparison.document(certificate=certificate, method=[_about(fitting)], **about)
         more = {
             "verdict": str(audited.verdict),
@@ -121,6 +138,13 @@ def correct(
     return int(options.fail_on_leak and audited.is_leak)
 
 
+def _render_card(path: Path, model: Any, comparison: Comparison, rows: Training, fitting: Fitting) -> bytes:
+    """The model card, in the format of its file name."""
+    origin = f"{rows.origin['file']} (sha256 {rows.origin['sha256']}); numbers are those of held-out rows."
+    card = model_card(model, comparison, name=f"Corrected model of {fitting.outcome}", data=origin)
+    return (card.to_json() if path.suffix == ".json" else card.to_markdown()).encode()
+
+
 def _about(fitting: Fitting) -> str:
     """What the method does."""
     if fitting.relax != "none":
@@ -133,7 +157,15 @@ def read_training(file: str, fitting: Fitting, options: Options) -> Training:
     asked: dict[str, Sequence[str] | str | None] = {"features": fitting.features}
     asked |= {"outcome": fitting.outcome, "protected": fitting.protected, "cluster": fitting.cluster}
     controls = {} if is_outcome(fitting.given) else {"given": fitting.given}
-    rows = read_rows(file, asked, options, others="features", again=controls, arrays=("outcome", "cluster"))
+    rows = read_rows(
+        file,
+        asked,
+        options,
+        others="features",
+        exclude=fitting.exclude,
+        again=controls,
+        arrays=("outcome", "cluster"),
+    )
     features, outcome, name = rows.roles["features"], rows.arrays["outcome"], rows.roles["outcome"][0]
     if not features:
         raise InputError(
@@ -159,13 +191,14 @@ def read_training(file: str, fitting: Fitting, options: Options) -> Training:
         rows.notes if guess.reason is None else (guess.reason, *rows.notes),
         rows.origin,
         given,
+        rows.formula,
     )
 
 
 def make_models(rows: Training, fitting: Fitting, options: Options) -> tuple[Any, Any]:
     """The uncorrected and the corrected model."""
-    reading = {"missing": options.audit["missing"], "unseen": fitting.unseen}
-    shared: dict[str, Any] = {"protected": rows.protected, "basis": options.audit["basis"], **reading}
+    reading: dict[str, Any] = {"missing": options.missing_rule, "unseen": fitting.unseen}
+    shared: dict[str, Any] = {"protected": rows.protected, "basis": options.functions(rows.formula), **reading}
     shared["given"] = rows.given
     family = rows.guess.family.name
     if fitting.l2 == "auto" and fitting.method != "constrained":
@@ -255,7 +288,7 @@ def _audit(
     family, confidence = rows.guess.family, options.confidence
     given = {"cluster": rows.cluster, "positive": positive, "sample_weight": None}
     compared = read_compared(held_out, rows.outcome, protected, family, confidence=confidence, **given)[0]
-    given |= {"family": family, "setting": f"held out ({fitting.folds} folds)", **options.audit}
+    given |= {"family": family, "setting": f"held out ({fitting.folds} folds)", **options.audit(rows.formula)}
     if rows.given is not None:
         given |= {"outcome": rows.outcome} if rows.given == "outcome" else {}
         given["given"] = rows.given if isinstance(rows.given, str) else rows.table.select(rows.given)

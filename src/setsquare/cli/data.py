@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from setsquare.cli.apply import render_table
 from setsquare.cli.terminal import Screen, working
+from setsquare.cli.written_tables import check_format, render_table
 from setsquare.datasets import available, describe, load, names
 from setsquare.datasets.files import locate
 from setsquare.storage import check_targets, write_files
+
+#: Names of the packages that contain data, as they are installed.
+CONTAINERS = {"": "scikit-learn", "sklego": "scikit-lego"}
 
 
 def list_sets() -> int:
@@ -40,9 +43,10 @@ def fetch_set(name: str, output: Path | None, quiet: bool) -> int:
     info = describe(name)
     screen = Screen(quiet=quiet)
     if output is not None:
+        check_format(output)
         check_targets([output])
     with working(f"Fetching {info.name}", quiet=quiet):
-        places = [str(locate(file)) for file in info.files] or ["inside scikit-learn"]
+        places = [str(locate(file)) for file in info.files] or [f"inside {CONTAINERS[info.package]}"]
         if output is not None:
             table = pa.Table.from_pandas(load(info.name).table, preserve_index=False)
             write_files({output: render_table(table, output, raw_text=True)})

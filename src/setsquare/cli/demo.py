@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.padding import Padding
@@ -41,16 +40,18 @@ class Story:
 
 STORIES = {
     "arrests": Story(
-        title="Does a model of who is released follow the colour of their skin?",
-        about="5226 arrests in Toronto for possession of marijuana, 1997 to 2002. The model predicts from age, sex, "
-        "year, employment, citizenship and police records who is released with a summons. It never sees colour.",
+        title="Does a model of who is released depend on the colour of their skin?",
+        about="5226 people were arrested in Toronto for possession of marijuana (1997 to 2002). Who is released with a "
+        "summons? The model predicts it from age, sex, year, employment, citizenship and police records; it never "
+        "sees colour. All numbers are for people that it was not fitted on (5 folds).",
         mean="mean probability of release",
         score="AUC",
     ),
     "diabetes": Story(
         title="Does a model of disease progression use age and sex?",
         about="442 patients from scikit-learn's diabetes data; progression after a year. The model never sees age or "
-        "sex. The larger demonstration is installed by pip install 'setsquare[demo]'.",
+        "sex. All numbers are for patients that it was not fitted on (5 folds). The larger demonstration needs "
+        "scikit-lego: pip install scikit-lego.",
         mean="mean prediction",
         score="R²",
     ),
@@ -158,31 +159,46 @@ def make_report(demo: Demo) -> Report:
 
 def _render(demo: Demo) -> Group:
     table = Table(box=None, padding=(0, 1))
-    table.add_column("on people it was not fitted on" if demo.data.n_rows > 1000 else "on new patients")
+    table.add_column("")
     for side in demo.sides:
         table.add_column(side.name, justify="right")
-    for row in _groups(demo):
+    for row in _rows(demo):
         table.add_row(*row)
-    table.add_row("multiple correlation", *(f"{_correlation(demo.data, side):.3f}" for side in demo.sides))
-    table.add_row(demo.story.score, *(f"{side.score:.3f}" for side in demo.sides))
     cost = demo.fitted.solution_.certificate.cost
     return Group(
         f"{escape(demo.story.about)}\n",
         table,
-        "\n[bold]Verdicts[/bold]",
+        "\n[bold]In words[/bold]",
         *(_verdict(side) for side in demo.sides),
         "\n[bold]The price[/bold]",
         Padding(
-            f"The corrected model is fitted so that its predictions for new rows are uncorrelated with "
-            f"{' and '.join(demo.data.protected)}, and does not need {_them(demo)} to predict. It gives up "
-            f"{cost:.0%} of what the features explain. The corrected predictions need {_them(demo)}, and keep more.",
+            f"The corrected model predicts without {_protected(demo)} and gives up {cost:.0%} of what the features "
+            f"explain. The corrected predictions keep more of it, but need {_protected(demo)}.",
             (0, 0, 0, 2),
         ),
     )
 
 
-def _them(demo: Demo) -> str:
-    return "it" if len(demo.data.protected) == 1 else "them"
+def _rows(demo: Demo) -> list[list[str]]:
+    """Rows of the table: mean prediction by group, correlation, score, and the verdict of each model."""
+    bounds = [side.audit.certificate for side in demo.sides]
+    verdicts = (str(side.audit.verdict).replace(": ", ":\n") for side in demo.sides)
+    return [
+        [f"[bold]{demo.story.mean}[/bold]"],
+        *_groups(demo),
+        [f"[bold]correlation with {_protected(demo)}[/bold]", *(f"{bound.correlation:.3f}" for bound in bounds)],
+        ["  at most (95 % confidence)", *(f"{bound.correlation_upper:.3f}" for bound in bounds)],
+        [f"[bold]{demo.story.score}[/bold]", *(f"{side.score:.3f}" for side in demo.sides)],
+        [
+            f"[bold]needs {_protected(demo)} to predict[/bold]",
+            *("yes" if side.name == PREDICTIONS else "no" for side in demo.sides),
+        ],
+        ["[bold]verdict[/bold]", *(f"[{colour(text.replace(chr(10), ' '))}]{text}[/]" for text in verdicts)],
+    ]
+
+
+def _protected(demo: Demo) -> str:
+    return " and ".join(demo.data.protected)
 
 
 def _groups(demo: Demo) -> list[list[str]]:
@@ -190,26 +206,15 @@ def _groups(demo: Demo) -> list[list[str]]:
     tables = [side.audit.groups() for side in demo.sides]
     means = zip(*(table["mean"] for table in tables), strict=True)
     named = zip(tables[0]["source"], tables[0]["group"], means, strict=True)
+    digits = 3 if demo.data.family == "binomial" else 1
     return [
-        [f"{demo.story.mean}, {source} {group}", *(f"{mean:.3f}" for mean in row)]
+        [f"  {source}: {group}", *(f"{mean:.{digits}f}" for mean in row)]
         for source, group, row in named
         if ":" not in source
     ]
 
 
-def _correlation(data: Dataset, side: Side) -> float:
-    """Multiple correlation of the predictions with the protected columns."""
-    columns = [
-        column.cat.codes.to_numpy(float) if hasattr(column, "cat") else column.to_numpy(float)
-        for column in (data.table[name] for name in data.protected)
-    ]
-    X = np.column_stack([np.ones(data.n_rows), *columns])
-    fitted = X @ np.linalg.lstsq(X, side.predictions, rcond=None)[0]
-    return float(np.std(fitted) / np.std(side.predictions))
-
-
 def _verdict(side: Side) -> Padding:
     name = side.name.replace("\n", " ")
     tone = colour(str(side.audit.verdict))
-    text = f"{name}: [{tone}]{side.audit.verdict}[/{tone}]. {escape(side.audit.reason)}"
-    return Padding(text, (0, 0, 0, 2))
+    return Padding(f"[{tone}]{name[:1].upper()}{name[1:]}.[/] {escape(side.audit.reason)}", (0, 0, 0, 2))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from setsquare.cli.files import read_rows
-from setsquare.cli.options import Options, about_command, read_references, render_results
+from setsquare.cli.options import Options, Reading, about_command, read_references, render_results
 from setsquare.cli.terminal import Screen, working
 from setsquare.storage import write_files
 
@@ -23,11 +23,20 @@ class Request:
     reference: Sequence[str]
     categorical: tuple[str, ...]
     confidence: float | None
+    reading: Reading
 
 
 def watch(file: str, request: Request, *, json: Path | None, fail_on_leak: bool, quiet: bool) -> int:
     """Add the rows of a file to a monitor."""
-    options = Options(categorical=request.categorical, missing="level", json=json, quiet=quiet)
+    options = Options(
+        decimal=request.reading.decimal,
+        encoding=request.reading.encoding,
+        sheet=request.reading.sheet,
+        categorical=request.categorical,
+        missing="level",
+        json=json,
+        quiet=quiet,
+    )
     with working(f"Reading {file}", quiet=quiet) as say:
         rows = read_rows(file, {"predictions": request.predictions, "protected": request.protected}, options)
         say("Monitoring")

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,11 +20,24 @@ Family = Literal["gaussian", "binomial", "multinomial", "poisson", "gamma", "twe
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """How a file is read."""
+
+    decimal: Literal[".", ","] | None = None
+    """Decimal sign of numbers in a CSV file; by default a point, or a comma in columns where all numbers have one."""
+    encoding: str | None = None
+    """Encoding of a CSV file, such as utf-8, cp1252 or utf-16; guessed by default."""
+    sheet: str | None = None
+    """Sheet of an Excel file; needed if several have rows."""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditedColumns:
     """Columns of an audit beside predictions and outcome, and what is said about the predictions."""
 
     protected: list[str]
-    """Columns that the predictions must not depend on, comma-separated."""
+    """Columns that the predictions must not depend on, comma-separated; or a formula, such as
+    "~ sex * bs(age, df=4)"."""
     given: tuple[str, ...] = ()
     """Controls, comma-separated: columns that predictions may depend on the protected columns through; or "outcome"
     (with --outcome), to compare predictions within each class of it."""
@@ -88,9 +101,12 @@ class Fitting:
     outcome: str
     """Column to predict."""
     protected: list[str]
-    """Columns that the predictions must not depend on, comma-separated."""
+    """Columns that the predictions must not depend on, comma-separated; or a formula, such as
+    "~ sex * bs(age, df=4)"."""
     features: tuple[str, ...] = ()
-    """Columns to predict from; by default all others."""
+    """Columns to predict from, comma-separated; by default all others except identifiers, dates and empty columns."""
+    exclude: tuple[str, ...] = ()
+    """Columns to leave out of the features, comma-separated."""
     family: Family | None = None
     """Family of the outcome; guessed by default."""
     method: Literal["constrained", "generalized", "linear"] = "constrained"
@@ -130,11 +146,14 @@ class Fitting:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(Reading):
     """Options for reading columns, for the audit, and for its output."""
 
     categorical: tuple[str, ...] = ()
     """Columns of numbers that are codes of groups, comma-separated."""
+    evaluation: tuple[str, ...] = ()
+    """Evaluation models, comma-separated: glm, linear, shape, relu, forest, independence, and with --given also gcm; by
+    default glm and shape (with --given linear)."""
     group_cells: bool = False
     """Protect every combination of the groups, not only each protected column on its own."""
     basis: Literal["linear", "cells", "spline", "kernel"] = "linear"
@@ -155,6 +174,12 @@ class Options:
     """Write a report as one self-contained HTML page."""
     json: Path | None = None
     """Write the results as JSON."""
+    latex: Path | None = None
+    """Write the tables of the report as LaTeX (booktabs)."""
+    docx: Path | None = None
+    """Write the report as a Word file."""
+    markdown: Path | None = None
+    """Write the report as Markdown."""
     fail_on_leak: bool = False
     """End with exit code 1 if a leak is found."""
     quiet: bool = False
@@ -170,21 +195,35 @@ class Options:
         return self.group_cells or self.basis == "cells"
 
     @property
-    def audit(self) -> dict[str, Any]:
+    def missing_rule(self) -> str:
+        """The rule for missing values, after incomplete rows were dropped."""
+        return self.missing if self.missing in ("level", "model") else "error"
+
+    def functions(self, formula: str | None) -> str:
+        """Functions of the protected columns: those of a formula, or of a basis."""
+        if formula is None:
+            return "cells" if self.takes_cells else self.basis
+        if self.takes_cells or self.basis != "linear":
+            raise InputError("A formula says which functions are protected: leave out --basis and --group-cells.")
+        return formula
+
+    def audit(self, formula: str | None) -> dict[str, Any]:
         """Options of `setsquare.audit`; with ``--missing drop`` incomplete rows are left out before it."""
         from setsquare.auditing import Limits
 
+        models = [name.strip() for given in self.evaluation for name in given.split(",")]
         return {
-            "basis": "cells" if self.takes_cells else self.basis,
-            "missing": self.missing if self.missing in ("level", "model") else "error",
+            "basis": self.functions(formula),
+            "missing": self.missing_rule,
             "confidence": self.confidence,
             "tolerance": Limits(self.tolerance, self.group_tolerance, self.shape_tolerance),
+            **({"evaluation": models} if models else {}),
         }
 
     @property
     def outputs(self) -> list[Path]:
         """Files to write."""
-        return [path for path in (self.html, self.json) if path is not None]
+        return [path for path in (self.html, self.json, self.latex, self.docx, self.markdown) if path is not None]
 
 
 def about_command(data: Mapping[str, str]) -> dict[str, Any]:
@@ -198,8 +237,17 @@ def render_results(options: Options, document: Document, values: Callable[[], Ma
 
     contents: dict[Path, bytes] = {}
     if options.html is not None:
-        contents[options.html] = document.to_html().encode()
+        from setsquare.cli.terminal import phrase
+
+        spoken = ({**part, "notes": [phrase(note) for note in part["notes"]]} for part in document.sections)
+        contents[options.html] = replace(document, sections=tuple(spoken)).to_html().encode()
     if options.json is not None:
         text = json.dumps(plain(values()), ensure_ascii=False, indent=2, allow_nan=False)
         contents[options.json] = f"{text}\n".encode()
+    if options.latex is not None:
+        contents[options.latex] = document.to_latex().encode()
+    if options.docx is not None:
+        contents[options.docx] = document.to_docx()
+    if options.markdown is not None:
+        contents[options.markdown] = document.to_markdown().encode()
     return contents

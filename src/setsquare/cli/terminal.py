@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -122,8 +121,13 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
 def working(what: str, *, quiet: bool) -> Iterator[Any]:
     """Show on the error stream that something is being done; yields a function that says what."""
     screen = Screen(stderr=True)
+    if quiet or not screen.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=screen, transient=True, disable=quiet or not screen.is_terminal) as progress:
+    with Progress(*columns, console=screen, transient=True) as progress:
         task = progress.add_task(clean(what))
         yield lambda text: progress.update(task, description=clean(text))
 
@@ -144,7 +148,7 @@ def collected_warnings() -> Iterator[list[Warning]]:
 
 _SAME = (
     *("family", "missing", "unseen", "method", "l2", "cluster", "positive", "confidence", "tolerance", "bounds"),
-    *("threshold", "decisions", "reference", "standard", "basis", "relax"),
+    *("threshold", "decisions", "reference", "standard", "basis", "relax", "evaluation"),
 )
 #: Options of the command line by the argument of Python that they are.
 _OPTIONS = {"cv": "folds", "min_group": "min-group", **{name: name for name in _SAME}}

@@ -141,6 +141,16 @@ class Document:
 
         return _written(html_page.render(self.to_dict()), path)
 
+    def to_docx(self, path: str | Path | None = None) -> bytes:
+        """Word file with all sections; figures are given in words."""
+        require("A Word file needs", "docx")
+        from setsquare.document import word  # python-docx is optional
+
+        content = word.render(self.to_dict())
+        if path is not None:
+            Path(path).write_bytes(content)
+        return content
+
     def __str__(self) -> str:
         return self.to_text()
 
@@ -149,7 +159,7 @@ class Document:
 
 
 class Documented:
-    """Base of results with a document: text, html for notebooks, and an html page."""
+    """Base of results with a document: text, html for notebooks, an html page, and files to hand on."""
 
     __slots__ = ()
 
@@ -160,6 +170,18 @@ class Documented:
     def to_html(self, path: str | Path | None = None) -> str:
         """Self-contained html page; also written to `path` if given."""
         return self.document().to_html(path)
+
+    def to_markdown(self, path: str | Path | None = None) -> str:
+        """Markdown with pipe tables; also written to `path` if given."""
+        return self.document().to_markdown(path)
+
+    def to_latex(self, path: str | Path | None = None, *, sections: Sequence[str] | None = None) -> str:
+        """LaTeX tables in booktabs style, of all sections or the named ones; also written to `path` if given."""
+        return self.document().to_latex(path, sections=sections)
+
+    def to_docx(self, path: str | Path | None = None) -> bytes:
+        """Word file with all sections (needs python-docx); also written to `path` if given."""
+        return self.document().to_docx(path)
 
     def __str__(self) -> str:
         return self.document().brief().to_text().rstrip("\n")

@@ -48,7 +48,7 @@ def _draw(figure: Mapping[str, Any], name: str, *, wide: bool) -> Markup:
 
 def _shown(value: Any) -> Any:
     """Text without control characters; existing markup is kept."""
-    return visible(value) if type(value) is str else value
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _read(name: str) -> str:

@@ -1,18 +1,21 @@
 """Reports: results as text, Markdown, LaTeX, JSON, and one html page that needs no network.
 
 ``report = build(result)`` makes one of an audit, of a mapping of names to audits (before and after) or of a comparison;
-``report.to_html("report.html")`` writes the page, and ``to_text``, ``to_markdown``, ``to_latex``, ``to_json`` the rest.
+``report.to_html("report.html")`` writes the page, and ``to_text``, ``to_markdown``, ``to_latex``,
+``to_docx``, ``to_json`` the rest. ``model_card(model, result)`` describes a corrected model.
 A report holds aggregates, never rows. The page needs the extra ``report`` (jinja2); everything else needs nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from setsquare.auditing.comparison.compare import Comparison
+from setsquare.auditing.audit_predictions import Audited
 from setsquare.auditing.comparison.performance import score_models
-from setsquare.auditing.comparison.predicted_rows import read_rows
+from setsquare.auditing.comparison.predicted_rows import PredictedRows, read_rows, rows_of_audit
+from setsquare.auditing.comparison.result import Comparison
 from setsquare.auditing.documents.assemble import assemble
 from setsquare.auditing.documents.group_sections import describe_groups
 from setsquare.auditing.groups.partitions import MIN_GROUP
@@ -20,10 +23,12 @@ from setsquare.auditing.result import AuditResult
 from setsquare.document import Document, Headline
 from setsquare.errors import InputError
 from setsquare.glm.solver import Certificate
+from setsquare.notes import Note
+from setsquare.report.card import ModelCard, model_card
 
 Report = Document
 
-__all__ = ["Headline", "Report", "build"]
+__all__ = ["Headline", "ModelCard", "Report", "build", "model_card"]
 
 
 def build(
@@ -105,9 +110,31 @@ def build(
         cluster=cluster,
         positive=(last.positive or None) if positive is None and outcome is None else positive,
     )
+    return _with_rows(named, rows, min_group, certificate=certificate, **more)
+
+
+def build_audited(audited: Audited, protected: Any, notes: tuple[Note, ...], min_group: int, **more: Any) -> Document:
+    """Report of an audit, with distributions of the rows that it has read.
+
+    Parameters
+    ----------
+    audited : Audited
+    protected : table of n rows
+        The protected columns before coding.
+    notes : tuple of Note
+        Notes on the rows, in front of those of the audit.
+    min_group : int
+    **more
+        ``title``, ``method``, ``command`` and ``data``; see :func:`build`.
+    """
+    result = replace(audited.result, notes=(*notes, *audited.result.notes))
+    return _with_rows({"": result}, rows_of_audit(audited, protected), min_group, **more)
+
+
+def _with_rows(named: dict[str, AuditResult], rows: PredictedRows, min_group: int, **more: Any) -> Document:
     scores = score_models(rows)
     groups = describe_groups(rows, named=len(named) > 1, min_group=min_group)
-    return assemble(named, scores=scores, groups=groups, certificate=certificate, **more)
+    return assemble(named, scores=scores, groups=groups, **more)
 
 
 def _named(audits: Any) -> dict[str, AuditResult]:

@@ -6,6 +6,7 @@ import math
 from decimal import Decimal
 from types import SimpleNamespace
 
+import dask.array
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -243,7 +244,7 @@ def test_the_scale_of_means_does_not_matter_to_a_log_link(family: str, scale: fl
 
 
 def test_corrected_probabilities_above_1_are_used_and_counted() -> None:
-    """Lemma 1 leaves the range of probabilities; R refuses them, statsmodels says nothing."""
+    """Lemma 3 leaves the range of probabilities; R refuses them, statsmodels says nothing."""
     X = np.column_stack([GROUP == "b", GROUP == "c"]).astype(float)
     X -= X.mean(axis=0)
     high = 1.0 / (1.0 + np.exp(-2.0 - 2.0 * SCORE))
@@ -308,7 +309,7 @@ def test_what_is_no_array_at_all_is_refused(given: object) -> None:
 
 
 def test_a_lazy_table_of_predictions_is_refused() -> None:
-    assert "collect" in refused(pl.LazyFrame({"p": P}))
+    assert "compute" in refused(dask.array.from_array(P))
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def test_an_interrupt_ends_without_a_traceback(call, monkeypatch):
 
 
 def test_a_defect_is_no_leak(call, monkeypatch):
-    monkeypatch.setattr("setsquare.cli.files.open_source", lambda _: 1 / 0)
+    monkeypatch.setattr("setsquare.cli.files.open_source", lambda *_: 1 / 0)
     code, _, err = call(*audited())
     assert code == 3 and "ZeroDivisionError" in err
 

@@ -183,7 +183,7 @@ def test_a_missing_file_without_the_variable_says_so(
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("setsquare._extras.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"pandas.*install setsquare\[data\]"):
+    with pytest.raises(MissingDependencyError, match=r"pandas: pip install pandas"):
         datasets.load_diabetes()
 
 
@@ -352,5 +352,5 @@ def test_data_of_a_package_that_is_not_installed_say_how_to_install_it(monkeypat
     for module in ("setsquare._extras", "setsquare.datasets.files"):
         monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name == "sklego" else True)
     assert not datasets.available("arrests")
-    with pytest.raises(MissingDependencyError, match=r"sklego: pip install setsquare\[demo\]"):
+    with pytest.raises(MissingDependencyError, match=r"scikit-lego: pip install scikit-lego"):
         datasets.load_arrests()

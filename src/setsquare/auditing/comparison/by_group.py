@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray, Table
-from setsquare.auditing.comparison.performance import Bin, Interval, Scale, interval, mean_metric
+from setsquare.auditing.comparison.calibration import Bin
+from setsquare.auditing.comparison.metric import Interval, interval, link_scale, mean_metric
 from setsquare.auditing.comparison.predicted_rows import Sample
 from setsquare.auditing.groups.partitions import MOST_VALUES, Partition, partition_column
 from setsquare.families import Family
@@ -179,6 +181,14 @@ def spreads(
     return tuple(found)
 
 
+def spreads_by_column(
+    values: Mapping[str, Array], columns: Sequence[Groups], edges: Array, sample: Sample
+) -> list[dict[str, tuple[Spread, ...]]]:
+    """Summaries of the groups of each column, by model; see :func:`spreads`."""
+    orders = {side: np.argsort(v, kind="stable") for side, v in values.items()}
+    return [{side: spreads(v, groups, edges, sample, orders[side]) for side, v in values.items()} for groups in columns]
+
+
 def reliabilities(
     y: Array,
     values: Array,
@@ -191,7 +201,7 @@ def reliabilities(
     """Calibration of each group, in ten bins of about equal weight by increasing prediction; ties share a bin.
 
     Bins with fewer than ``min_rows`` rows are left out. Without the slope of
-    :func:`setsquare.auditing.comparison.performance.calibration`, which would need a fit per group.
+    :func:`setsquare.auditing.comparison.calibration.calibration`, which would need a fit per group.
 
     Examples
     --------
@@ -202,7 +212,7 @@ def reliabilities(
     >>> [(round(one.prediction, 1), one.outcome.estimate) for one in found.bins]
     [(0.2, 0.5), (0.7, 1.0)]
     """
-    scale: Scale = "logit" if family.name == "binomial" else "identity" if family.name == "gaussian" else "log"
+    scale = link_scale(family)
     found = []
     for rows in groups.in_order(np.argsort(values, kind="stable") if order is None else order):
         weight, cluster = sample.part(rows)

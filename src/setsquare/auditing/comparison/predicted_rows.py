@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare.auditing.audit_predictions import Audited
 from setsquare.auditing.predictions import LABELS, Raw, open_predictions, read_predictions
 from setsquare.errors import InputError
 from setsquare.families import Family
@@ -269,6 +270,15 @@ def read_rows(
     kept = None if keep.all() else keep
     sample = Sample(weight, codes, confidence)
     return PredictedRows(values, family, classes, protected, y, sample, kept, int(n - keep.sum()))
+
+
+def rows_of_audit(audited: Audited, protected: Table) -> PredictedRows:
+    """Rows as an audit has read them; it has already said which rows it left out."""
+    subject, coded, result = audited.subject, audited.coded, audited.result
+    values = {} if subject.shape else {"": subject.values}
+    sample = Sample(coded.columns.weight, coded.columns.cluster, result.confidence)
+    keep = None if coded.keep.all() else coded.keep
+    return PredictedRows(values, subject.family, subject.classes, protected, None, sample, keep)
 
 
 def _count_rows(given: Mapping[str, Raw], target: Raw | None, protected: Any) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from setsquare.auditing.documents import sections
@@ -18,7 +17,7 @@ from setsquare.document.formats import capital, joined
 from setsquare.notes import lead
 
 if TYPE_CHECKING:
-    from setsquare.auditing.comparison.compare import Side
+    from setsquare.auditing.comparison.result import Side
     from setsquare.auditing.documents.sections import Audits, Scores
     from setsquare.auditing.result import AuditResult
     from setsquare.glm.solver import Certificate
@@ -61,7 +60,7 @@ def assemble(
         _notes(audits, notes),
         _method(audits, method, command, data or {}),
     )
-    names = joined(_sources(list(audits.values())[-1])) or "the protected columns"
+    names = joined(sections.sources_of(list(audits.values())[-1])) or "the protected columns"
     return Document(
         title or f"Do the predictions depend on {names}?",
         headlines,
@@ -69,23 +68,16 @@ def assemble(
     )
 
 
-_PACKAGES = ("setsquare", "numpy", "scipy", "scikit-learn", "narwhals", "pandas", "polars", "pyarrow", "torch")
-
-
-def _sources(audit: AuditResult) -> list[str]:
-    """Names of the protected columns that were audited."""
-    effects = (effect.source for evaluation in audit.evaluations for effect in evaluation.effects)
-    tests = (test.name for evaluation in audit.evaluations for test in evaluation.by_source)
-    return list(dict.fromkeys([*(bound.source for bound in audit.certificate.columns), *tests, *effects]))
+_MODULES = ("setsquare", "numpy", "scipy", "sklearn", "pandas", "polars", "pyarrow", "torch")
 
 
 def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
     """Meaning of each verdict."""
-    alarm = f"{100 * (1 - audit.confidence):g} in 100"
+    alarm = f"{100 * (1 - audit.confidence):g}"
     return {
         Verdict.LEAK: (
-            f"The predictions depend on {names} more than chance explains: for predictions that ignore these "
-            f"columns, at most about {alarm} audits would report a leak."
+            f"The predictions depend on {names} more than chance explains: of 100 audits of predictions that "
+            f"ignore these columns, at most about {alarm} would report a leak."
         ),
         Verdict.TRACE: (
             f"The predictions depend on {names}, but only slightly: with the same confidence the correlation is below "
@@ -106,7 +98,7 @@ def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
 def _meaning(audits: Audits, certificate: Certificate | None, *, with_calibration: bool) -> Section:
     """Interpretation of the verdicts, and its limits."""
     audit = list(audits.values())[-1]
-    names = joined(_sources(audit)) or "the protected columns"
+    names = joined(sections.sources_of(audit)) or "the protected columns"
     said = _said(audit, names)
     verdicts: dict[Verdict, list[str]] = {}
     for name, each in audits.items():
@@ -168,13 +160,8 @@ def _notes(audits: Audits, further: Sequence[str]) -> Section:
     return section("notes", "Notes", notes=list(dict.fromkeys([*further, *own])))
 
 
-@cache
-def _versions() -> tuple[tuple[str, str], ...]:
-    """Versions of Python and the installed packages; looked up once."""
-    found = [("Python", platform.python_version())]
-    for package in _PACKAGES:
-        try:
-            found.append((package, version(package)))
-        except PackageNotFoundError:
-            continue
-    return tuple(found)
+def _versions() -> list[tuple[str, str]]:
+    """Versions of Python and of the packages that this process has imported."""
+    imported = [(name, sys.modules[name]) for name in _MODULES if name in sys.modules]
+    found = [("scikit-learn" if name == "sklearn" else name, str(module.__version__)) for name, module in imported]
+    return [("Python", platform.python_version()), *found]

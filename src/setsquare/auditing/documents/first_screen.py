@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from setsquare.auditing.documents.sections import main_metric, metric_name
+from setsquare.auditing.documents.sections import main_metric, metric_name, sources_of
 from setsquare.document import Section, section, table, typed
-from setsquare.document.formats import number, percent
+from setsquare.document.formats import joined, number, percent
 
 if TYPE_CHECKING:
-    from setsquare.auditing.comparison.compare import Side
-    from setsquare.auditing.comparison.performance import Interval
+    from setsquare.auditing.comparison.metric import Interval
+    from setsquare.auditing.comparison.result import Side
     from setsquare.auditing.documents.sections import Audits, Scores
     from setsquare.auditing.groups.result import GroupNumbers
 
@@ -42,13 +42,13 @@ def _about(audits: Audits, scores: Scores, sides: Sequence[Side]) -> list[str]:
     """Size and setting of the audit."""
     last, several = list(audits.values())[-1], len(audits) > 1
     positive = f", positive class: {last.positive}" if last.positive else ""
-    columns = f"{last.n_protected} protected column{'' if last.n_protected == 1 else 's'}"
+    columns = joined(sources_of(last)) or "none could be tested"
     text = [
-        f"{last.n:,} {'rows' if several else 'predictions'} ({last.family}{positive}), {columns}; {last.setting}; "
-        f"intervals and bounds hold with {percent(last.confidence)} confidence."
+        f"{last.n:,} {'rows' if several else 'predictions'} ({last.family}{positive}), protected: {columns}; "
+        f"{last.setting}; intervals and bounds hold with {percent(last.confidence)} confidence."
     ]
     if several or scores:
-        text.append("The correlation is the multiple correlation with all protected columns together.")
+        text.append("The correlation (0: none, 1: complete) is the multiple correlation with all protected columns.")
     if sides:
         text[-1] += " Calibration in the large should be 0, the slope 1."
     return text
@@ -134,8 +134,13 @@ def _group_figure(numbers: Mapping[str, GroupNumbers]) -> dict[str, Any]:
     shown_values = [mark["value"] for row in rows for mark in row["marks"]]
     what = {RATE: "Selection rate", MEAN: "Mean prediction"}[shown]
     left = len(known) - len(rows)
-    more = f" {left} groups nearer to the average are in the table." if left else ""
-    about = f"Bars are intervals that hold for all groups at once ({percent(first.confidence)}).{more}"
+    are = "group nearer to the average is" if left == 1 else "groups nearer to the average are"
+    more = f" {left} {are} in the table below." if left else ""
+    found = {RATE: "rates", MEAN: "means"}[shown]
+    about = (
+        f"Dots are the {found} of these rows. The true {found} of all groups lie within the bars with "
+        f"{percent(first.confidence)} confidence.{more}"
+    )
     return {
         "kind": "groups",
         "title": f"{what} by group",

@@ -15,9 +15,9 @@ from setsquare.auditing.comparison.by_group import (
     group_rows,
     histogram_edges,
     reliabilities,
-    spreads,
+    spreads_by_column,
 )
-from setsquare.auditing.comparison.performance import Bin
+from setsquare.auditing.comparison.calibration import Bin
 from setsquare.auditing.comparison.predicted_rows import PredictedRows
 from setsquare.auditing.groups.partitions import MIN_GROUP
 from setsquare.document import Section, section, table
@@ -53,10 +53,9 @@ def _levels(rows: PredictedRows, named: bool, min_group: int) -> Section:
             text = "{count:,} predictions{of} beyond {low:.4g} and {high:.4g} are in the end bins."
             ends = {"low": float(edges[0]), "high": float(edges[-1])}
             notes.append(Note("beyond-histogram", text, severity="info", count=beyond, of=_of(response), **ends))
-        orders = {side: np.argsort(v, kind="stable") for side, v in values.items()}
         overall = {side: float(np.average(v, weights=rows.sample.weight)) for side, v in values.items()}
-        for groups in (groups for groups in columns if groups.rows):
-            found = {side: spreads(v, groups, edges, rows.sample, orders[side]) for side, v in values.items()}
+        used = [groups for groups in columns if groups.rows]
+        for groups, found in zip(used, spreads_by_column(values, used, edges, rows.sample), strict=True):
             figures.append(_figure(groups, found, overall, edges, response))
             tables.append(_spread_table(groups, found, overall, response, named))
             if groups.n_pooled:
@@ -98,7 +97,8 @@ def _calibration(rows: PredictedRows, outcome: Array, named: bool, min_group: in
     about = (
         "In a calibrated group, outcome minus prediction is 0 and the points lie on the diagonal. A model that may not "
         "depend on a protected column predicts the same for groups with different outcomes: too low for one and too "
-        "high for another. This is the cost of ignoring the column, not an error of the fit."
+        "high for another. This is the cost of ignoring the column, not an error of the fit. These curves were not "
+        "tested."
     )
     if rows.family.is_vector:
         about += " With several classes, the predicted class is judged."

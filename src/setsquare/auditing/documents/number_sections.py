@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from setsquare.auditing.documents.sections import references_of
 from setsquare.auditing.groups.standards import DISCLAIMER
 from setsquare.document import Section, section, table
 from setsquare.document.document import Form
-from setsquare.document.formats import percent
+from setsquare.document.formats import joined, percent
+from setsquare.notes import Note, Option
 
 if TYPE_CHECKING:
     from setsquare.auditing.documents.sections import Audits
@@ -54,12 +58,14 @@ def number_section(audits: Audits) -> Section | None:
     tables = [table for caption, columns in TABLES for table in _numbers(caption, columns, found)]
     tables += [table for caption, columns in TABLES for table in _numbers(caption, columns, found, cells=True)]
     tables += [_summaries(found), *(_filed(one.standard, name) for name, one in found.items() if one.standard)]
-    references = "; ".join(f"{group.source}: {group.name}" for group in first.groups if group.is_reference)
+    references = "; ".join(f"{_columns(first)[g.source]}: {g.name}" for g in first.groups if g.is_reference)
+    chosen = f"A row counts as selected if {first.selected}. " if first.selected else ""
     text = [
-        f"Differences and ratios are to the reference group ({references}). Intervals of one number hold for all "
-        f"groups at once with {percent(first.confidence)} confidence."
+        f"{chosen}Differences and ratios are to the reference group ({references}). Intervals of one number hold for "
+        f"all groups at once with {percent(first.confidence)} confidence."
     ]
-    notes = list(dict.fromkeys(note for one in found.values() for note in (*one.notes, *one.measures.notes)))
+    notes = _note_references(audits)
+    notes += list(dict.fromkeys(note for one in found.values() for note in (*one.notes, *one.measures.notes)))
     notes += [note for one in found.values() if one.standard for note in one.standard.notes]
     decided = any("selection_rate" in one.numbers for one in found.values())
     title = "Numbers by protected group"
@@ -73,19 +79,44 @@ def _numbers(
     first = next(iter(found.values()))
     crossed = {part.source for part in first.partitions if part.parts}
     used = [(name, title) for name, title in columns if name in first.measures.columns]
-    if not used:
+    if not used or (used[0][0] == "mean" and _are_decisions(first)):
         return []
-    rows = []
+    rows, columns_of = [], _columns(first)
     for k, group in enumerate(first.groups):
         if (group.source in crossed) == cells:
             for model, one in found.items():
-                rows.append(
-                    [f"{group.source}: {group.name}", model, group.n, *(_cell(one, name, k) for name, _ in used)]
-                )
+                label = f"{columns_of[group.source]}: {group.name}"
+                rows.append([label, model, group.n, *(_cell(one, name, k) for name, _ in used)])
     kinds = [("text", "group", "model"), ("count", "rows"), ("interval", *(title for _, title in used))]
     name = f"{caption} and combination" if cells else caption
     form: Form = "folded" if cells else "grid"
     return [table(name, kinds, rows, detail=cells or used[0][0] not in IN_BRIEF, form=form)]
+
+
+def _note_references(audits: Audits) -> list[Note]:
+    """Note columns whose numbers by group are relative to another group than their effects."""
+    numbers = [group for audit in audits.values() if audit.numbers is not None for group in audit.numbers.groups]
+    largest = {group.source: group.name for group in numbers if group.is_reference}
+    names = [name for name, level in references_of(audits).items() if largest.get(name, level) != level]
+    if not names:
+        return []
+    text = (
+        "These numbers are relative to the largest group, the effects below to the first level of a column, as in R: "
+        "{columns}. To use one reference group for both, {reference:pass}."
+    )
+    listed = joined([f"{name} ({largest[name]} and {references_of(audits)[name]})" for name in names])
+    return [Note("two-references", text, severity="info", columns=listed, reference=Option("reference"))]
+
+
+def _are_decisions(numbers: GroupNumbers) -> bool:
+    """Whether the predictions are the decisions themselves, so that means are selection rates."""
+    rate, mean = numbers.numbers.get("selection_rate"), numbers.numbers["mean"]
+    return rate is not None and bool(np.array_equal(rate.estimates.value, mean.estimates.value, equal_nan=True))
+
+
+def _columns(numbers: GroupNumbers) -> dict[str, str]:
+    """Names of the sources as readers see them: ``sex and race`` for combinations of both."""
+    return {part.source: joined(part.parts, most=9) if part.parts else part.source for part in numbers.partitions}
 
 
 def _cell(numbers: GroupNumbers, name: str, k: int) -> Any:
@@ -98,10 +129,10 @@ def _cell(numbers: GroupNumbers, name: str, k: int) -> Any:
 
 def _summaries(found: dict[str, GroupNumbers]) -> dict[str, Any]:
     rows = [
-        [SUMMARIES[one.name], one.source, model, [one.value, one.low, one.high]]
+        [SUMMARIES[one.name], _columns(numbers)[one.source], model, [one.value, one.low, one.high]]
         for model, numbers in found.items()
         for one in numbers.measures.summaries
-        if one.value == one.value
+        if one.value == one.value and not (one.name == "mean_difference" and _are_decisions(numbers))
     ]
     return table("Summary by column", [("text", "number", "column", "model"), ("interval", "value")], rows)
 

@@ -14,7 +14,8 @@ from setsquare.glm.certificate import TRAINING_ROWS
 
 if TYPE_CHECKING:
     from setsquare.auditing.certificate import Certificate, ColumnBound
-    from setsquare.auditing.comparison.performance import Interval, Score
+    from setsquare.auditing.comparison.metric import Interval
+    from setsquare.auditing.comparison.performance import Score
     from setsquare.auditing.result import AuditResult
     from setsquare.glm.solver import Certificate as FitCertificate
 
@@ -25,6 +26,13 @@ MOST_MARKS = 40
 #: Names of effects on the scale of the family's link; the others are differences.
 _SCALES = {"odds ratio": "log odds ratio", "rate ratio": "log rate ratio"}
 _METRICS = {"auc": "AUC", "rmse": "RMSE", "r2": "R²", "brier": "Brier score"}
+
+
+def sources_of(audit: AuditResult) -> list[str]:
+    """Names of the protected columns that were audited."""
+    effects = (effect.source for evaluation in audit.evaluations for effect in evaluation.effects)
+    tests = (test.name for evaluation in audit.evaluations for test in evaluation.by_source)
+    return list(dict.fromkeys([*(bound.source for bound in audit.certificate.columns), *tests, *effects]))
 
 
 def effects(audits: Audits) -> Section:
@@ -65,8 +73,13 @@ def _shown(effect: Effect, units: Mapping[str, ColumnBound]) -> Effect:
     return replace(effect, term=term, estimate=estimate, std_error=error, ci_low=low, ci_high=high)
 
 
+def references_of(audits: Audits) -> dict[str, str]:
+    """Reference group of the effects of each categorical column."""
+    return dict(pair for audit in audits.values() for pair in audit.references)
+
+
 def _how_to_read(kind: str, audits: Audits) -> str:
-    references = dict(pair for audit in audits.values() for pair in audit.references)
+    references = references_of(audits)
     listed = ", ".join(f"{source}: {level}" for source, level in references.items())
     groups = f"Each group is compared with the reference group ({listed}). " if references else ""
     scaled = any(one.scale != 1.0 for audit in audits.values() for one in audit.certificate.columns)
@@ -193,7 +206,7 @@ def bounds(certificates: Mapping[str, Certificate]) -> Section | None:
     )
     return section(
         "leakage",
-        "What can still be there",
+        "Largest effects not ruled out",
         text=[about],
         figures=[figure],
         tables=[table("Upper bounds", columns, _by_first(rows), detail=("rows", "|corr|", kind))],

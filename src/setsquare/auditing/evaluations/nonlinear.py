@@ -1,4 +1,4 @@
-"""Non-linear evaluation models with permutation tests: ReLU, random forest, measures of dependence."""
+"""Nonlinear evaluation models with permutation tests: ReLU, random forest, measures of dependence."""
 
 from __future__ import annotations
 

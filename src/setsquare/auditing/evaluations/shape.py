@@ -77,7 +77,7 @@ class Shape:
 
 
 def _spline(x: Array, knots: Array) -> Array:
-    """Non-linear terms of a natural cubic spline, (knots - 2, b)."""
+    """Nonlinear terms of a natural cubic spline, (knots - 2, b)."""
     low, high = knots[0], knots[-1]
     t = (x - low) / (high - low)
     u = (knots - low) / (high - low)

@@ -14,7 +14,6 @@ from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft
 
 from setsquare._typing import Array, IntArray
 
@@ -62,8 +61,8 @@ class Shifts:
         where = [[place[tuple(sorted((*pair, k)))] for k in range(r + 1)] for pair in pairs.tolist()]
         products = w * w * B[pairs[:, 0]] * B[pairs[:, 1]]
         fourth = products @ (B[:, None] * B[None]).reshape(-1, n).T
-        triples, size = fft.rfft(w * w * B[a] * B[b] * B[c]), w * w * np.square(Q).sum(axis=1)
-        return cls(n, r, triples, np.asarray(where), fft.rfft(w * B), fourth, fft.rfft(size * size))
+        triples, size = np.fft.rfft(w * w * B[a] * B[b] * B[c]), w * w * np.square(Q).sum(axis=1)
+        return cls(n, r, triples, np.asarray(where), np.fft.rfft(w * B), fourth, np.fft.rfft(size * size))
 
     def statistics(self, y: Array, at: IntArray) -> Array:
         """Wald statistics of predictions ``y`` (n,) moved by ``at`` places; signed if there is one column.
@@ -88,7 +87,7 @@ class Shifts:
 
     def _sums(self, transformed: Transforms, y: Array, at: IntArray) -> Array:
         """Sums of products with ``y`` moved by ``at`` places, (..., len(at))."""
-        return np.asarray(fft.irfft(np.conj(transformed) * fft.rfft(y), self.n)[..., at])
+        return np.asarray(np.fft.irfft(np.conj(transformed) * np.fft.rfft(y), self.n)[..., at])
 
 
 def size_of(n: int, r: int) -> int:

@@ -1,4 +1,4 @@
-"""Tensor-on-vector regression: every unit of a tensor on the protected columns at once (Corollary 2).
+"""Tensor-on-vector regression: every unit of a tensor on the protected columns at once (Corollary 6).
 
 All axes but the first are flattened into units. Each unit has its own linear evaluation model with HC3 standard errors.
 A permutation test of the explained variance decides whether any unit depends on the protected columns; it is valid for

@@ -41,7 +41,7 @@ class GroupRequest:
         return self.threshold is None and self.decisions is None and self.outcome is None and self.standard is None
 
     def refuse(self, why: str) -> None:
-        """Refuse decisions, outcomes and standards where there are no numbers by group."""
+        """Refuse decisions, outcomes and standards if the audit has no numbers by group."""
         if not self.is_plain:
             raise InputError(f"threshold, decisions, outcome and standard need {why}.")
 
@@ -94,9 +94,11 @@ def number_audited(
         return None
     rows = Rows(score, decision, outcome, weight, cluster)
     options: dict[str, Any] = {"confidence": confidence, "seed": seed, "backend": backend}
+    options["selected"] = "" if decision is None else _selected(request, decision, given)
     if request.standard is None:
         return number_groups(rows, partitions, min_group=request.min_group, **options)
     rows, rate = standard_rows(rows, request.standard)
+    options["selected"] = options["selected"] or "its score is above the median of all rows"
     partitions = keep_shares(partitions, request.standard)
     found = number_groups(rows, partitions, min_group=request.min_group, **options)
     frame = open_table(protected)
@@ -112,6 +114,7 @@ def number_groups(
     seed: int = 0,
     backend: str = "pandas",
     min_group: int = 10,
+    selected: str = "",
 ) -> GroupNumbers:
     """Numbers of every group, with intervals on demand.
 
@@ -141,7 +144,18 @@ def number_groups(
         note_masked(partitions, min_group),
         bool(rows.score.min() >= 0.0),
         rows.weight is not None,
+        selected=selected,
     )
+
+
+def _selected(request: GroupRequest, decision: Array, given: np.ndarray[Any, Any] | None) -> str:
+    """When a row counts as selected, in words."""
+    if request.threshold is not None:
+        return f"its prediction is at least {request.threshold:g}"
+    if given is None:
+        return f"its prediction is {class_name(1 if request.positive is None else request.positive)}"
+    names = given[decision == 1.0][:1].tolist()
+    return f"its decision is {class_name(names[0])}" if names else "its decision is positive"
 
 
 def _weights(part: Partition, weight: Array | None) -> Array:

@@ -26,6 +26,8 @@ from setsquare._typing import Array, BoolArray, IntArray
 N_DRAWS = 5000
 #: With more contrasts, Bonferroni's critical value is used: it is hardly larger then, and costs nothing.
 MANY = 4000
+#: Effective number of rows above which an interval of a rate is the normal one.
+EXACT_SIZE = 1e8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,11 @@ def single(numbers: Estimates, critical: float) -> tuple[Array, Array]:
             half = t * numbers.error
             low, high = numbers.value - half, numbers.value + half
         else:
-            low, high = _jeffreys(numbers.value, effective_size(numbers), ndtr(-t))
+            size = effective_size(numbers)
+            low, high = _jeffreys(numbers.value, np.minimum(size, EXACT_SIZE), ndtr(-t))
+            # Equal values have a variance of rounding only, at which inverses of the beta distribution are NaN or hang.
+            many, half = size > EXACT_SIZE, t * numbers.error
+            low, high = np.where(many, numbers.value - half, low), np.where(many, numbers.value + half, high)
         return np.where(numbers.is_known, low, np.nan), np.where(numbers.is_known, high, np.nan)
 
 

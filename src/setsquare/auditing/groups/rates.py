@@ -13,6 +13,7 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.auditing.groups.intervals import Estimates, covariance
+from setsquare.auditing.groups.joint_cells import JointCells
 from setsquare.auditing.groups.partitions import Partition
 
 
@@ -71,10 +72,12 @@ def count_numbers(rows: Rows, partitions: Sequence[Partition]) -> dict[str, Numb
     {'mean': [0.5, 0.75], 'selection_rate': [0.5, 1.0]}
     """
     s, d, y = rows.score, rows.decision, rows.outcome
+    # Sums over clusters need the influence of each row.
+    cells = JointCells.of(partitions) if rows.cluster is None else None
     shares = bool(s.min() >= 0.0 and s.max() <= 1.0)
-    found = [mean_number("mean", s, rows, partitions, is_rate=shares)]
+    found = [mean_number("mean", s, rows, partitions, cells, is_rate=shares)]
     if d is not None:
-        found.append(mean_number("selection_rate", d, rows, partitions))
+        found.append(mean_number("selection_rate", d, rows, partitions, cells))
     binary = y is not None and bool(((y == 0.0) | (y == 1.0)).all())
     if y is not None and d is not None and binary:
         for name, values, kept, undefined in (
@@ -84,11 +87,11 @@ def count_numbers(rows: Rows, partitions: Sequence[Partition]) -> dict[str, Numb
             ("npv", 1.0 - y, d == 0.0, "no negative decision"),
             ("accuracy", 1.0 * (d == y), None, ""),
         ):
-            found.append(mean_number(name, values, rows, partitions, subset=kept, undefined=undefined))
+            found.append(mean_number(name, values, rows, partitions, cells, subset=kept, undefined=undefined))
     if y is not None:
         found += [auc_number(rows, y, partitions)] if binary else []
-        found.append(mean_number("outcome", y, rows, partitions, is_rate=binary))
-        found.append(mean_number("calibration", y - s, rows, partitions, is_rate=False))
+        found.append(mean_number("outcome", y, rows, partitions, cells, is_rate=binary))
+        found.append(mean_number("calibration", y - s, rows, partitions, cells, is_rate=False))
     return {one.name: one for one in found}
 
 
@@ -97,14 +100,21 @@ def mean_number(
     values: Array,
     rows: Rows,
     partitions: Sequence[Partition],
+    cells: JointCells | None = None,
     *,
     subset: BoolArray | None = None,
     is_rate: bool = True,
     undefined: str = "",
 ) -> Number:
-    """Weighted mean of values in each group, over all rows or a subset."""
+    """Weighted mean of values in each group, over all rows or a subset; from sums over cells where these are given."""
+    binary = bool(((values == 0.0) | (values == 1.0)).all())
+    exact = is_rate and rows.weight is None and rows.cluster is None and binary
+    found = None if cells is None else cells.means(values, rows.weight, subset, binary=binary)
     w = np.ones(len(values)) if rows.weight is None else rows.weight
     w = w if subset is None else w * subset
+    if cells is not None and found is not None:
+        size = cells.effective_sizes(rows.weight, subset)
+        return _number(name, found[0], found[1], size, is_rate, exact, undefined)
     estimates, influences = [], []
     for part in partitions:
         total, weighted = (_sums(part, x) for x in (w, w * values))
@@ -112,7 +122,6 @@ def mean_number(
             mean = weighted / total
         estimates.append(mean)
         influences.append(_spread(part, np.where(total > 0.0, 1.0 / np.maximum(total, 1e-300), 0.0), mean, w, values))
-    exact = is_rate and rows.weight is None and rows.cluster is None and bool(((values == 0.0) | (values == 1.0)).all())
     return _finish(name, estimates, influences, w, rows, partitions, is_rate, exact, undefined)
 
 
@@ -150,11 +159,13 @@ def _finish(
     exact: bool,
     undefined: str,
 ) -> Number:
-    sizes = [_kish(part, w, rows.cluster) for part in partitions]
-    size = np.concatenate(sizes)
-    value = np.concatenate(estimates)
     codes, counts = [part.codes for part in partitions], [len(part.labels) for part in partitions]
     C = covariance(influences, codes, counts, rows.cluster)
+    size = np.concatenate([_kish(part, w, rows.cluster) for part in partitions])
+    return _number(name, np.concatenate(estimates), C, size, is_rate, exact, undefined)
+
+
+def _number(name: str, value: Array, C: Array, size: Array, is_rate: bool, exact: bool, undefined: str) -> Number:
     df = np.full(len(value), np.inf) if exact else np.maximum(size - 1.0, 0.0)
     return Number(name, Estimates(value, C, is_rate, size, df), undefined)
 

@@ -74,6 +74,8 @@ class GroupNumbers:
         Whether rows have weights.
     standard : StandardTable or None
         The table of a standard, if one was asked for.
+    selected : str
+        When a row counts as selected, in words; empty without decisions.
     """
 
     partitions: tuple[Partition, ...]
@@ -86,6 +88,7 @@ class GroupNumbers:
     is_positive: bool
     is_weighted: bool = False
     standard: StandardTable | None = None
+    selected: str = ""
 
     def filed(self, standard: StandardTable) -> GroupNumbers:
         """The same numbers with the table of a standard."""
@@ -159,14 +162,16 @@ class GroupNumbers:
             return ""
         low, high = (self.groups[k] for k in extremes)
         a, b = (float(values[k]) for k in extremes)
-        # A number beside a band, or beside a code, needs a colon.
-        colon = ":" if any(text[-1:].isdigit() for text in (low.name, high.name)) else ""
+        # A number beside a band, or beside a code, needs a colon, or a word.
+        is_code = any(text[-1:].isdigit() for text in (low.name, high.name))
         if rate is None:
+            colon = ":" if is_code else ""
             return f"{what} by {low.source}: {low.name}{colon} {_short(a, b)}, {high.name}{colon} {_short(b, a)}."
         ratio = f" (ratio {a / b:.2f})" if b > 0.0 else ""
-        return (
-            f"Selected by {low.source}: {low.name}{colon} {100 * a:.1f} %, {high.name}{colon} {100 * b:.1f} %{ratio}."
-        )
+        group = "" if any(c.isalpha() for c in low.name + high.name) else "group "
+        # "of": the shares are of each group, not of those who are selected.
+        shares = f"{100 * a:.1f} % of {group}{low.name}, {100 * b:.1f} % of {group}{high.name}"
+        return f"Selected by {low.source}: {shares}{ratio}."
 
 
 def _extremes(groups: Sequence[Group], values: Array, among: Sequence[str]) -> tuple[int, int] | None:

@@ -59,6 +59,11 @@ class Bets:
         return self.total / self.n if self.n else float("nan")
 
     @property
+    def is_constant(self) -> bool:
+        """Whether one difference can explain all rows so far; otherwise it changed, and there is no interval for it."""
+        return self.n == 0 or self.low <= self.mean <= self.high
+
+    @property
     def log_wealth(self) -> float:
         """Log wealth against a difference of 0."""
         zero = int(np.argmin(np.abs(self.grid)))

@@ -18,6 +18,7 @@ from setsquare.auditing.predictions import open_predictions
 from setsquare.document import Document, Documented, Headline, section, table
 from setsquare.errors import InputError
 from setsquare.notes import Note, Option, describe
+from setsquare.tables.arrow import accept_unread
 from setsquare.tables.column import read
 from setsquare.tables.frame import backend_of, open_table, to_frame
 from setsquare.tables.validation import check_confidence, check_same_rows, refuse_constant_protected
@@ -66,11 +67,14 @@ class MonitorResult(Documented):
             return f"No group differs from its reference group after {state.n_rows:,} rows. {method}"
         watch = max(found, key=lambda one: abs(one.bets.mean))
         bets = watch.bets
+        interval = f"difference between {bets.low * span:.3f} and {bets.high * span:.3f}"
+        if not bets.is_constant:
+            interval = "the difference changed over time, so that it has no interval"
         more = f" {len(found) - 1} more group(s) differ." if len(found) > 1 else ""
         return (
             f"Mean prediction of {watch.source} {watch.group} is {abs(bets.mean) * span:.3f} "
-            f"{'below' if bets.mean < 0 else 'above'} that of {watch.reference} (between {bets.low * span:.3f} and "
-            f"{bets.high * span:.3f}), noticed after {bets.alarm:,} pairs of rows.{more} {method}"
+            f"{'below' if bets.mean < 0 else 'above'} that of {watch.reference} ({interval}), noticed after "
+            f"{bets.alarm:,} pairs of rows.{more} {method}"
         )
 
     def table(self) -> Table:
@@ -85,7 +89,8 @@ class MonitorResult(Documented):
         rows = []
         for watch in self.state.watches:
             bets, pairing = watch.bets, watch.pairing
-            ends = (bets.mean * span, bets.low * span, bets.high * span)
+            low, high = (bets.low, bets.high) if bets.is_constant else (float("nan"), float("nan"))
+            ends = (bets.mean * span, low * span, high * span)
             wealth = float(np.exp(min(bets.log_wealth, 700.0)))
             counts = (pairing.n_first, pairing.n_second, bets.n)
             rows.append((watch.source, watch.group, watch.reference, *counts, *ends, wealth, bets.alarm))
@@ -115,6 +120,7 @@ class MonitorResult(Documented):
         return Document("Do predictions still treat the groups alike?", (headline,), sections)
 
 
+@accept_unread
 def monitor(
     predictions: Any,
     protected: Any,

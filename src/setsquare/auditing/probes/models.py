@@ -24,7 +24,8 @@ from sklearn.utils import _safe_indexing
 from setsquare import tables
 from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.auditing.audit_models import asked_for
-from setsquare.auditing.comparison.performance import Metric, performance
+from setsquare.auditing.comparison.metric import Metric
+from setsquare.auditing.comparison.performance import performance
 from setsquare.auditing.verdict import SMALL
 from setsquare.errors import InputError
 from setsquare.notes import Note

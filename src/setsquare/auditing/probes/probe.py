@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from setsquare import tables
 from setsquare._typing import IntArray, Table
-from setsquare.auditing.comparison.performance import interval
+from setsquare.auditing.comparison.metric import interval
 from setsquare.auditing.evaluations.records import holm
 from setsquare.auditing.probes.models import (
     KINDS,
@@ -33,6 +33,7 @@ from setsquare.auditing.protected import cluster_numbers
 from setsquare.errors import InputError
 from setsquare.notes import Note
 from setsquare.projection import Projector
+from setsquare.tables.arrow import accept_unread
 from setsquare.tables.frame import backend_of, dense
 from setsquare.tables.validation import check_alignment, check_confidence, check_finite, check_max_rows, check_same_rows
 
@@ -42,6 +43,7 @@ TAUTOLOGY = 1e-4
 ROUNDING = 1e-9
 
 
+@accept_unread
 def probe(
     representations: Mapping[str, Any] | Table,
     protected: Table,

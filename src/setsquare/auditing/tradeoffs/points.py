@@ -9,15 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from setsquare._typing import Array, IntArray
-from setsquare.auditing.comparison.performance import (
-    Interval,
-    Metric,
-    auc_metric,
-    interval,
-    mean_metric,
-    performance,
-    read_pair,
-)
+from setsquare.auditing.comparison.metric import Interval, Metric, interval, mean_metric, read_pair
+from setsquare.auditing.comparison.performance import auc_metric, performance
 from setsquare.families import contrasts
 from setsquare.glm.budget import Spent
 from setsquare.glm.leave_one_out import rows_left_out

@@ -17,7 +17,8 @@ from setsquare.auditing.comparison.by_group import (
     reliabilities,
     spreads,
 )
-from setsquare.auditing.comparison.performance import calibration, interval
+from setsquare.auditing.comparison.calibration import calibration
+from setsquare.auditing.comparison.metric import interval
 from setsquare.document.figures import Scale, make_scale
 from setsquare.families import family
 

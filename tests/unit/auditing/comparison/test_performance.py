@@ -9,7 +9,9 @@ import pytest
 import statsmodels.api as sm
 from sklearn import metrics as reference
 
-from setsquare.auditing.comparison.performance import Metric, calibration, difference, interval, performance
+from setsquare.auditing.comparison.calibration import calibration
+from setsquare.auditing.comparison.metric import Metric, difference, interval
+from setsquare.auditing.comparison.performance import performance
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import family
 

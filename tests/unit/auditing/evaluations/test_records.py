@@ -437,7 +437,7 @@ def test_small_groups_are_named() -> None:
     rng = np.random.default_rng(0)
     group = np.where(np.arange(3000) < 20, "rare", np.where(np.arange(3000) % 2 > 0, "a", "b"))
     found = sq.audit(rng.normal(size=3000), group)
-    assert found.verdict == "no leak found" and "x0: rare (up to " in found.reason and "20 rows" in found.reason
+    assert found.verdict == "no leak found" and "x0: rare (20 rows)" in found.reason
 
 
 @pytest.mark.parametrize("row", [0, 7])
