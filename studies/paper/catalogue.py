@@ -46,7 +46,6 @@ class Entry:
         return "runs" if self.module else self.reason
 
 
-_DRAWING = "nothing to run: a drawing"
 ENTRIES = (
     Entry("table1", "tab:mimic", "Chest X-ray embeddings, pleural effusion", "table1"),
     Entry("fig1", "fig:demo_plot", "Loss surfaces, paths and correlation along the path", "fig1"),
@@ -65,10 +64,14 @@ ENTRIES = (
         "Simulation: effects and p-values after linear and generalised correction",
         "fig_sim",
     ),
+    Entry("optimisers", "app:theo1", "The modified differential multiplier method and the exact optimum", "optimisers"),
+    Entry("concepts", "Other Notions of Orthogonality", "Flipped attributes, free features and group-DRO", "concepts"),
     Entry("datasets", "tab:datasets", "Overview of the data sets", reason="nothing to run: see setsquare.datasets"),
-    Entry("workflow", "fig:workflow", "The method as a diagram", reason=_DRAWING),
-    Entry("vector", "fig:vector", "The projection as a diagram", reason=_DRAWING),
-    Entry("table7", "tab:runtime", "Run times of all methods", "table7"),
+    Entry("workflow", "fig:workflow", "The method as a diagram", reason="drawn in docs/theory.md"),
+    Entry(
+        "vector", "fig:vector", "Orthogonal vectors before and after an activation", reason="drawn in docs/theory.md"
+    ),
+    Entry("table6", "tab:runtime", "Run times of all methods", "table6"),
 )
 
 

@@ -10,8 +10,13 @@ reach zero: a network without colours has some of it, too, from shape alone. The
 layer together (``scale="shared"``): relative to each filter's own, a filter that dies lowers the penalty, and within 20
 epochs the whole second convolution had died.
 
-Protecting red alone does worse: it allows, say, a strong green and a weak blue with red between them. To protect the
-colour (red and green) goes beyond the paper, which protects red only: modes are named for what they protect.
+Protecting red alone does worse there: it allows, say, a strong green and a weak blue with red between them. To protect
+the colour (red and green) goes beyond the paper, which protects red only: modes are named for what they protect.
+
+"Second moments, red" needs no more than red: colour is a property of each pixel, which shape is not. A linear map of
+the three channels is learned on inked pixels so that the mean and the square of what it keeps are uncorrelated with
+red. If the weights are r, g, b, equal means ask for ``r = (g + b) / 2`` and equal squares for ``r² = (g² + b²) / 2``,
+which only ``r = g = b`` satisfies: grey.
 
 The validation rows share the confounding of the training rows, so their accuracy cannot choose between networks: the
 published rule (best validation accuracy) is kept for the corrected layers. The constraint takes the epoch with the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-from setsquare.nn import OrthogonalityConstraint, Orthogonalize
+from setsquare.errors import SecondMomentsWarning
+from setsquare.nn import OrthogonalityConstraint, Orthogonalize, fit_layer
 from setsquare.nn.functional import project_out
 
 Where: TypeAlias = Literal["published", "post", "pre", "generalized"]
@@ -36,6 +38,9 @@ class Mode:
     constraint : {"mean", "moments"}, optional
         What is pressed towards zero correlation with the protected columns in both convolutions: spatial means, or
         means and mean squares for each unit of ink.
+    channels : {1, 2}, optional
+        Map of the three channels of the input, the same for every pixel and fitted to inked pixels before training,
+        that erases red: its means, or means and second moments.
     protected : {"red", "colour"}
         Red alone, or red and green (blue is the rest).
     grey : bool
@@ -46,6 +51,7 @@ class Mode:
     layers: tuple[int, ...] = (1,)
     inference: Literal["protected", "marginal", "off"] = "protected"
     constraint: Literal["mean", "moments"] | None = None
+    channels: Literal[1, 2] | None = None
     protected: Literal["red", "colour"] = "red"
     grey: bool = False
 
@@ -63,6 +69,7 @@ MODES = {
     "pooled, colour": Mode(constraint="mean", protected="colour"),
     "moments, red": Mode(constraint="moments"),
     "moments, colour": Mode(constraint="moments", protected="colour"),
+    "second moments, red": Mode(channels=2),
     "grey": Mode(grey=True),
 }
 
@@ -122,10 +129,12 @@ class Network(nn.Module):
         self.hidden, self.head = nn.Linear(16 * 12 * 12, 64), nn.Linear(64, 1)
         for name, parameter in self.named_parameters():  # as Keras starts them
             (nn.init.zeros_ if name.endswith("bias") else nn.init.xavier_uniform_)(parameter)
+        self.channels = None if mode.channels is None else _erasure(mode.channels)
         self.corrections = nn.ModuleDict({str(k): _correction(mode) for k in mode.layers if mode.where is not None})
 
     def forward(self, images: Tensor, protected: Tensor) -> Responses:
         """Score and responses of images (n, 3, 28, 28); the protected columns reach the corrections only."""
+        images = images if self.channels is None else self.channels(images, protected)
         first = self._respond("1", self.first(images), protected)
         second = self._respond("2", self.second(first), protected)
         hidden = torch.relu(self.hidden(torch.max_pool2d(second, 2).flatten(1)))
@@ -136,6 +145,10 @@ class Network(nn.Module):
             return torch.relu(pre)
         correct = self.corrections[name]
         return torch.relu(correct(pre, protected)) if self.before else correct(torch.relu(pre), protected)
+
+
+def _erasure(moments: Literal[1, 2]) -> Orthogonalize:
+    return Orthogonalize(1, inference="features", rows="pixels", moments=moments)
 
 
 def _correction(mode: Mode) -> nn.Module:
@@ -215,6 +228,11 @@ def train(
     """
     torch.manual_seed(seed)
     network = Network(mode)
+    if network.channels is not None:  # nothing is trained before it, so that it is fitted once
+        batches = [(batch.images, batch.protected) for batch in training.batches(500)]
+        with warnings.catch_warnings():  # no map of three channels is exact: the study says how much is left
+            warnings.simplefilter("ignore", SecondMomentsWarning)
+            fit_layer(network, batches, network.channels, forward=_fit_to_ink)
     average = copy.deepcopy(network)
     penalty = Penalty(mode, training.protected.shape[1], settings)
     optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate)
@@ -243,6 +261,14 @@ def train(
         if epoch - chosen >= settings.patience or best == 1.0:
             break
     return found, {"epochs": epoch, "best_epoch": chosen}
+
+
+def _fit_to_ink(network: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Run the channel map alone, on pixels with ink."""
+    images, red = batch
+    assert isinstance(network, Network) and network.channels is not None
+    corrected: Tensor = network.channels(images, red, images.sum(1) > 0.0)
+    return corrected
 
 
 @torch.no_grad()

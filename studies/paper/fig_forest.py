@@ -124,7 +124,9 @@ def half(data: BenchmarkSet, method: str) -> dict[str, float]:
 def says(name: str, method: str) -> str | None:
     """What the paper says of its forests; it prints no figures, and missing boxes are runs that failed."""
     failed = (name, method) in {("health", "Zafar"), *(("bank", m) for m in ("Komiyama1", "Komiyama2", "Berk"))}
-    if name == "adult" or failed or method not in fairness_methods.METHODS or method == "without":
+    if failed:
+        return "failed"
+    if name == "adult" or method not in fairness_methods.METHODS or method == "without":
         return None
     return "significant" if method != "Ours" or name == "bank" else "not significant"
 
@@ -161,8 +163,8 @@ def _importances(found: Mapping[str, Any]) -> Table:
 
 def _reasons(found: Mapping[str, Any], size: Mapping[str, int]) -> tuple[str, ...]:
     reasons = [
-        "The paper prints no figures of its forests and does not say which importance it takes, and none are saved: "
-        "what it says in words stands beside.",
+        "The paper prints no figures of its forests, and none are saved: what it says in words stands beside. Its code "
+        "takes ranger's permutation importance with the p-values of Altmann et al.",
         "Importances are Breiman's, out of bag, with p-values of Altmann et al. from "
         f"{size['permutations']} permutations, on at most {size['rows']} random rows, because each permutation costs a "
         "forest. R² is that of totally random trees, out of bag, on at most 20000 rows with "

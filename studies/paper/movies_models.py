@@ -38,7 +38,7 @@ UNSEEN = "predictions, by unseen rows"
 #: Ridge of the new head: without it, one description would get 375 735 votes.
 RIDGE = 1.0
 #: Corrections in the network, after its embedding.
-IN_NETWORK: dict[Correction, str] = {"without": WITHOUT, "layer": "layer", "published": "layer, published"}
+IN_NETWORK: dict[Correction, str] = {"without": WITHOUT, "layer": "layer", "published": "layer, the authors'"}
 LAYER, OFF = IN_NETWORK["layer"], IN_NETWORK["published"]
 
 
@@ -160,6 +160,7 @@ def network_model(
     afterwards: bool = False,
     checkpoint: Path | None = None,
     advance: Callable[[], object] = lambda: None,
+    limit: float = float("inf"),
 ) -> dict[str, Any]:
     """Train a network and audit it; if asked, also with a new head and with corrected predictions.
 
@@ -173,7 +174,9 @@ def network_model(
         it, with ``deviance_level``, that of predictions which one factor gives the mean of the validation rows.
     """
     rows, old = _rows(movies, coding), np.flatnonzero(movies.train)
-    trained = train(correction, rows.take(torch.from_numpy(old)), settings, checkpoint=checkpoint, advance=advance)
+    trained = train(
+        correction, rows.take(torch.from_numpy(old)), settings, checkpoint=checkpoint, advance=advance, limit=limit
+    )
     outcome = evaluate(trained.network, rows)
     eta, state = (part.double().numpy() for part in outcome)
     unseen, mu, found = np.zeros(len(eta), dtype=bool), np.exp(eta), []
@@ -193,6 +196,7 @@ def network_model(
             add(UNSEEN, one, correct(movies, mu, one, unseen), unseen)
     return {
         "losses": trained.losses,
+        "ended": trained.ended,
         "loss_constant": float(mean - movies.y[unseen].mean() * np.log(mean)),
         "mean_with_dropout": mean_with_dropout(trained.network, outcome.state),
         "seconds": trained.seconds,
@@ -207,6 +211,13 @@ def untrained(movies: Movies, coding: str, seed: int) -> dict[str, Any]:
     eta = evaluate(Network("relu"), _rows(movies, coding).take(new)).eta.double().numpy()
     effects = audit(np.exp(eta), movies.X[coding][~movies.train], "poisson", "model").evaluation().effects
     return {"p_values": [effect.p_value for effect in effects], "mean": float(np.exp(eta).mean())}
+
+
+def first_epochs(movies: Movies, rate: float, epochs: int) -> dict[str, list[float]]:
+    """Losses on the validation rows of the paper's network, without and with the authors' layer, at another rate."""
+    rows = _rows(movies, "paper").take(torch.from_numpy(movies.train))
+    settings = Settings("relu", rate, epochs=epochs, patience=10, validation=0.2)
+    return {name: train(name, rows, settings).losses for name in ("without", "published")}
 
 
 def divergence(movies: Movies, rate: float) -> dict[str, int | None]:

@@ -13,15 +13,17 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, poisson_nll_loss
 
 from setsquare.nn import Orthogonalize, fit_layer
-from studies.paper.colored_mnist_training import Published
+from studies.paper.published_layers import BatchProjection
 
 #: Words of the authors' list; 0 is the padding.
 N_WORDS = 10_000
 #: Of the LSTM's cell; the paper's is ReLU.
 Activation: TypeAlias = Literal["relu", "tanh"]
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
-#: What is put between the embedding and the LSTM: nothing, our layer, or the authors', which is off at test time.
+#: Layer between the embedding and the LSTM: none, ours, or the authors', which projects each batch on its own.
 Correction: TypeAlias = Literal["without", "layer", "published"]
+#: Batch of Keras' ``predict``, in which the authors' layer projects at prediction.
+PREDICTED = 32
 
 
 class LSTM(nn.Module):
@@ -69,7 +71,7 @@ class Network(nn.Module):
         nn.init.uniform_(self.embedding.weight, -0.05, 0.05)
         kinds: dict[str, Callable[[], nn.Module]] = {
             "layer": lambda: Orthogonalize(n_protected),
-            "published": Published,
+            "published": BatchProjection,
         }
         self.correction = kinds[correction]() if correction != "without" else None
         self.lstm = LSTM(100, 50, activation)
@@ -126,7 +128,7 @@ class Settings:
         At most so many epochs, and so many without a better loss on the validation rows.
     batch : int
     validation : float
-        Share of the training rows that early stopping looks at; the paper does not say.
+        Share of the training rows that early stopping looks at: a fifth in the authors' code.
     seed : int
         Draws the validation rows, the first weights, the order of the batches and what drops out.
     """
@@ -149,7 +151,9 @@ class Trained(NamedTuple):
     losses : list of float
         On the validation rows: before the training, and after each epoch.
     diverged : int or None
-        Steps after which the loss was no number any more, and the training ended.
+        Steps after which the loss was not finite, which ends the training.
+    ended : bool
+        Whether the rule of early stopping (or divergence) ended the training, not the time limit.
     validation : Tensor of int
         Numbers of the validation rows.
     seconds : float
@@ -159,6 +163,7 @@ class Trained(NamedTuple):
     network: Network
     losses: list[float]
     diverged: int | None
+    ended: bool
     validation: Tensor
     seconds: float
 
@@ -170,6 +175,7 @@ def train(
     *,
     checkpoint: Path | None = None,
     advance: Callable[[], object] = lambda: None,
+    limit: float = float("inf"),
 ) -> Trained:
     """Train a network; after each epoch everything is kept in `checkpoint`, from which a run that was stopped goes on.
 
@@ -184,6 +190,8 @@ def train(
     checkpoint : Path, optional
     advance : callable
         Called after each batch.
+    limit : float
+        Seconds after which no further epoch is begun in this call.
     """
     torch.manual_seed(settings.seed)
     network = Network(settings.activation, correction, rows.protected.shape[1])
@@ -194,7 +202,7 @@ def train(
     validation, training = rows.take(order[:held_out]), rows.take(order[held_out:])
     losses: list[float] = []
     best: dict[str, Any] = {}
-    diverged, seconds = None, 0.0
+    diverged, seconds, begin = None, 0.0, time.monotonic()
     if checkpoint is not None and checkpoint.exists():
         kept = torch.load(checkpoint, weights_only=True)
         network.load_state_dict(kept["network"])
@@ -202,7 +210,9 @@ def train(
         generator.set_state(kept["generator"])
         torch.set_rng_state(kept["dropout"])
         losses, best, seconds = kept["losses"], kept["best"], kept["seconds"]
-    while len(losses) <= settings.epochs and len(losses) - _best(losses) <= settings.patience:
+    while goes_on := len(losses) <= settings.epochs and len(losses) - _best(losses) <= settings.patience:
+        if losses and time.monotonic() - begin > limit:
+            break
         start = time.perf_counter()
         if losses:
             done = _epoch(network, training, optimizer, generator, settings.batch, advance)
@@ -228,7 +238,8 @@ def train(
     network.load_state_dict(best)
     if correction == "layer":
         fit_layer(network, [(batch.tokens, batch.protected) for batch in rows.batches(500)], forward=_represent)
-    return Trained(network.eval(), losses, diverged, order[:held_out], seconds)
+    ended = diverged is not None or not goes_on
+    return Trained(network.eval(), losses, diverged, ended, order[:held_out], seconds)
 
 
 def _best(losses: list[float]) -> int:
@@ -274,7 +285,8 @@ class Outcome(NamedTuple):
 def evaluate(network: Network, rows: Rows) -> Outcome:
     """What a network puts out at test time."""
     network.eval()
-    state = torch.cat([network.represent(batch.tokens, batch.protected) for batch in rows.batches(500)])
+    size = PREDICTED if isinstance(network.correction, BatchProjection) else 500
+    state = torch.cat([network.represent(batch.tokens, batch.protected) for batch in rows.batches(size)])
     return Outcome(network.predict(state), state)
 
 

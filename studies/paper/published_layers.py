@@ -55,5 +55,27 @@ class MetadataNorm(nn.Module):
         return (units - M @ B).reshape(y.shape)
 
 
+class BatchProjection(nn.Module):
+    """The authors' ``orthog_tf``: residuals of a batch on the constant and the protected columns, by its own QR.
+
+    It is on while training and at prediction, so a prediction depends on the other rows of its batch. Where a column
+    is constant in a batch, QR fills its place with some other direction, which is removed, too.
+
+    Examples
+    --------
+    >>> import torch
+    >>> X = torch.tensor([[0.0], [0.0], [1.0], [1.0]])
+    >>> BatchProjection()(3.0 * X + torch.tensor([[1.0], [-1.0], [1.0], [-1.0]]), X).ravel().round(decimals=3)
+    tensor([ 1., -1.,  1., -1.])
+    """
+
+    def forward(self, y: Tensor, protected: Tensor) -> Tensor:
+        """Correct a batch ``y`` (n, ...)."""
+        Q: Tensor = torch.linalg.qr(_with_constant(protected).flip(1)).Q
+        units = y.reshape(len(y), -1)
+        corrected: Tensor = (units - Q @ (Q.T @ units)).reshape(y.shape)
+        return corrected
+
+
 def _with_constant(metadata: Tensor) -> Tensor:
     return torch.cat([metadata, torch.ones_like(metadata[:, :1])], 1)

@@ -10,8 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from setsquare.errors import InputError
+from studies.paper import page as page_of_results
 from studies.paper.catalogue import ENTRIES, find, run
-from studies.paper.record import Record
 
 
 def catalogue() -> None:
@@ -36,18 +36,10 @@ def experiments(names: Sequence[str], folder: Path, *, quick: bool = False, fres
 
 def page(folder: Path) -> None:
     """Write what a folder holds as one Markdown page beside it: ``studies/results`` becomes ``studies/results.md``."""
-    records = [(entry, Record.read(path)) for entry in ENTRIES if (path := folder / f"{entry.name}.json").exists()]
-    if not records:
+    if not any((folder / f"{entry.name}.json").exists() for entry in ENTRIES):
         raise InputError(f"The folder {folder} holds no results: run python -m studies --output {folder} first.")
-    parts = [_HEAD.format(folder=folder)]
-    for entry, record in records:
-        image = f"{folder.name}/{entry.name}.png"
-        shown = record.to_markdown(image if (folder.parent / image).exists() else None)
-        parts.append(f"{shown}\n`python -m studies {entry.name}`, in the paper `{entry.label}`.\n")
-    parts.append("## What could not be reproduced, and why\n")
-    parts += [f"* **{entry.name}**: {sentence}" for entry, record in records for sentence in record.missed]
     path = folder.with_suffix(".md")
-    path.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    path.write_text(page_of_results.write(folder), encoding="utf-8")
     _console().print(f"Written: {path}", markup=False)
 
 
@@ -55,11 +47,3 @@ def _console() -> Console:
     """The terminal as it is; wide enough for every table where there is none."""
     console = Console()
     return console if console.is_terminal else Console(width=140)
-
-
-_HEAD = """# The paper, run again
-
-Tables and figures of Rügamer et al., "Generalizing Orthogonalization for Models with Non-Linearities" (ICML 2024): what
-was printed, what the authors' set-up gives, and what is true of new data. This page is written by
-`python -m studies --page --output {folder}` from what `{folder}` holds; each section names the command that made it.
-"""

@@ -104,8 +104,8 @@ def test_the_page_holds_what_was_found_and_what_was_not(tmp_path: Path) -> None:
     RECORD.write(folder)
     show.page(folder)
     page = (tmp_path / "results.md").read_text(encoding="utf-8")
-    assert "## A title" in page and "`python -m studies table2`" in page
-    assert "* **table2**: The third digit: not enough printed." in page
+    assert "A title" in page and "`python -m studies table2`" in page
+    assert "Not reproduced: The third digit: not enough printed." in page
 
 
 def test_the_list_names_every_table_and_figure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,82 +1,43 @@
-"""The paper's first figure: only the generalised correction ends without correlation."""
+"""The first figure: R's random numbers, the authors' paths as R gives them, and the exact optimum."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from rich.progress import Progress
 
-from setsquare.glm.problem import Problem
-from setsquare.glm.solver import solve
-from setsquare.projection import project_out
-from studies.paper import catalogue, fig1
-from studies.paper.record import Record
-
-TRAIN = fig1.mirrored(fig1.draw_rows(fig1.N_TRAIN // 2, np.random.default_rng(fig1.SEED)))
+from studies.paper import fig1
+from studies.paper.cells import Cells
+from studies.paper.r_random import RRandom
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    pytest.importorskip("matplotlib")
-    record, paths = catalogue.run("fig1", tmp_path_factory.mktemp("paper"), quick=True)
-    assert {path.suffix for path in paths} == {".json", ".csv", ".png"}
-    assert all(path.stat().st_size > 0 for path in paths)
-    assert Record.read(paths[0]) == record
-    return dict(record.data)
+def test_random_numbers_are_those_of_r() -> None:
+    """``set.seed(42); runif(2); set.seed(133); rnorm(2); set.seed(1); rbinom(8, 1, rep(c(.2, .8), 4))`` in R 4.2."""
+    np.testing.assert_allclose(RRandom(42).uniform(2), [0.914806, 0.9370754], atol=1e-7)
+    np.testing.assert_allclose(RRandom(1).normal(2), [-0.6264538, 0.1836433], atol=1e-7)
+    rows = fig1.authors_rows()
+    assert set(np.unique(rows.y)) == {0.0, 1.0} and 0.6 < rows.y.mean() < 0.75
 
 
-def test_only_the_generalised_correction_removes_the_correlation(found: dict[str, Any]) -> None:
-    assert found["none"]["correlation"] > 0.3
-    assert abs(found["linear"]["correlation"]) > 0.05
-    assert abs(found["generalized"]["correlation"]) < 1e-10
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [(fig1.CLASSICAL, {110: -0.1749207, 400: -0.1761299}), (fig1.PROJECTED, {110: 0.0008876475, 400: -0.02066319})],
+)
+def test_the_paths_are_those_of_the_authors_script_in_r(method: str, expected: dict[int, float]) -> None:
+    rows = fig1.authors_rows()
+    Z = fig1.features(method, rows, rows)
+    Q = rows.x[:, None] / np.linalg.norm(rows.x) if method == fig1.PROJECTED else None
+    along = fig1.correlations(Z, rows.x, fig1.fisher_scoring(Z, rows.y, 400, Q))
+    for step, value in expected.items():
+        assert along[step] == pytest.approx(value, abs=1e-6)
 
 
-def test_new_rows_say_the_same(found: dict[str, Any]) -> None:
-    assert max(found[method]["new_p"] for method in ("none", "linear")) < 1e-10
-    assert found["generalized"]["new_p"] > 0.05
-    assert abs(found["generalized"]["new_correlation"]) < 0.3 * abs(found["linear"]["new_correlation"])
-
-
-def test_two_weights_are_the_whole_problem(found: dict[str, Any]) -> None:
-    drawn = fig1.draw_rows(fig1.N_TRAIN // 2, np.random.default_rng(fig1.SEED))
-    assert abs(solve(Problem(drawn.Z, drawn.y, family="binomial")).intercept[0]) > 1e-3  # not so before mirroring
-    assert max(abs(found[method]["intercept"]) for method in fig1.METHODS) < 1e-10
-
-
-def test_optimum_is_that_of_another_solver(found: dict[str, Any]) -> None:
-    def loss(gamma: np.ndarray) -> float:
-        return float(fig1.losses(TRAIN.Z, TRAIN.y, gamma[None])[0])
-
-    def gap(gamma: np.ndarray) -> float:
-        return float(TRAIN.X[:, 0] @ (1.0 / (1.0 + np.exp(-TRAIN.Z @ gamma)))) / len(TRAIN.y)
-
-    constraint = {"type": "eq", "fun": gap}
-    peer = minimize(loss, [0.5, 1.0], method="SLSQP", constraints=constraint, options={"ftol": 1e-14})
-    assert found["generalized"]["loss"] == pytest.approx(peer.fun, abs=1e-8)
-    assert found["generalized"]["optimum"] == pytest.approx(peer.x, abs=1e-4)
-
-
-@pytest.mark.parametrize("method", ["none", "linear"])
-def test_plain_paths_end_at_the_optimum(method: str) -> None:
-    Z = project_out(TRAIN.Z, TRAIN.X) if method == "linear" else TRAIN.Z
-    problem = Problem(Z, TRAIN.y, family="binomial")
-    path = fig1.descend(problem, 1000)
-    assert path[0] == pytest.approx(fig1.START)
-    assert path[-1] == pytest.approx(solve(problem).coef[0], abs=1e-6)
-    assert fig1.losses(Z, TRAIN.y, path).max() == pytest.approx(fig1.losses(Z, TRAIN.y, path[:1])[0])
-
-
-def test_the_papers_optimiser_comes_near_and_not_there(found: dict[str, Any]) -> None:
-    along = np.abs(found["generalized"]["path_correlation"])
-    assert along[0] > 0.5
-    assert 1e-6 < along[-1] < 0.02
-
-
-def test_correlations_are_those_of_numpy() -> None:
-    gamma = np.array([[0.0, 0.0], [1.0, -2.0], [0.3, 0.4]])
-    found = fig1.correlations(TRAIN.Z, TRAIN.X, gamma)
-    mean = 1.0 / (1.0 + np.exp(-TRAIN.Z @ gamma.T))
-    assert found[0] == 0.0  # a constant prediction
-    assert found[1:] == pytest.approx([np.corrcoef(mean[:, k], TRAIN.X[:, 0])[0, 1] for k in (1, 2)], abs=1e-14)
+def test_classical_needs_its_intercept_and_only_the_exact_one_is_orthogonal(tmp_path: Path) -> None:
+    record = fig1.run(quick=True, cells=Cells(), progress=Progress(disable=True))
+    left = {method: abs(found["optimum"]) for method, found in record.data.items()}
+    assert left[fig1.CLASSICAL] == pytest.approx(0.1396189, abs=1e-6)  # glm() in R
+    assert left[fig1.WITH_INTERCEPT] == pytest.approx(0.00301133, abs=1e-6)
+    assert left[fig1.EXACT] < 1e-9 < 1e-4 < left[fig1.MDMM] < 0.01 < left[fig1.PROJECTED]
+    assert fig1.draw(record, tmp_path / "fig1.png").stat().st_size > 10_000

@@ -77,7 +77,8 @@ def test_a_forest_sees_the_curve() -> None:
 def test_what_the_paper_says() -> None:
     assert fig_forest.says("bank", "Ours") == "significant" == fig_forest.says("compas", "Zafar")
     assert fig_forest.says("compas", "Ours") == "not significant"
-    assert {fig_forest.says(*pair) for pair in (("adult", "Ours"), ("bank", "Berk"), ("health", "Zafar"))} == {None}
+    assert fig_forest.says("adult", "Ours") is None
+    assert {fig_forest.says(*pair) for pair in (("bank", "Berk"), ("health", "Zafar"))} == {"failed"}
 
 
 def test_a_run_goes_on_where_it_was(record: Record, cells: Cells, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import statsmodels.api as sm
 from rich.progress import Progress
 
 from setsquare import PrincipalComponents
-from setsquare.auditing.comparison.performance import interval
+from setsquare.auditing.comparison.metric import interval
 from studies import datasets
 from studies.paper import embeddings, table4
 from studies.paper.catalogue import targets
