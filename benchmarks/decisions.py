@@ -4,11 +4,12 @@
     python -m benchmarks.decisions --quick    # one split of compas; nothing is written
 
 Real sets, split in halves; threshold 0.5, bank 0.3 (at 0.5 few rows are selected). `plain` is the logistic model,
-`scores` the model with orthogonal probabilities, `decisions` the model with `threshold=`, and `group thresholds` the
-plain model with `GroupThresholds`, which alone needs the protected columns to decide. None has the protected columns
-among its features. Measured on the other half: accuracy, share selected, largest difference of selection rates between
-groups of one protected column (with at least 100 rows), smallest impact ratio among them, and the multiple correlation
-of the decisions with all protected columns, beside the correlation that chance would give, sqrt(p / n).
+`scores` the model with orthogonal probabilities, `decisions` the model with `threshold=` (and `basis="spline"` for a
+numeric protected column), and `group thresholds` the plain model with `GroupThresholds`, which alone needs the
+protected columns to decide. None has the protected columns among its features. Measured on the other half: accuracy,
+share selected, largest difference of selection rates between groups of one protected column (with at least 100 rows),
+smallest impact ratio among them, and the multiple correlation of the decisions with all protected columns, beside the
+correlation that chance would give, sqrt(p / n).
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def run(name: str, seed: int) -> dict[str, dict[str, float]]:
             "scores": sq.OrthogonalGLMClassifier(**shared),
             "decisions": sq.OrthogonalGLMClassifier(threshold=threshold, **shared),
         }
+        if any(Z[column].nunique() > 12 for column in own):  # a line leaves what is higher at both ends
+            models["decisions, spline"] = sq.OrthogonalGLMClassifier(threshold=threshold, basis="spline", **shared)
         p = {}
         for label, model in models.items():
             start = time.process_time()

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import faulthandler
 import io
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,8 +31,8 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import feather, parquet
 
-#: Longest time of a case in seconds, and largest address space in bytes.
-SLOW, MEMORY = 60, 6 << 30
+#: Longest CPU time and longest time of a case in seconds, and largest address space in bytes.
+SLOW, HANG, MEMORY = 60, 900, 6 << 30
 FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures"
 NAMES = ("sex", "age", "score", "x", "y")
 ODD_CELLS = ("", "NaN", "inf", "-1e308", "1e200", "=1+1", '"', "\0", "é", "1,5", "9" * 400, "true", " ", "2026-01-01")
@@ -40,9 +42,20 @@ PIECES += ("bs(", "df=3", "np.log(", "C(", "poly(", "'a'", '"', "`", "{", "}", "
 PIECES += ("__import__('os')",)
 WORDS = ("--predictions", "--protected", "--outcome", "--model", "--json", "--html", "--seed", "--folds", "--l2")
 WORDS += ("--family", "--confidence", "--min-group", "--threshold", "--quiet", "--missing", "--reference")
-WORDS += ("--group-cells", "--standard")
+WORDS += ("--group-cells", "--standard", "--basis", "--budget", "--given", "--method", "--orthogonal-on", "--keep")
+WORDS += (
+    "--decisions",
+    "--cluster",
+    "--weight",
+    "--positive",
+    "--write-predictions",
+    "--features",
+    "--unseen",
+    "--relax",
+)
+WORDS += ("--max-correlation", "--fail-on-leak", "--raw-text", "--nothing")
 VALUES = ("score", "sex", "age", "x", "y", "-1", "0", "1e999", "nan", "drop", "out", "m", "table", "", "=", "a,b")
-VALUES += ("\n", "é", "10" * 40)
+VALUES += ("\n", "é", "10" * 40, "spline", "cells", "new-rows", "linear", "0.5", "level", "outcome", "F", "box", "3")
 
 
 def rows(rng: np.random.Generator) -> pd.DataFrame:
@@ -57,7 +70,7 @@ def command(*words: str) -> str:
     from setsquare.cli.arguments import run
 
     sys.argv = ["setsquare", *words]
-    out, err = io.StringIO(), io.StringIO()
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()  # predictions are written as bytes
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run()
     said = err.getvalue()
@@ -94,7 +107,8 @@ def models(rng: np.random.Generator) -> str:
     """A saved model with other values in a few places, sealed again."""
     from setsquare.storage.container import pack, unpack
 
-    tree = unpack(sorted(FIXTURES.glob("*.setsquare"))[int(rng.integers(8))].read_bytes())
+    known = [*sorted(FIXTURES.glob("*.setsquare")), *sorted(Path().glob("formula*.setsquare"))]
+    tree = unpack(known[int(rng.integers(len(known)))].read_bytes())
     for _ in range(int(rng.integers(1, 4))):
         node: Any = tree["model"]
         while True:
@@ -113,10 +127,24 @@ def models(rng: np.random.Generator) -> str:
             elif isinstance(node, dict) and rng.random() < 0.2:
                 del node[key]
             else:
-                node[key] = ODD_VALUES[int(rng.integers(len(ODD_VALUES)))]
+                node[key] = copy.deepcopy(ODD_VALUES[int(rng.integers(len(ODD_VALUES)))])
             break
     Path("model").write_bytes(pack(tree))
-    return command("apply", str(Path("rows.csv")), "--model", "model", "--write-predictions", "out.csv", "--quiet")
+    return command("apply", "rows.csv", "--model", "model", "--write-predictions", "out.csv", "--quiet")
+
+
+def save_formulas() -> None:
+    """Save models with formulas, to be damaged."""
+    import setsquare as sq
+    from setsquare.estimators.unconstrained import PlainGLMRegressor
+
+    rng, n = np.random.default_rng(0), 300
+    table = pd.DataFrame(rng.normal(size=(n, 5)), columns=[f"x{j}" for j in range(5)])
+    table = table.assign(sex=rng.choice(["female", "male"], n), race=rng.choice(["a", "b", "ü"], n))
+    text = "~ sex * C(race, contr.sum) + poly(x1, 2):sex + scale(log(x0 ** 2 + 1))"
+    around = sq.PredictionOrthogonalizer(PlainGLMRegressor("poisson"), protected=text)
+    sq.save(around.fit(table, rng.poisson(1.0, n).astype(float)), "formula-prediction.setsquare")
+    sq.save(sq.LinearOrthogonalizer(text).fit(table), "formula-linear.setsquare")
 
 
 def formulas(rng: np.random.Generator) -> str:
@@ -138,11 +166,14 @@ def formulas(rng: np.random.Generator) -> str:
 
 def commands(rng: np.random.Generator) -> str:
     """A random command line."""
-    name = str(rng.choice(["audit", "compare", "correct", "apply", "monitor", "data", "demo2", ""]))
+    name = str(rng.choice(["audit", "compare", "correct", "apply", "monitor", "tradeoff", "data", "demo2", ""]))
     words = [name, "good.csv"]
-    if rng.random() < 0.7:
-        words += ["--protected", "sex", *(["--model", "m"] if name == "correct" else ["--predictions", "score"])]
-    for _ in range(int(rng.integers(0, 4))):
+    if rng.random() < 0.8:  # most are a whole command with something odd in it
+        words += ["--protected", "sex"] if name != "apply" else ["--model", "good.setsquare"]
+        words += ["--predictions", "score"] if name in ("audit", "compare", "monitor") else []
+        words += ["--outcome", "y"] if name in ("compare", "correct", "tradeoff") else []
+        words += ["--model", "m"] if name == "correct" else []
+    for _ in range(int(rng.integers(0, 3))):
         words += [str(rng.choice(WORDS)), str(rng.choice(VALUES))]
     return command(*words)
 
@@ -158,11 +189,20 @@ def work(target: str, first: int, cases: int) -> None:
         os.chdir(folder)
         rows(np.random.default_rng(0)).to_csv("good.csv", index=False)
         pd.DataFrame(json.loads((FIXTURES / "model-v1.json").read_text())["rows"]).to_csv("rows.csv", index=False)
+        if target == "models":
+            save_formulas()
+        if target == "commands":
+            command(
+                "correct", "good.csv", "--protected", "sex", "--outcome", "y", "--model", "good.setsquare", "--quiet"
+            )
         for seed in range(first, first + cases):
             print("case", seed, flush=True)
-            faulthandler.dump_traceback_later(SLOW, exit=True)
+            # The signal ends the process. A busy machine is no hang, so the limit of a clock on the wall is far away.
+            signal.setitimer(signal.ITIMER_PROF, SLOW)
+            faulthandler.dump_traceback_later(HANG, exit=True)
             found = TARGETS[target](np.random.default_rng(seed))
             faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_PROF, 0)
             if found:
                 print("finding", target, seed, found.replace("\n", " | "), flush=True)
         os.chdir("/")

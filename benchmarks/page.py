@@ -20,12 +20,18 @@ HEAD = """# Benchmarks
 
 <!-- Written by `python -m benchmarks --page`; changes belong there. -->
 
-Time and memory of Setsquare relative to other packages: medians and quartiles of ratios. Both were timed alternately
-in the same run, so that other load on the machine affects both. Below 1, Setsquare is faster or needs less memory. The
-times of R are an exception: they are published values from another machine. `make bench` runs all benchmarks; each row
-names the command that runs it alone. [How it scales](how_it_scales.md) covers growth and complexity.
+You will see how long Setsquare takes compared with other packages, kind of work by kind of work, and can repeat each
+figure with the command beside it. A ratio below 1 means that Setsquare is faster or needs less memory. Both were timed
+alternately in one run, so that other load on the machine affects both. The corrected fits solve a harder problem than
+their peers, which fit without a constraint. [How it scales](how_it_scales.md) covers growth and complexity.
+"""
+ABOUT_RATIOS = """Medians and quartiles of the rounds. "Time on paper" compares with published times of
+another machine.
 """
 PICTURE = "![Time and peak memory as rows, features and protected columns grow](images/growth.png)"
+SUMMARY = ("work", "ours / peer", "peers", "our limits kept", "command")
+#: Values of options, which keep their spelling.
+OPTIONS = {"generalized", "post", "pre", "large", "sqp", "stream"}
 RATIOS = ("what", "of", "ours / peer", "limit", "ours", "peer", "command")
 BOUNDS = ("what", "value", "limit", "command")
 RUNS = ("benchmark", "what", "date", "minutes", "load, before and after", "commit")
@@ -43,28 +49,70 @@ def write_pages(results: Path, docs: Path, names: Sequence[str]) -> list[Path]:
 
 
 def benchmarks_page(found: Mapping[str, Any], missing: Sequence[str]) -> str:
-    lines, bounds, runs = [], [], []
+    """A summary with one line per benchmark; every measurement is folded below it."""
+    summary, lines, bounds, runs = [], [], [], []
     for name, record in found.items():
         command = f"`{record['command']}`"
-        for ratio in (Ratio(**each) for each in record["result"].get("ratios", ())):
-            limit = "" if ratio.limit is None else f"{digits(ratio.limit)}: {_kept(ratio.median <= ratio.limit)}"
-            peer = ratio.version if ratio.peer in ratio.version else f"{ratio.peer} ({ratio.version})"
-            lines.append((ratio.what, ratio.of, str(ratio), limit, ratio.ours, peer, command))
-        for bound in (Bound(**each) for each in record["result"].get("bounds", ())):
-            least, span = bound.least, f"at most {bound.limit:g}"
-            span = span if least is None else f"{least:g} to {bound.limit:g}"
-            kept = _kept((0.0 if least is None else least) <= bound.value <= bound.limit)
-            bounds.append((bound.what, f"{bound.value:.3g} {bound.unit}".strip(), f"{span}: {kept}", command))
+        ratios = [Ratio(**each) for each in record["result"].get("ratios", ())]
+        limits = [Bound(**each) for each in record["result"].get("bounds", ())]
+        lines += [_ratio_line(ratio, command) for ratio in ratios]
+        bounds += [_bound_line(bound, command) for bound in limits]
         load, date = " to ".join(f"{part:.1f}" for part in record["load"]), record["date"].partition("T")[0]
         title = record["title"].rstrip(".") + (" (small sizes)" if record["quick"] else "")
+        summary.append((title, *_summary(ratios, limits), command))
         runs.append((name, title, date, f"{record['minutes']:.1f}", load, f"`{record['commit']}`"))
     machines = {f"{r['processor']}, {r['cores']} cores; {', '.join(r['versions'])}" for r in found.values()}
     parts = [HEAD]
-    parts += ["![All ratios with their quartiles](images/benchmarks.png)\n", table(RATIOS, lines)] if lines else []
-    parts += ["## Absolute limits\n", table(BOUNDS, bounds)] if bounds else []
-    parts += ["## Runs\n", table(RUNS, runs), *(f"Machine: {each}.\n" for each in sorted(machines))] if runs else []
+    parts += [table(SUMMARY, summary), "![All ratios with their quartiles](images/benchmarks.png)\n"] if lines else []
+    parts += [ABOUT_RATIOS, folded(f"All {len(lines)} ratios", table(RATIOS, lines))] if lines else []
+    parts += [folded(f"All {len(bounds)} absolute limits", table(BOUNDS, bounds))] if bounds else []
+    parts += [folded("When and where each was run", table(RUNS, runs))] if runs else []
+    parts += [f"Machine: {each}.\n" for each in sorted(machines)]
     parts += [f"Not measured yet: {', '.join(missing)}.\n"] if missing else []
     return "\n".join(parts)
+
+
+def folded(title: str, text: str) -> str:
+    """A part of a page that opens on a click, on the site and on a repository's page.
+
+    >>> print(folded("More", "text"))
+    <details>
+    <summary>More</summary>
+    <BLANKLINE>
+    text
+    <BLANKLINE>
+    </details>
+    <BLANKLINE>
+    """
+    return f"<details>\n<summary>{title}</summary>\n\n{text.rstrip()}\n\n</details>\n"
+
+
+def _summary(ratios: Sequence[Ratio], limits: Sequence[Bound]) -> tuple[str, str, str]:
+    """Range of the medians of this run, peers, and how many limits are kept."""
+    here = [ratio for ratio in ratios if ratio.of != ON_PAPER]
+    here = [ratio for ratio in here if ratio.version != "ours" and "setsquare" not in ratio.version] or here
+    medians = sorted(ratio.median for ratio in here)
+    span = " to ".join(digits(each) for each in dict.fromkeys((medians[0], medians[-1]))) if medians else ""
+    kept = [ratio.median <= ratio.limit for ratio in ratios if ratio.limit is not None]
+    kept += [_is_kept(bound) for bound in limits]
+    peers = ", ".join(dict.fromkeys(ratio.peer for ratio in here))
+    return span, peers, f"{sum(kept)} of {len(kept)}" if kept else ""
+
+
+def _ratio_line(ratio: Ratio, command: str) -> tuple[str, ...]:
+    limit = "" if ratio.limit is None else f"{digits(ratio.limit)}: {_kept(ratio.median <= ratio.limit)}"
+    peer = ratio.version if ratio.peer in ratio.version else f"{ratio.peer} ({ratio.version})"
+    ours = f"`{ratio.ours}`" if ratio.ours in OPTIONS else ratio.ours
+    return ratio.what, ratio.of, str(ratio), limit, ours, peer, command
+
+
+def _bound_line(bound: Bound, command: str) -> tuple[str, ...]:
+    span = f"at most {bound.limit:g}" if bound.least is None else f"{bound.least:g} to {bound.limit:g}"
+    return bound.what, f"{bound.value:.3g} {bound.unit}".strip(), f"{span}: {_kept(_is_kept(bound))}", command
+
+
+def _is_kept(bound: Bound) -> bool:
+    return (0.0 if bound.least is None else bound.least) <= bound.value <= bound.limit
 
 
 def scale_parts(found: Mapping[str, Any]) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """Files of the package that each of a few calls passes, by tracing: ``python -m benchmarks.walks [--files]``.
 
 A file is *passed* if one of its functions runs. It is *entered again* if another file calls it after it has itself
-called a file that had not been passed before: then a reader has to go back to it. Imports are done before.
+called a file that had not been passed before: then a reader has to go back to it. Where the same file calls the same
+function of it as before, this is a loop (the next model takes the road of the first), and is counted apart. Imports are
+done before.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ ONE_WAY = ("auditing", "document", "report", "cli")
 
 
 class Walk:
-    """Files in order of first entry, and how often each is entered again after it has handed on."""
+    """Files in order of first entry, and how often each is entered again after it has handed on, or in a loop."""
 
     def __init__(self) -> None:
         self.files: list[str] = []
         self.again: dict[str, int] = {}
+        self.looped: dict[str, int] = {}
+        self._seen: set[tuple[str, str, str]] = set()
         self._handed_on: set[str] = set()
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
@@ -45,8 +49,11 @@ class Walk:
         caller = _caller(frame.f_back)
         if caller == file:
             return
+        road = (caller, file, frame.f_code.co_name)
         if file in self._handed_on:
-            self.again[file] = self.again.get(file, 0) + 1
+            counts = self.looped if road in self._seen else self.again
+            counts[file] = counts.get(file, 0) + 1
+        self._seen.add(road)
         if file not in self.files:
             self.files.append(file)
             if caller:
@@ -118,10 +125,12 @@ def show() -> None:
     """Print the walks; with ``--files`` every file of each."""
     with tempfile.TemporaryDirectory() as folder, redirect_stderr(StringIO()):
         walks = {name: trace(call) for name, call in calls(Path(folder)).items()}
-    print(f"{'walk':26} files  entered again, in {', '.join(ONE_WAY)}")
+    print(f"{'walk':26} files  in a loop  entered again, in {', '.join(ONE_WAY)}")
     for name, walk in walks.items():
-        again = {file: count for file, count in walk.again.items() if file.split("/")[0] in ONE_WAY}
-        print(f"{name:26} {len(walk.files):5}  {len(again)}: {', '.join(again)}")
+        again, looped = (
+            [file for file in counts if file.split("/")[0] in ONE_WAY] for counts in (walk.again, walk.looped)
+        )
+        print(f"{name:26} {len(walk.files):5} {len(looped):10}  {len(again)}: {', '.join(again)}")
         if "--files" in sys.argv:
             print("\n".join(f"    {j:2} {file}" for j, file in enumerate(walk.files, start=1)))
 

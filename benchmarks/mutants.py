@@ -1,0 +1,345 @@
+"""Mutation testing: whether the tests notice small changes of the code.
+
+    python -m benchmarks.mutants --number 300 --seed 1     # kept in .mutants/, goes on where it was
+    python -m benchmarks.mutants --seed 1 --wider          # its survivors against every other test that enters them
+    python -m benchmarks.mutants --seed 1 --show           # counts and survivors
+
+Mutants are drawn with equal chances from eight packages, and run in a copy of the tree, never in the tree itself. The
+first run notes which functions each test enters (``benchmarks.reached``; some ten minutes), so that a mutant meets the
+tests that reach it, nearest and fastest first. A test that never enters the changed function cannot notice it, so the
+wider run stands for the whole suite. What survives, and why, is in ``benchmarks/mutants.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import hashlib
+import importlib
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.mutators import Mutant, mutants
+
+ROOT = Path(__file__).parents[1]
+KEPT = ROOT / ".mutants"
+PACKAGES = ("families", "projection", "glm", "auditing", "tables", "estimators", "storage", "nn")
+OTHER_TESTS = ("tests/properties", "tests/theorems", "tests/reference", "tests/unit/rows", "tests/unit/cli")
+COPIED = ("src", "tests", "benchmarks", "studies", "docs", "examples", "pyproject.toml", "README.md", "Makefile")
+COPIED += ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "constraints.txt")
+#: CPU seconds of the tests that a mutant meets at first and in a wider run, and how many there are at most.
+NEAR, WIDE = (5.0, 80), (60.0, 900)
+#: Seconds until tests that wait for something are given up.
+STUCK = 1800.0
+#: Largest address space of a run in bytes.
+MEMORY = 10 << 30
+#: Imported once, before processes are forked.
+PRELOADED = (
+    "numpy",
+    "scipy.stats",
+    "scipy.optimize",
+    "scipy.sparse.linalg",
+    "sklearn.linear_model",
+    "sklearn.ensemble",
+)
+PRELOADED += ("sklearn.model_selection", "sklearn.pipeline", "pandas", "polars", "pyarrow.parquet", "pyarrow.feather")
+PRELOADED += ("torch", "hypothesis.strategies", "statsmodels.api", "narwhals", "formulaic", "fairlearn.metrics")
+
+
+def copy_tree(target: Path) -> None:
+    """Copy what the tests need."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "_build")
+            shutil.copytree(ROOT / name, target / name, dirs_exist_ok=True, ignore=ignored)
+        elif (ROOT / name).exists():
+            shutil.copy2(ROOT / name, target / name)
+
+
+def test_files() -> list[str]:
+    """Files with tests or doctests that are asked, by their path."""
+    folders = [f"tests/unit/{name}" for name in PACKAGES] + list(OTHER_TESTS)
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("test_*.py"))]
+    found += [
+        p for name in PACKAGES for p in sorted((ROOT / "src/setsquare" / name).rglob("*.py")) if ">>>" in p.read_text()
+    ]
+    return [str(path.relative_to(ROOT)) for path in found]
+
+
+def record(tree: Path) -> list[dict[str, Any]]:
+    """What each test enters; test files that were changed since the last time are run again."""
+    kept = KEPT / "reached.jsonl"
+    known: dict[str, dict[str, Any]] = {}
+    if kept.exists():
+        known = {row["file"]: row for row in map(json.loads, kept.read_text().splitlines())}
+    stamps = {name: hashlib.sha256((ROOT / name).read_bytes()).hexdigest()[:12] for name in test_files()}
+    folders: dict[str, list[str]] = {}
+    for name, stamp in stamps.items():
+        if known.get(name, {}).get("stamp") != stamp:
+            folders.setdefault(
+                name.split("/setsquare/")[0] if name.startswith("src") else str(Path(name).parent), []
+            ).append(name)
+    for folder, names in folders.items():
+        print(f"recording what {len(names)} files in {folder} reach", flush=True)
+        for name, tests in _reach(tree, names).items():
+            known[name] = {"file": name, "stamp": stamps[name], "tests": tests}
+        kept.write_text("".join(json.dumps(known[each]) + "\n" for each in stamps if each in known))
+    return [test for name in stamps for test in known[name]["tests"]]
+
+
+def known_tests() -> list[dict[str, Any]]:
+    """What was recorded before, whatever was changed since."""
+    kept = KEPT / "reached.jsonl"
+    rows = map(json.loads, kept.read_text().splitlines()) if kept.exists() else ()
+    return [test for row in rows if (ROOT / row["file"]).exists() for test in row["tests"]]
+
+
+def _reach(tree: Path, names: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Run test files with the tracing plugin; their tests by file."""
+    output = KEPT / "reached.part"
+    output.unlink(missing_ok=True)
+    words = ["-q", "-p", "benchmarks.reached", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", *names]
+    environment = _environment(tree) | {"REACHED": str(output)}
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=tree, env=environment, capture_output=True, check=False
+    )
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for line in output.read_text().splitlines() if output.exists() else ():
+        test = json.loads(line)
+        found[test["test"].split("::")[0]].append(test)
+    return found
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{tree / 'src'}:{tree}", "CI": "1", "OMP_NUM_THREADS": "1"}
+
+
+@functools.cache
+def _all_mutants(package: str) -> tuple[Mutant, ...]:
+    source = ROOT / "src/setsquare"
+    return tuple(mutant for path in sorted((source / package).rglob("*.py")) for mutant in mutants(path, source))
+
+
+def sample(number: int, seed: int) -> list[Mutant]:
+    """Mutants drawn with equal chances from the packages, each once."""
+    rng, drawn = random.Random(seed), list[Mutant]()
+    pools = {name: list(_all_mutants(name)) for name in PACKAGES}
+    for k in range(number):
+        pool = pools[PACKAGES[k % len(PACKAGES)]]
+        drawn.append(pool.pop(rng.randrange(len(pool))))
+    return drawn
+
+
+def nearest(mutant: Mutant, tests: list[dict[str, Any]], limits: tuple[float, int], wider: bool) -> list[str]:
+    """The tests that enter the function of a mutant (of its file, if it stands in none), nearest and fastest first."""
+    place, stem = f"{mutant.path}:{mutant.function}", Path(mutant.path).stem
+    package = mutant.path.split("/")[0]
+
+    def enters(test: dict[str, Any]) -> bool:
+        names = test["names"]
+        return place in names if place in known else mutant.path in test["paths"]
+
+    known = {name for test in tests for name in test["names"]}
+
+    def order(test: dict[str, Any]) -> float:
+        path = test["test"].split("::")[0]
+        own = path.endswith(f"/{mutant.path}") or stem in Path(path).stem
+        near = own or f"/{package}/" in path or "theorems" in path
+        return float((test["seconds"] + 0.05) * (0.2 if own else 1.0 if near else 2.0))
+
+    reaching = sorted(filter(enters, tests), key=order)
+    first = _cut(reaching, NEAR, 4)
+    if not wider:
+        return first
+    rest = [test for test in reaching if test["test"] not in set(first)]
+    return _cut(rest, limits, 1000)
+
+
+def _cut(tests: list[dict[str, Any]], limits: tuple[float, int], copies: int) -> list[str]:
+    """The first tests within the limits, with a few of each parametrised one."""
+    chosen, seconds, seen = list[str](), 0.0, Counter[str]()
+    for test in tests:
+        name = test["test"].partition("[")[0]
+        seen[name] += 1
+        if seen[name] <= copies and seconds + test["seconds"] <= limits[0] and len(chosen) < limits[1]:
+            chosen.append(test["test"])
+            seconds += test["seconds"]
+    return chosen
+
+
+class _FirstFailure:
+    """Pytest plugin that notes the first test that fails."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.path.exists():
+            self.path.write_text(report.nodeid)
+
+
+def run_tests(tree: Path, tests: list[str], seconds: float) -> tuple[str, str]:
+    """Run tests in a forked process; "survived", "killed" or "time", and the test that noticed."""
+    note, log = KEPT / f"failed-{os.getpid()}", KEPT / f"log-{os.getpid()}"
+    note.unlink(missing_ok=True)
+    child = os.fork()
+    if not child:
+        _become_child(tree, tests, seconds, note, log)
+    end, status = time.monotonic() + STUCK, None  # the limit that counts is that of the CPU time
+    while status is None and time.monotonic() < end:
+        time.sleep(0.05)
+        done, code = os.waitpid(child, os.WNOHANG)
+        status = code if done else None
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    if status is None:
+        os.waitpid(child, 0)
+        return "time", ""
+    if os.WIFSIGNALED(status):
+        return "time" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed", "signal"
+    code = os.WEXITSTATUS(status)
+    by = note.read_text() if note.exists() else f"pytest ended with {code}"
+    return ("survived", "") if code in (0, 5) else ("killed", by)
+
+
+def _become_child(tree: Path, tests: list[str], seconds: float, note: Path, log: Path) -> None:
+    code = 70
+    try:
+        os.setpgid(0, 0)
+        limit = int(3 * seconds + 30)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        os.chdir(tree)
+        os.environ.update(_environment(tree))
+        sys.path[:0] = [str(tree / "src"), str(tree)]
+        with log.open("w") as stream:
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+        words = [
+            "-W",
+            "ignore::pytest.PytestAssertRewriteWarning",
+            "-x",
+            "-q",
+            "--tb=line",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            "-p",
+            "no:faulthandler",
+        ]
+        code = int(pytest.main([*words, *tests], plugins=[_FirstFailure(note)]))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def meet(mutant: Mutant, tree: Path, tests: list[dict[str, Any]], wider: bool) -> dict[str, Any]:
+    """Put a mutant into the copy and run the tests that reach it."""
+    target = tree / "src/setsquare" / mutant.path
+    chosen = nearest(mutant, tests, WIDE, wider)
+    cost = {test["test"]: test["seconds"] for test in tests}
+    found = asdict(mutant) | {"name": mutant.name, "tests": len(chosen), "outcome": "survived", "by": ""}
+    if not chosen:
+        return found
+    text, seconds = target.read_text(), sum(cost[name] for name in chosen)
+    try:
+        _replace(target, mutant.source(text))
+        found["outcome"], found["by"] = run_tests(tree, chosen, seconds)
+    finally:
+        _replace(target, text)
+    if found["by"].startswith("pytest ended") and run_tests(tree, chosen, seconds)[0] != "survived":
+        found |= {"outcome": "survived", "by": "the tests cannot be run as they are"}
+    return found
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a source file, and remove what was compiled of it: a change may keep its size and second."""
+    path.write_text(text)
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+def show(results: list[dict[str, Any]]) -> None:
+    """Print counts by package, and the survivors."""
+    for package in PACKAGES:
+        part = Counter(row["outcome"] for row in results if row["path"].split("/")[0] == package)
+        print(f"{package:12s} " + ", ".join(f"{n} {word}" for word, n in sorted(part.items())))
+    survivors = [row for row in results if row["outcome"] == "survived"]
+    n = len(results)
+    print(f"{n} mutants, {n - len(survivors)} noticed ({(n - len(survivors)) / max(n, 1):.1%}), {len(survivors)} not:")
+    for row in survivors:
+        print(f"  {row['name']}  [{row['function']}; {row['tests']} tests]")
+
+
+def main() -> int:
+    """Draw mutants, run them, and say which were not noticed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--number", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9, help="Stop after this time; the next run goes on.")
+    parser.add_argument("--wider", action="store_true", help="Survivors against every other test that enters them.")
+    parser.add_argument("--again", action="store_true", help="Survivors against the nearest tests again.")
+    parser.add_argument("--record", action="store_true", help="Note what the tests enter, and run no mutant.")
+    parser.add_argument("--known", action="store_true", help="Record nothing: use what was recorded before.")
+    parser.add_argument("--show", action="store_true")
+    asked = parser.parse_args()
+    KEPT.mkdir(exist_ok=True)
+    kept = KEPT / f"seed-{asked.seed}.jsonl"
+    results = {row["name"]: row for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
+    if not asked.show:
+        _run(asked, kept, results)
+    show(list(results.values()))
+    return 0
+
+
+def _run(asked: argparse.Namespace, kept: Path, results: dict[str, Any]) -> None:
+    tree, end = KEPT / f"tree-{os.getpid()}", time.monotonic() + asked.seconds
+    try:
+        tree.mkdir()
+        copy_tree(tree)
+        tests = known_tests() if asked.known else record(tree)
+        for test in tests:
+            test["names"] = set(test["reached"])
+            test["paths"] = {name.partition(":")[0] for name in test["reached"]}
+        subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree / "src")], check=False)
+        if asked.record:
+            return
+        for name in PRELOADED:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        for mutant in sample(asked.number, asked.seed):
+            before = results.get(mutant.name)
+            open_again = before and before["outcome"] == "survived"
+            open_again = open_again and (asked.wider or asked.again or not before["tests"])
+            if (before and not open_again) or time.monotonic() > end or (asked.wider and not before):
+                continue
+            if asked.known and not nearest(mutant, tests, WIDE, wider=False):
+                continue  # its tests were not recorded yet
+            results[mutant.name] = found = meet(mutant, tree, tests, asked.wider)
+            print(f"{found['outcome']:9s} {found['name']}  {found['by']}", flush=True)
+            kept.write_text("".join(json.dumps(row) + "\n" for row in results.values()))
+    finally:
+        shutil.rmtree(tree, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

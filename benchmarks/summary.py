@@ -1,0 +1,63 @@
+"""Standard errors of ``summary()`` and of ``bootstrap()`` beside 2000 bootstrap refits.
+
+    nice -n 15 python -m benchmarks.summary --output benchmarks/results
+
+Each set is fitted with all its features. ``refits`` is the standard deviation over 2000 refits to rows drawn with
+replacement; ``again`` the same with other draws, which shows how far two bootstraps differ by chance; ``sandwich`` is
+``summary()``. Shown: how many standard errors are within 5 % of ``refits``, and the largest relative difference.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.frame import main, plain, steps
+from setsquare import tables
+from setsquare.datasets import load_compas, load_health_retirement
+from setsquare.glm import Problem, solve
+from setsquare.glm.bootstrap import refit_resampled
+
+QUICK = {"refits": 100}
+SETS = {"compas": load_compas, "health": load_health_retirement}
+
+
+def run(refits: int = 2000) -> dict[str, Any]:
+    found = {}
+    for name, load in steps(list(SETS.items()), "sets"):
+        data = load()
+        Z, X = (tables.learn(table).apply(table) for table in (data.features_table(), data.protected_table()))
+        problem = Problem(Z.values, np.asarray(data.y, dtype=float), X.values, data.family, feature_names=Z.names)
+        whole = solve(problem)
+        refit = partial(solve, start=(whole.intercept, whole.coef))
+        sets = {"sandwich": whole.std_error}
+        for label, seed in (("refits", 0), ("again", 1)):
+            sets[label] = refit_resampled(problem, refit, refits, np.random.default_rng(seed)).std_error
+        found[name] = {
+            "names": ["intercept", *Z.names],
+            **{label: values[0] for label, values in sets.items()},
+            "within": {label: within(sets[label][0], sets["refits"][0]) for label in ("sandwich", "again")},
+        }
+        show({"sets": plain({name: found[name]})})
+    return plain({"sets": found, "n_refits": refits})
+
+
+def within(errors: Any, known: Any) -> dict[str, float]:
+    gap = np.abs(errors / known - 1.0)
+    return {"count": int((gap < 0.05).sum()), "of": len(gap), "largest": gap.max(), "median": np.median(gap)}
+
+
+def show(result: dict[str, Any]) -> None:
+    for name, cell in result["sets"].items():
+        for label, part in cell["within"].items():
+            print(
+                f"{name:10s} {label:9s} {part['count']} of {part['of']} within 5 %, "
+                f"median {part['median']:.3f}, largest {part['largest']:.3f}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main(run, show, QUICK)
