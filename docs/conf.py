@@ -34,7 +34,8 @@ extensions = [
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py*"]
 templates_path = ["_templates"]
-suppress_warnings = ["config.cache"]  # the gallery's settings hold a function, which Sphinx cannot remember
+# The gallery's settings hold a function, which Sphinx cannot remember; several classes have an attribute `columns`.
+suppress_warnings = ["config.cache", "ref.python"]
 nitpicky = True
 # What other packages document; there is no network at build time to look them up.
 nitpick_ignore_regex = [(r"py:.*", r"(torch|sklearn|numpy|pandas)\..*")]
@@ -61,7 +62,10 @@ sphinx_gallery_conf = {
     "show_signature": False,
     "write_computation_times": False,
     "abort_on_example_error": True,
-    "reset_modules": ("matplotlib", lambda _conf, _file: sklearn.set_config(enable_metadata_routing=False)),
+    "reset_modules": (
+        "matplotlib",
+        lambda _conf, _file: sklearn.set_config(enable_metadata_routing=False),
+    ),
 }
 
 html_theme = "pydata_sphinx_theme"
@@ -86,10 +90,16 @@ html_sidebars = {
         "paper",
         "how_it_scales",
         "benchmarks",
+        "measured",
+        "compatibility",
     )
 }
 html_theme_options: dict[str, Any] = {
-    "logo": {"text": "Setsquare", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg"},
+    "logo": {
+        "text": "Setsquare",
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo.svg",
+    },
     "navbar_align": "left",
     "header_links_before_dropdown": 8,
     "show_toc_level": 2,
@@ -99,39 +109,89 @@ html_theme_options: dict[str, Any] = {
     "secondary_sidebar_items": ["page-toc"],
 }
 
+# The list of versions, where the site is one of several (docs/versions.py writes the file that it reads).
+if switcher := os.environ.get("SETSQUARE_DOCS_SWITCHER"):
+    match = os.environ.get("SETSQUARE_DOCS_VERSION", "dev")
+    html_theme_options["switcher"] = {
+        "json_url": switcher,
+        "version_match": match,
+    }
+    html_theme_options["check_switcher"] = (
+        False  # at the first build it is not there yet
+    )
+    html_theme_options["navbar_end"] = ["version-switcher", "theme-switcher"]
 
-def skip(_app: Any, _what: str, name: str, _object: Any, skipped: bool, _options: Any) -> bool | None:
+
+def skip(
+    _app: Any, _what: str, name: str, _object: Any, skipped: bool, _options: Any
+) -> bool | None:
     """Leave out what scikit-learn adds to every estimator for its routing."""
-    return True if name.startswith("set_") and name.endswith("_request") else None
+    return (
+        True if name.startswith("set_") and name.endswith("_request") else None
+    )
 
 
-def escape_shapes(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+def escape_shapes(
+    _app: Any,
+    _what: str,
+    _name: str,
+    _object: Any,
+    _options: Any,
+    lines: list[str],
+) -> None:
     """Shapes such as ``(p, *units)`` and ``(n_components_, q)`` are no markup."""
-    lines[:] = [re.sub(r"of shape \([^)]*\)", lambda m: re.sub(r"(\*|_)(?=\W|units)", r"\\\1", m[0]), s) for s in lines]
+    lines[:] = [
+        re.sub(
+            r"of shape \([^)]*\)",
+            lambda m: re.sub(r"(\*|_)(?=\W|units)", r"\\\1", m[0]),
+            s,
+        )
+        for s in lines
+    ]
 
 
 def resolve(app: Any, _env: Any, node: Any, content: Any) -> Any:
     """Find ``setsquare.glm.problem.Problem`` under its public name, ``setsquare.Problem``."""
     domain, target = app.env.get_domain("py"), node.get("reftarget", "")
     short = target.rsplit(".", 1)[-1]
-    found = [name for name in domain.objects if name.rsplit(".", 1)[-1] == short]
+    short = {"Document": "Report"}.get(
+        short, short
+    )  # the name under which it is public
+    found = [
+        name for name in domain.objects if name.rsplit(".", 1)[-1] == short
+    ]
     if node.get("refdomain") != "py" or not found:
         return None
-    best = max(found, key=lambda name: len(set(name.split(".")) & set(target.split("."))))
-    return domain.resolve_xref(app.env, node["refdoc"], app.builder, node["reftype"], best, node, content)
+    best = max(
+        found,
+        key=lambda name: len(set(name.split(".")) & set(target.split("."))),
+    )
+    return domain.resolve_xref(
+        app.env,
+        node["refdoc"],
+        app.builder,
+        node["reftype"],
+        best,
+        node,
+        content,
+    )
 
 
 def write_math(writer: Any, node: Any) -> None:
     """Write a formula as MathML, which browsers show without a script from the network."""
     block = node.tagname == "math_block"
     formula = tex2mathml(node.astext(), as_block=block)
-    writer.body.append(f'<div class="formula">{formula}</div>' if block else formula)
+    writer.body.append(
+        f'<div class="formula">{formula}</div>' if block else formula
+    )
     raise SkipNode
 
 
 def setup(app: Any) -> None:
     """Connect the rules above."""
     app.connect("autodoc-skip-member", skip)
-    app.connect("autodoc-process-docstring", escape_shapes, priority=100)  # before numpydoc reads it
+    app.connect(
+        "autodoc-process-docstring", escape_shapes, priority=100
+    )  # before numpydoc reads it
     app.connect("missing-reference", resolve)
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))

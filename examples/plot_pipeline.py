@@ -57,7 +57,7 @@ comparison = sq.compare(held_out, fast, protected)
 print(comparison.table()[["model", "accuracy", "auc", "brier"]].round(3).to_string(index=False))
 
 # %%
-# Effects of age and sex on the held-out probabilities, with 95 % intervals (HC3 errors).
+# Effects of age and sex on the held-out probabilities, with 95 % intervals (HC3 standard errors).
 figure, axis = plt.subplots(figsize=(7, 2.8), layout="constrained")
 spread = {"age": protected["age"].std(), "sex[2]": 1.0}
 for shift, (name, colour) in zip((0.12, -0.12), {"plain": "#D55E00", "corrected": "#0072B2"}.items(), strict=True):

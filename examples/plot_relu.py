@@ -54,6 +54,6 @@ axes[0].legend(frameon=False)
 plt.show()
 
 # %%
-# Vertical lines are the means of the two scanners. "Corrected before" is what Theorem 2 of the paper proposes; see
+# Vertical lines are the means of the two scanners. "Corrected before" is what Theorem 5 of the paper proposes; see
 # :doc:`/theory` for the smallest counter-example. In a network, :class:`setsquare.nn.Orthogonalize` has the three as
 # ``where="pre"``, ``where="post"`` and ``where="generalized"``.
