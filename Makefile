@@ -9,7 +9,13 @@ ifneq ($(wildcard ../shared/data),)
 export SETSQUARE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test lint bench bench-compare fuzz soak docs paper clean
+LOWEST := .venv-lowest
+WHEEL := .venv-wheel
+# What needs neither torch nor dask nor a browser nor the packages that are compared with.
+CORE := tests/unit/auditing tests/unit/document tests/unit/estimators tests/unit/families tests/unit/glm tests/unit/projection \
+	tests/unit/storage tests/unit/tables tests/properties --ignore=tests/unit/tables/test_frame.py
+
+.PHONY: demo test test-lowest package lint bench bench-compare fuzz soak mutants docs paper clean
 .DEFAULT_GOAL := demo
 
 $(BIN)/python:
@@ -37,6 +43,21 @@ demo: $(VENV)/.demo  ## train a model, correct it, show before and after
 test: $(VENV)/.test  ## everything but the experiments marked slow
 	$(BIN)/python -m pytest -n 2 -m "not slow" -q
 
+test-lowest:  ## the core with the lowest versions that pyproject.toml allows (constraints-lowest.txt)
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[demo,formula]' pytest hypothesis polars statsmodels fairlearn
+	$(LOWEST)/bin/python -m pytest -q -m "not slow" $(CORE)
+
+package: $(BIN)/python  ## wheel and sdist in dist/, checked, then used in an empty environment without the clone
+	$(PIP) build twine
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv --clear $(WHEEL)
+	$(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls $(CURDIR)/dist/*.whl)[demo]"
+	cd $(WHEEL) && bin/setsquare demo --html report.html
+	ls -l dist
+
 lint: $(VENV)/.lint  ## ruff, mypy (strict on src and studies) and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,6 +80,10 @@ fuzz: $(VENV)/.test  ## damaged tables, model files, formulas and command lines,
 soak: $(VENV)/.test  ## fit, save, load and audit ROUNDS (5000) times in one process: memory, open files, statuses
 	$(BIN)/python -m benchmarks.soak --rounds $(or $(ROUNDS),5000)
 
+mutants: $(VENV)/.test  ## which of NUMBER (300) small changes of the code no test notices; SEED=1 repeats a sample
+	nice -n 19 $(BIN)/python -m benchmarks.mutants --number $(or $(NUMBER),300) --seed $(or $(SEED),1)
+	nice -n 19 $(BIN)/python -m benchmarks.mutants --seed $(or $(SEED),1) --wider
+
 docs: $(VENV)/.docs  ## the site in docs/_build/html, without a warning; pages and examples run as they are written
 	$(BIN)/python -m pytest -q tests/pipeline/test_docs.py
 	rm -rf docs/api/generated
@@ -71,4 +96,4 @@ paper: $(VENV)/.test  ## every table and figure that can be run (hours; goes on 
 	$(BIN)/python -m pytest -m slow -q
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) $(WHEEL) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import bench_growth, bench_projection, compare_commits, estimate, frame, page
+from benchmarks import bench_growth, bench_projection, compare_commits, estimate, frame, measured_page, page
 from benchmarks.__main__ import CATALOGUE
 from benchmarks.measure import Timed, in_child, peak_mb
 
@@ -124,3 +124,8 @@ def test_commits_are_compared_and_nothing_is_left_behind(tmp_path, monkeypatch, 
     assert compare_commits.main(arguments) == 0
     assert "corrected Poisson fit" in capsys.readouterr().out and not list(tmp_path.iterdir())
     assert compare_commits.main(["no-such-commit"]) == 2
+
+
+def test_the_page_of_measurements_has_the_kept_results():
+    written = measured_page.PAGE.read_text(encoding="utf-8")
+    assert written == measured_page.measured_page(), "run python -m benchmarks.measured_page"

@@ -72,6 +72,14 @@ CASES = {
     "gamma, log link": (OrthogonalGLMRegressor, {"family": "gamma"}, "cost", None, None),
     "ridge": (OrthogonalGLMClassifier, {"l2": 0.1}, "income", None, None),
     "cells": (OrthogonalGLMClassifier, {"basis": "cells"}, "income", None, None),
+    "by products": (OrthogonalGLMClassifier, {"solver": "large", "tol": 1e-11}, "income", "weight", None),
+    "poisson with offset by products": (
+        OrthogonalGLMRegressor,
+        {"family": "poisson", "solver": "large", "tol": 1e-11},
+        "visits",
+        "weight",
+        "exposure",
+    ),
     "protected used": (OrthogonalGLMClassifier, {"use_protected": True}, "income", None, None),
 }
 
@@ -258,7 +266,7 @@ def test_mistakes_are_one_sentence_that_names_column_and_file(files: Path, tmp_p
         OrthogonalGLMClassifier(protected="~ sex * race").fit(stream, y="income")
     with pytest.raises(InputError, match="'income' has two roles"):
         OrthogonalGLMClassifier(protected=["income"]).fit(stream, y="income")
-    with pytest.raises(InputError, match='needs the rows in memory: use solver="sqp"'):
+    with pytest.raises(InputError, match='needs the rows in memory: use solver="sqp" or "large"'):
         OrthogonalGLMClassifier(protected=PROTECTED, solver="mdmm").fit(stream, y="income")
     with pytest.raises(InputError, match="must be numbers"):
         count.fit(stream, y="income")
