@@ -20,6 +20,7 @@ from unittest import mock
 
 import numpy as np
 import pyarrow as pa
+import torch
 from pyarrow import csv, parquet
 from sklearn.linear_model import LogisticRegression
 
@@ -109,6 +110,13 @@ def calls(folder: Path) -> dict[str, Callable[[], Any]]:
     def estimator() -> Any:
         return sq.OrthogonalGLMClassifier(protected=["sex", "age"])
 
+    rows = torch.from_numpy(z).float(), torch.from_numpy((sex == "m")[:, None]).float()
+
+    def network() -> Any:
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        blinded = sq.nn.blind(model, layers=["1"], n_protected=1)
+        return sq.nn.fit_layer(blinded, [rows])
+
     return {
         "fit, predict_proba": lambda: estimator().fit(features, y).predict_proba(features),
         "fit of a Parquet file": lambda: estimator().fit(stream[["sex", "age", "a", "b", "c", "y"]], "y"),
@@ -118,6 +126,7 @@ def calls(folder: Path) -> dict[str, Callable[[], Any]]:
         "setsquare audit": lambda: _command("audit", file, "--predictions", "score", *columns),
         "setsquare audit --html": lambda: _command("audit", file, "--predictions", "score", *columns, "--html", page),
         "setsquare correct": lambda: _command("correct", file, "--outcome", "y", *columns, *model),
+        "blind, fit_layer": network,
     }
 
 

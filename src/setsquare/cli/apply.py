@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from setsquare.cli.files import resolve
+from setsquare.cli.files import check_names, resolve
 from setsquare.cli.options import Reading
+from setsquare.cli.read_columns import read_columns
 from setsquare.cli.sources import PLAIN, Source, open_source
 from setsquare.cli.terminal import Screen, as_option_of_fit, collected_warnings, phrase, working
 from setsquare.cli.written_tables import check_format, render_table
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.estimators import PredictionOrthogonalizer
 from setsquare.estimators.glm import OrthogonalGLM
-from setsquare.notes import message
+from setsquare.notes import Note, message
 from setsquare.storage import check_targets, load, write_files
 from setsquare.tables import Categorical, Cells, Design
 
@@ -40,10 +41,9 @@ def apply(
     with working(f"Reading {model}", quiet=quiet) as say, collected_warnings() as noted:
         fitted = load(model)
         say(f"Predicting {file}")
-        source = open_source(file, reading)
-        table = predict_table(fitted, source, keep)
+        table, read = predict_table(fitted, open_source(file, reading), keep)
     notes = Screen(stderr=True, quiet=quiet)
-    notes.notes([*source.notes, *map(message, noted)])
+    notes.notes([*read, *map(message, noted)])
     if predictions is None:
         left = memoryview(render_table(table, Path("-.csv"), raw_text=raw_text))
         while left:  # unbuffered, a write may be partial
@@ -54,13 +54,14 @@ def apply(
     return 0
 
 
-def predict_table(model: Any, source: Source, keep: Sequence[str]) -> pa.Table:
-    """Predictions for the rows of a file, next to the columns to keep."""
+def predict_table(model: Any, source: Source, keep: Sequence[str]) -> tuple[pa.Table, tuple[Note, ...]]:
+    """Predictions for the rows of a file, next to the columns to keep; with notes on how the file was read."""
     kept = resolve(source, {"keep": keep})["keep"]
     designs = _designs(model)
     needed = _in_fitted_order(model, [name for design in designs for name in design.columns])
     text = [name for design in designs for name in _text_columns(design)]
-    table = source.read(list(dict.fromkeys([*needed, *kept])), text)
+    check_names(source, needed)
+    table, notes = read_columns(source, list(dict.fromkeys([*needed, *kept])), text)
     columns = {name: table.column(name) for name in kept}
     try:
         made = _predictions(model, table.select(needed))
@@ -70,7 +71,7 @@ def predict_table(model: Any, source: Source, keep: Sequence[str]) -> pa.Table:
         if name in columns:
             raise InputError(f"The model also makes a column {name!r}: leave it out of --keep.")
         columns[name] = pa.array(values)
-    return pa.table(columns)
+    return pa.table(columns), notes
 
 
 def _predictions(model: Any, table: pa.Table) -> dict[str, Any]:

@@ -99,7 +99,8 @@ def correct(
         contents = {saved: dump(model)}
         if apply is not None and predictions is not None:
             say(f"Predicting {apply}")
-            contents[predictions] = render_table(predict_table(model, open_source(apply, options), ()), predictions)
+            predicted, _ = predict_table(model, open_source(apply, options), ())
+            contents[predictions] = render_table(predicted, predictions)
         say("Writing")
         audited = comparison.sides[-1].audit
         about = about_command(rows.origin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -11,12 +12,15 @@ import narwhals.stable.v2 as nw
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from setsquare.cli.contents import checksum
 from setsquare.cli.left_out import find_left_out, note_left_out
 from setsquare.cli.options import Options
+from setsquare.cli.read_columns import read_columns
 from setsquare.cli.sources import Source, open_source
 from setsquare.errors import InputError
 from setsquare.notes import Note
 from setsquare.tables.frame import Frame, is_formula, to_numpy
+from setsquare.tables.frame import resolve as find_columns
 from setsquare.tables.summary import FEW_VALUES
 from setsquare.tables.validation import check_roles
 
@@ -44,9 +48,18 @@ def resolve(source: Source, asked: Mapping[str, Sequence[str] | str | None]) -> 
         if tokens and not any(names):
             raise InputError(f"--{role} names no column: give one or more column names, comma-separated.")
         roles[role] = names
-        source.check(names)
+        check_names(source, names)
     check_roles(roles)
     return roles
+
+
+def check_names(source: Source, names: Sequence[str]) -> None:
+    """Refuse names that are not columns, and suggest the nearest ones."""
+    if len(set(source.columns)) < len(source.columns):
+        asked, counts = set(names), Counter(source.columns)
+        for twice in (name for name, count in counts.items() if count > 1 and name in asked):
+            raise InputError(f"{source.name} has more than one column {twice!r}; rename one of them.")
+    find_columns(Frame(tuple(dict.fromkeys(source.columns)), 1, None), list(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +113,7 @@ def read_rows(
     columns = {role: decoded(table.column(roles[role][0])) for role in arrays if roles.get(role)}
     made = {role: to_numpy(nw.from_native(column, series_only=True)) for role, column in columns.items()}
     predictions = {name: decoded(table.column(name)) for name in roles.get("predictions", ())}
-    origin = {"file": source.name, "sha256": source.sha256}
+    origin = {"file": source.name, "sha256": checksum(source.content)}
     return FileRows(origin, table, roles, predictions, made, notes, formula)
 
 
@@ -123,7 +136,7 @@ def _read_roles(
     """Read the columns of all roles, with the rules for groups and missing values, and notes on what was done."""
     roles = resolve(source, asked)
     groups = resolve(source, {"categorical": options.categorical})["categorical"]
-    table = source.read([name for names in roles.values() for name in names], groups)
+    table, read = read_columns(source, [name for names in roles.values() for name in names], groups)
     left_out = {} if searched is None else find_left_out(table, [n for n in roles[searched] if n not in groups])
     if left_out:
         table = table.drop_columns(list(left_out))
@@ -138,7 +151,7 @@ def _read_roles(
 
         check_rows(table.num_rows, len(roles["protected"]))
     table, notes = _prepare_groups(table, roles["protected"], options)
-    notes = (*source.notes, *note_left_out(left_out), *notes)
+    notes = (*read, *note_left_out(left_out), *notes)
     if options.missing != "drop":
         return table, roles, notes
     kept = complete_rows(table)

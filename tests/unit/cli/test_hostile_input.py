@@ -17,7 +17,7 @@ from pyarrow import feather, parquet
 from tests.unit.cli.test_bad_input import refused
 
 from setsquare.cli import audit as audit_command
-from setsquare.cli import sources
+from setsquare.cli import contents
 
 AUDIT = "audit {} --predictions score --protected sex,age"
 COMMANDS = (
@@ -81,7 +81,7 @@ def test_integers_beyond_the_exact_floats_are_read(table: pd.DataFrame, monkeypa
 @pytest.mark.usefixtures("table")
 def test_endless_input_is_bounded(monkeypatch, capsys):
     assert "is not a CSV" in refused(AUDIT.format("/dev/zero"), monkeypatch, capsys)
-    monkeypatch.setattr(sources, "MAX_PIPED", 1 << 20)
+    monkeypatch.setattr(contents, "MAX_PIPED", 1 << 20)
 
     class Endless(io.RawIOBase):
         def readable(self) -> bool:
