@@ -3,7 +3,7 @@
 A file is *passed* if one of its functions runs. It is *entered again* if another file calls it after it has itself
 called a file that had not been passed before: then a reader has to go back to it. Where the same file calls the same
 function of it as before, this is a loop (the next model takes the road of the first), and is counted apart. Imports are
-done before.
+done before. *Lines* are those of the functions that run, with their docstrings: what a reader of the whole call reads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 from unittest import mock
 
@@ -40,6 +40,7 @@ class Walk:
         self.again: dict[str, int] = {}
         self.looped: dict[str, int] = {}
         self._seen: set[tuple[str, str, str]] = set()
+        self._functions: dict[CodeType, int] = {}
         self._handed_on: set[str] = set()
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
@@ -48,6 +49,9 @@ class Walk:
             return
         file = frame.f_code.co_filename.removeprefix(ROOT)
         caller = _caller(frame.f_back)
+        if frame.f_code not in self._functions:
+            last = max(line for *_, line in frame.f_code.co_lines() if line is not None)
+            self._functions[frame.f_code] = last - frame.f_code.co_firstlineno + 1
         if caller == file:
             return
         road = (caller, file, frame.f_code.co_name)
@@ -59,6 +63,11 @@ class Walk:
             self.files.append(file)
             if caller:
                 self._handed_on.add(caller)
+
+    @property
+    def n_lines(self) -> int:
+        """Lines of the functions that ran."""
+        return sum(self._functions.values())
 
 
 def _caller(frame: FrameType | None) -> str:
@@ -134,12 +143,12 @@ def show() -> None:
     """Print the walks; with ``--files`` every file of each."""
     with tempfile.TemporaryDirectory() as folder, redirect_stderr(StringIO()):
         walks = {name: trace(call) for name, call in calls(Path(folder)).items()}
-    print(f"{'walk':26} files  in a loop  entered again, in {', '.join(ONE_WAY)}")
+    print(f"{'walk':26} files  lines  in a loop  entered again, in {', '.join(ONE_WAY)}")
     for name, walk in walks.items():
         again, looped = (
             [file for file in counts if file.split("/")[0] in ONE_WAY] for counts in (walk.again, walk.looped)
         )
-        print(f"{name:26} {len(walk.files):5} {len(looped):10}  {len(again)}: {', '.join(again)}")
+        print(f"{name:26} {len(walk.files):5} {walk.n_lines:6} {len(looped):10}  {len(again)}: {', '.join(again)}")
         if "--files" in sys.argv:
             print("\n".join(f"    {j:2} {file}" for j, file in enumerate(walk.files, start=1)))
 
