@@ -10,6 +10,7 @@ products near zero, and from the influence of each row on ``R`` away from it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +18,7 @@ import numpy as np
 from scipy import special
 
 from setsquare._typing import Array, IntArray
+from setsquare.auditing.cells import CellRows
 from setsquare.projection import Basis, protected_basis
 from setsquare.rows.blocks import ArrayRows, Block, Rows, all_rows, mean_weight
 from setsquare.rows.parallel import Sums, add_up, row_slices, single_threaded_blas
@@ -104,12 +106,16 @@ def associate(
     concentration: float,
     confidence: float,
     cluster: IntArray | None = None,
+    change: Callable[[Block], Block] | None = None,
 ) -> tuple[Association, tuple[Association, ...]]:
     """Bound correlations as :func:`association` does, for rows read in blocks with the protected columns as features.
 
-    ``mean`` is the mean prediction, ``concentration`` the sum of the squared weights.
+    ``mean`` is the mean prediction, ``concentration`` the sum of the squared weights. With ``change``, the features of
+    the changed blocks are the protected columns.
     """
-    p, sample = len(basis.names), _Sample(rows.n_rows, concentration)
+    cells = rows.cells if isinstance(rows, CellRows) else None
+    p, sample = len(basis.names), _Sample(rows.n_rows if cells is None else len(cells.codes), concentration)
+    whole_rows, rows = rows, rows if change is None else rows.map(change)
     with single_threaded_blas():
         spread, cov, variance = rows.reduce(partial(_moments, mean, basis.mean))
     if float(spread) <= (1e-14 * max(abs(mean), 1e-300)) ** 2:
@@ -119,7 +125,12 @@ def associate(
     inverse = np.where(varies, 1.0 / np.where(varies, scale, 1.0), 0.0)
     c, own = basis.transform.T @ cov / size, cov * inverse / size
     parts = _Parts(basis, inverse, c, own, mean, size)
-    if cluster is None:
+    if isinstance(whole_rows, CellRows) and cells is not None:
+        block = Block(cells.values, cells.counts[:, None], cells.values[:, :0], cells.counts)
+        powers = cells.powers((np.asarray(whole_rows.response) - mean) / size)
+        values = np.asarray((block if change is None else change(block)).Z)
+        near, pull, near_own, pull_own = parts.cell_sums(values, powers, concentration)
+    elif cluster is None:
         with single_threaded_blas():
             near, pull, near_own, pull_own = rows.reduce(parts.block_sums)
     else:
@@ -182,6 +193,42 @@ class _Parts:
         near_alone = cluster_sums((z - size * S) * S * own_alone, cluster)
         pull_alone = cluster_sums((z * S - 0.5 * size * (squares + z * z)) * own_alone, cluster)
         return near @ near.T, _powers(pull), np.einsum("pn,pn->p", near_alone, near_alone), _powers(pull_alone)
+
+
+    def cell_sums(self, values: Array, M: Array, w: float) -> Sums:
+        """The same sums from those of the powers of ``z`` (7, c) in cells of equal columns (c, p), of weights ``w``."""
+        Q = self.basis.apply(values)
+        fitted, R = Q @ self.c, max(math.sqrt(float(self.c @ self.c)), 1e-150)
+        own = w / np.maximum(1.0 - w * np.einsum("nr,nr->n", Q, Q), LEAST_REST)
+        left = M[2] - 2.0 * fitted * M[1] + fitted * fitted * M[0]
+        along = fitted / R
+        pull = _power_sums(own, (-0.5 * R * along * along, along, np.full_like(along, -0.5 * R)), M)
+        S = (values - self.basis.mean) * (self.inverse * np.where(self.own < 0.0, -1.0, 1.0))
+        size = np.abs(self.own)
+        alone = w / np.maximum(1.0 - w * S * S, LEAST_REST)
+        left_alone = M[2][:, None] - 2.0 * size * S * M[1][:, None] + (size * S) ** 2 * M[0][:, None]
+        pulls = [
+            _power_sums(alone[:, j], (-0.5 * size[j] * s * s, s, np.full_like(s, -0.5 * size[j])), M)
+            for j, s in enumerate(S.T)
+        ]
+        near = weighted_gram(Q, own * own * left)
+        return near, pull, np.einsum("cp,cp,cp->p", alone * alone, S * S, left_alone), np.stack(pulls)
+
+
+def _power_sums(own: Array, terms: tuple[Array, Array, Array], M: Array) -> Array:
+    """Sums over the rows of the square and the cube of ``own (a + b z + c z^2)``, by sums of powers of z in cells."""
+    first = np.stack(terms)
+    square = _multiply(first, first)
+    cube = _multiply(square, first)
+    return np.asarray([own**2 @ np.sum(square * M[:5], axis=0), own**3 @ np.sum(cube * M, axis=0)])
+
+
+def _multiply(a: Array, b: Array) -> Array:
+    """Product of polynomials, one in each column, with the constant first."""
+    product = np.zeros((len(a) + len(b) - 1, a.shape[1]))
+    for i, term in enumerate(a):
+        product[i : i + len(b)] += term * b
+    return product
 
 
 def _powers(values: Array) -> Array:

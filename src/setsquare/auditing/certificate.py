@@ -13,9 +13,10 @@ from scipy import special
 
 from setsquare._typing import Array
 from setsquare.auditing.bounds import Association, associate
+from setsquare.auditing.cells import CellRows
 from setsquare.auditing.documents import sections
 from setsquare.auditing.evaluations.glm import Fit
-from setsquare.auditing.evaluations.score import rows_of, summary_of
+from setsquare.auditing.evaluations.score import rows_of, summary_of, summed_rows_of
 from setsquare.auditing.evaluations.tensor import unit_correlations
 from setsquare.auditing.protected import Predictions, Protected
 from setsquare.document import Document, Documented, Headline
@@ -254,10 +255,11 @@ def _largest(
         given = list(Y.T)
     found = []
     for one in given:
-        rows = rows_of(one, protected)
-        rows = rows if change is None else rows.map(change)
+        rows = summed_rows_of(one, protected)
+        if isinstance(rows, CellRows) and not rows.varies_within:
+            rows = rows_of(one, protected)
         mean, share = float(summary_of(one, protected).mean[0]), 1.0 - (1.0 - confidence) / k
-        found.append(associate(rows, mean, basis, protected.found.concentration, share, protected.cluster))
+        found.append(associate(rows, mean, basis, protected.found.concentration, share, protected.cluster, change))
     whole = max((total for total, _ in found), key=lambda a: a.upper)
     single = [max((own[j] for _, own in found), key=lambda a: a.upper) for j in range(len(basis.names))]
     return whole, tuple(single)

@@ -12,6 +12,7 @@ import numpy as np
 
 from setsquare import tables
 from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare.auditing.cells import Cells
 from setsquare.auditing.evaluations.covariance import ALONE
 from setsquare.errors import InputError
 from setsquare.glm.outcome_summary import OutcomeSummary
@@ -20,7 +21,8 @@ from setsquare.projection import Basis
 from setsquare.projection.basis import basis_of_rows, largest_leverage, leverages
 from setsquare.projection.moments import Ranges
 from setsquare.rows.blocks import ArrayRows, Block, Rows, mean_weight
-from setsquare.tables import Categorical, Cells, Design
+from setsquare.tables import Categorical, Design
+from setsquare.tables import Cells as CellCoder
 from setsquare.tables.column import label
 from setsquare.tables.frame import dense
 from setsquare.tables.validation import read_cluster, refuse_constant_protected
@@ -78,6 +80,8 @@ class Protected:
         Largest leverage of a row in a linear model with an intercept, or an upper bound if below 0.05.
     group_sizes : tuple of int or None
         Rows in the group that a column indicates (0 and 1, or 1 and 2); None if it is not an indicator.
+    cells : Cells or None
+        Rows with equal columns, if they have the same weight, no clusters, and far fewer different rows.
     tested : Protected or None
         The columns without rows that determine an effect alone, such as the only row of a level: they cannot be
         tested. The columns left may be constant. None if there are no such rows.
@@ -103,6 +107,7 @@ class Protected:
     reach: float = field(init=False, repr=False)
     max_leverage: float = field(init=False, repr=False)
     group_sizes: tuple[int | None, ...] = field(init=False, repr=False)
+    cells: Cells | None = field(init=False, repr=False)
     tested: Protected | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +120,9 @@ class Protected:
             rows = self.elsewhere.map(partial(_without_ones, p))
         found = rows.reduce(Ranges.of, Ranges.merge)
         equal = self.weight is None if self.elsewhere is None else found.concentration * n < 1.0 + 1e-12
+        plain = self.elsewhere is None and self.weight is None and self.cluster is None
         self._set(n_rows=n, shares=shares, rows=rows, found=found, equal_weights=equal)
+        self._set(cells=Cells.of(self.values, found) if plain else None)
         varies = np.asarray(found.low < found.high)
         variance = np.maximum(np.diag(found.moments.scatter) / found.moments.weight, 0.0)
         sizes = zip(found.total - n * found.low, found.is_whole & (found.high - found.low == 1.0), strict=True)
@@ -227,7 +234,7 @@ def reference_groups(learned: Design) -> tuple[tuple[str, str], ...]:
     for coder in learned.coders:
         if isinstance(coder, Categorical) and len(coder.levels) > 1:
             found.append((coder.name, label(coder.levels[0])))
-        elif isinstance(coder, Cells):
+        elif isinstance(coder, CellCoder):
             first = (label(levels[j]) for levels, j in zip(coder.levels, coder.cells[0], strict=True))
             found.append((coder.source, ",".join(first)))
     return tuple(found)

@@ -108,7 +108,13 @@ class Covariance:
 
 
 def covariance(
-    objective: Objective, theta: Array, kind: str, *, total_weight: float, cluster: IntArray | None = None
+    objective: Objective,
+    theta: Array,
+    kind: str,
+    *,
+    total_weight: float,
+    cluster: IntArray | None = None,
+    cells_of: int | None = None,
 ) -> Covariance:
     """Covariance of ``theta`` at the optimum.
 
@@ -121,9 +127,11 @@ def covariance(
         Sum of the weights as given; model-based standard errors treat them as frequencies.
     cluster : integer ndarray of shape (n,), optional
         Codes 0, 1, ...; for ``kind="cluster"``.
+    cells_of : int, optional
+        Number of rows of equal weight, if those of the objective stand for cells of them; for the HC kinds.
     """
     k = objective.n_predictors
-    n, m = objective.rows.n_rows, objective.n_parameters
+    n, m = cells_of or objective.rows.n_rows, objective.n_parameters
     df = float(max(n - m // k, 1))
     if kind == "model":
         inverse = _inverse(_expected_information(objective, last_weights(objective, theta)))
@@ -141,7 +149,7 @@ def covariance(
         return Covariance(factor * (inverse @ meat @ inverse), float(n_clusters - 1))
     factor = n / max(n - m // k, 1) if kind == "HC1" else 1.0
     power = {"HC2": 0.5, "HC3": 1.0}.get(kind, 0.0)
-    meat = _meat(objective, theta, inverse, power)
+    meat = _meat(objective, theta, inverse, power, None if cells_of is None else 1.0 / cells_of)
     return Covariance(factor * (inverse @ meat @ inverse), df)
 
 
@@ -185,28 +193,29 @@ def _pearson(objective: Objective, theta: Array) -> float:
     return float(objective.rows.reduce(kernel)[0])
 
 
-def _meat(objective: Objective, theta: Array, inverse: Array, power: float) -> Array:
-    """Sum of squared scores, each divided by ``(1 - leverage)^power``."""
+def _meat(objective: Objective, theta: Array, inverse: Array, power: float, each: float | None) -> Array:
+    """Sum of squared scores, each divided by ``(1 - leverage)^power``, of rows with the weight ``each`` or their own."""
     raw, T, k = objective.raw(theta), objective.to_raw, objective.n_predictors
     m = T.shape[1]
 
     def kernel(block: Block) -> Sums:
-        slope = _adjusted_slopes(objective, block, raw, inverse, power)
-        grams = [
-            weighted_gram(block.Z, block.weight**2 * slope[:, a] * slope[:, b]) for a in range(k) for b in range(k)
-        ]
+        own = block.weight if each is None else np.full(len(block.weight), each)
+        slope, w = _adjusted_slopes(objective, block, raw, inverse, power, own), block.weight * own
+        grams = [weighted_gram(block.Z, w * slope[:, a] * slope[:, b]) for a in range(k) for b in range(k)]
         return (np.stack(grams),)
 
     grams = T.T @ objective.rows.reduce(kernel)[0] @ T
     return np.asarray(grams.reshape(k, k, m, m).transpose(0, 2, 1, 3).reshape(k * m, k * m))
 
 
-def _adjusted_slopes(objective: Objective, block: Block, raw: Array, inverse: Array, power: float) -> Array:
+def _adjusted_slopes(
+    objective: Objective, block: Block, raw: Array, inverse: Array, power: float, own: Array
+) -> Array:
     eta = linear_predictor(block, raw)
     terms = objective.family.terms(block.y, eta, np.zeros_like(eta))
     if power == 0.0:
         return terms.slope
-    leverage = _leverage(objective, block, terms.curvature, inverse)
+    leverage = _leverage(objective, block, terms.curvature, inverse, own)
     if objective.n_predictors == 1:
         rest = 1.0 - leverage
         return terms.slope / np.where(rest > 1.0 - ALONE, rest, np.inf) ** power
@@ -217,9 +226,9 @@ def _adjusted_slopes(objective: Objective, block: Block, raw: Array, inverse: Ar
     return np.asarray(np.einsum("nab,nb->na", vectors, factor * inside).real)
 
 
-def _leverage(objective: Objective, block: Block, curvature: Array, inverse: Array) -> Array:
+def _leverage(objective: Objective, block: Block, curvature: Array, inverse: Array, w: Array) -> Array:
     """Leverage of each row: (b, 1), or (b, k, k) for classes."""
-    k, w = objective.n_predictors, block.weight
+    k = objective.n_predictors
     m = objective.to_raw.shape[1]
     Zt = np.asarray(block.Z @ objective.to_raw)
     blocks = inverse.reshape(k, m, k, m)
@@ -242,6 +251,6 @@ def _cluster_meat(objective: Objective, theta: Array, cluster: IntArray) -> Arra
 
 def _scores(objective: Objective, block: Block, raw: Array, T: Array) -> Array:
     """Scores of the rows of a block, (k * m, b)."""
-    slope = _adjusted_slopes(objective, block, raw, np.empty(0), 0.0) * block.weight[:, None]
+    slope = _adjusted_slopes(objective, block, raw, np.empty(0), 0.0, block.weight) * block.weight[:, None]
     Zt = np.asarray(block.Z @ T)
     return np.asarray(slope.T[:, None, :] * Zt.T[None, :, :]).reshape(-1, len(slope))

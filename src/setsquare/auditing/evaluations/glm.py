@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from setsquare._typing import Array
+from setsquare.auditing.cells import CellRows
 from setsquare.auditing.evaluations.agreement import settle_disagreement
 from setsquare.auditing.evaluations.covariance import Covariance, covariance
 from setsquare.auditing.evaluations.records import ALL, Effect, Evaluation, Test, wald, z_effect
@@ -23,6 +25,7 @@ from setsquare.auditing.evaluations.score import (
     sample_of,
     select_tested,
     signed,
+    summed_rows_of,
 )
 from setsquare.auditing.protected import Predictions, Protected
 from setsquare.document.formats import joined
@@ -102,14 +105,18 @@ def fit_glm(y: Predictions, protected: Protected, glm: Family, vcov: str = "HC3"
     1.0986
     """
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
-        return _fit_prepared(prepare(_problem(y, protected, glm)), protected, vcov, _total_weight(y, protected))
+        prepared = prepare(_problem(y, protected, glm, vcov))
+        return _fit_prepared(prepared, protected, vcov, _total_weight(y, protected))
 
 
-def _problem(y: Predictions, protected: Protected, glm: Family) -> Problem:
+def _problem(y: Predictions, protected: Protected, glm: Family, vcov: str) -> Problem:
     if isinstance(y, OutcomeSummary):
         assert protected.elsewhere is not None
         return Problem.of_rows(protected.elsewhere, y, glm, protected.names, quasi=True)
     weight, names = protected.weight, protected.names
+    rows = summed_rows_of(y, protected)
+    if isinstance(rows, CellRows) and vcov.startswith("HC"):
+        return Problem(rows.Z, rows.y[:, 0], family=glm, weight=rows.weight, quasi=True, feature_names=names)
     return Problem(protected.values, y, family=glm, weight=weight, quasi=True, feature_names=names)
 
 
@@ -125,7 +132,10 @@ def _fit_prepared(prepared: Prepared, protected: Protected, vcov: str, total_wei
     status = settle_status(prepared, end)
     rough = status is Status.CONVERGED and end.trace[-1].kkt > 1e-11
     theta = _polish(prepared, end.theta) if rough else end.theta
-    V = covariance(prepared.objective, theta, vcov, total_weight=total_weight, cluster=protected.cluster)
+    n = protected.n_rows
+    cells_of = None if prepared.objective.rows.n_rows == n else n
+    options: dict[str, Any] = {"cluster": protected.cluster, "cells_of": cells_of}
+    V = covariance(prepared.objective, theta, vcov, total_weight=total_weight, **options)
     linear = glm.name == "gaussian" and glm.link == "canonical"
     separated = () if linear or status is Status.CONVERGED else _separated(prepared, theta, protected.found)
     fit = _summarise(prepared, theta, V, protected, separated)

@@ -20,6 +20,7 @@ from scipy import special
 
 from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.auditing.bounds import cluster_sums, shared_noise
+from setsquare.auditing.cells import CellRows
 from setsquare.auditing.evaluations.records import ALL, Test, wald
 from setsquare.auditing.protected import Predictions, Protected
 from setsquare.glm.outcome_summary import OutcomeSummary
@@ -87,6 +88,8 @@ class Sample:
     spread : ndarray of shape (d + k, d + k)
         Second moments of columns and responses, centred and unweighted: a group with large weights must not determine
         the variance of its own test.
+    n_rows : int
+        Number of rows, which may stand in cells.
     n : float
         Number of independent units: clusters, or the effective number of rows given the weights.
     equal_weights : bool
@@ -97,6 +100,7 @@ class Sample:
     moments: Moments
     noise: Array
     spread: Array
+    n_rows: int
     n: float
     equal_weights: bool
     cluster: IntArray | None = None
@@ -108,7 +112,14 @@ class Sample:
 
     @classmethod
     def of(
-        cls, rows: Rows, shift: Array, n_columns: int, *, equal_weights: bool, cluster: IntArray | None = None
+        cls,
+        rows: Rows,
+        shift: Array,
+        n_columns: int,
+        *,
+        n_rows: int,
+        equal_weights: bool,
+        cluster: IntArray | None = None,
     ) -> Sample:
         """Compute the moments; ``shift`` (d + k,) is close to the means, so that squares lose no digits."""
         d = n_columns
@@ -117,15 +128,15 @@ class Sample:
         if cluster is not None:
             noise = _shared_noise(rows, moments, d, cluster)
             spread = moments.scatter if equal_weights else _unweighted(more[1], more[2], moments.scatter)
-            return cls(rows, moments, noise, spread, float(cluster.max()) + 1.0, equal_weights, cluster)
+            return cls(rows, moments, noise, spread, n_rows, float(cluster.max()) + 1.0, equal_weights, cluster)
         if equal_weights:
-            noise = moments.scatter[:d, :d] / rows.n_rows
-            return cls(rows, moments, noise, moments.scatter, float(rows.n_rows), True)
+            noise = moments.scatter[:d, :d] / n_rows
+            return cls(rows, moments, noise, moments.scatter, n_rows, float(n_rows), True)
         step, heavy = first[:d], more[0]
         mixed = np.outer(heavy[1:, 0], step)
         noise = heavy[1:, 1:] - mixed - mixed.T + heavy[0, 0] * np.outer(step, step)
         spread = _unweighted(more[1], more[2], moments.scatter)
-        return cls(rows, moments, noise, spread, 1.0 / float(heavy[0, 0]), False)
+        return cls(rows, moments, noise, spread, n_rows, 1.0 / float(heavy[0, 0]), False)
 
 
 def _without_rounding(moments: Moments) -> Moments:
@@ -235,6 +246,10 @@ def larger(test: Test, pooled: Test) -> Test:
 def _squares(sample: Sample, maps: Sequence[_Map]) -> list[Array]:
     """Sums of the squared scores, each (k r, k r); over clusters where there are some."""
     mean = sample.moments.mean
+    if sample.equal_weights and sample.cluster is None:  # a row of a cell stands for many
+        each = 1.0 / sample.n_rows
+        squares = sample.rows.reduce(partial(_square_sums, mean, maps))
+        return [each * square for square in squares]
     if sample.cluster is None:
         return list(sample.rows.reduce(lambda block: tuple(_square(s) for s in _scores(mean, maps, block))))
     scores = _scores(mean, maps, all_rows(sample.rows))
@@ -243,6 +258,12 @@ def _squares(sample: Sample, maps: Sequence[_Map]) -> list[Array]:
 
 def _square(scores: Array) -> Array:
     return np.asarray(scores @ scores.T)
+
+
+def _square_sums(mean: Array, maps: Sequence[_Map], block: Block) -> Sums:
+    """Sums of the squared scores without weights, each row by its weight."""
+    root = np.sqrt(block.weight)
+    return tuple(_square(scores) for scores in _scores(mean, maps, replace(block, weight=root)))
 
 
 def _scores(mean: Array, maps: Sequence[_Map], block: Block) -> list[Array]:
@@ -283,7 +304,8 @@ def sample_of(y: Predictions, protected: Protected) -> Sample:
     """Sample of the protected columns and predictions ``y``."""
     shift = np.concatenate([protected.found.moments.mean, summary_of(y, protected).mean])
     equal, cluster = protected.equal_weights, protected.cluster
-    return Sample.of(rows_of(y, protected), shift, len(protected.names), equal_weights=equal, cluster=cluster)
+    rows, p, n = summed_rows_of(y, protected), len(protected.names), protected.n_rows
+    return Sample.of(rows, shift, p, n_rows=n, equal_weights=equal, cluster=cluster)
 
 
 def rows_of(y: Predictions, protected: Protected) -> Rows:
@@ -291,6 +313,12 @@ def rows_of(y: Predictions, protected: Protected) -> Rows:
     if isinstance(y, OutcomeSummary):
         return protected.rows
     return ArrayRows(protected.values, y.reshape(len(y), -1), np.zeros((len(y), 0)), protected.shares)
+
+
+def summed_rows_of(y: Predictions, protected: Protected) -> Rows:
+    """The same, or two rows for each cell of equal columns, whose sums of squares are those of all rows."""
+    cells = None if isinstance(y, OutcomeSummary) or y.ndim > 1 else protected.cells
+    return rows_of(y, protected) if cells is None else cells.pairs(np.asarray(y))
 
 
 def summary_of(y: Predictions, protected: Protected) -> OutcomeSummary:
@@ -341,8 +369,13 @@ def largest_score(y: Predictions, protected: Protected) -> float:
     >>> largest_score(y, Protected(x[:, None], ("x",), ("x",))).__round__(3)
     0.995
     """
-    rows, mean, basis = rows_of(y, protected), summary_of(y, protected).mean, protected.basis
-    V, widest = rows.reduce(partial(_score_squares, basis, mean), _merge_squares)
+    rows, summary, basis = rows_of(y, protected), summary_of(y, protected), protected.basis
+    mean, cells = summary.mean, summed_rows_of(y, protected)
+    if isinstance(cells, CellRows):
+        V = weighted_gram(basis.apply(cells.Z), cells.weight * np.square(cells.y[:, 0] - mean))[None] / protected.n_rows
+        widest = np.maximum(mean - summary.low, summary.high - mean) / protected.n_rows
+    else:
+        V, widest = rows.reduce(partial(_score_squares, basis, mean), _merge_squares)
     values, vectors = np.linalg.eigh(V)
     if (values[:, 0] <= 1e-12 * values[:, -1]).any():
         return 1.0

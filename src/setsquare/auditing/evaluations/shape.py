@@ -23,9 +23,10 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.auditing.bounds import bound_length
+from setsquare.auditing.cells import CellRows
 from setsquare.auditing.evaluations.records import ALL, Evaluation, Test, holm
 from setsquare.auditing.evaluations.score import EXPLAINED, Answer, Question, Sample, answer, orthonormal
-from setsquare.rows.blocks import Block
+from setsquare.rows.blocks import Block, Rows
 from setsquare.rows.parallel import Sums
 
 #: Knots of the splines, in standard deviations from the mean.
@@ -102,7 +103,7 @@ def plan_shape(sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ..
         if not is_group and spread[j] > 0.0 and len(places) >= 3:
             knots.append((j, places))
     share = np.where(np.asarray(groups), mean - ends[0], 0.5)  # share of the rows in a group
-    count = sample.rows.n_rows * np.where(np.outer(groups, groups), _smallest_cell(share, S), share * (1.0 - share))
+    count = sample.n_rows * np.where(np.outer(groups, groups), _smallest_cell(share, S), share * (1.0 - share))
     varying = [j for j in range(p) if spread[j] > 0.0]
     pairs = [(a, b) for a, b in combinations(varying, 2) if sources[a] != sources[b]]
     pairs = [(a, b) for a, b in pairs if min(count[a, b], count[b, a]) >= FEW_ROWS]
@@ -213,7 +214,7 @@ def _widen(sample: Sample, shape: Shape) -> Sample:
     p, mean = sample.n_columns, sample.moments.mean
     shift = np.concatenate([shape.apply(mean[None, :p])[0], mean[p:]])
     d = p + shape.n_curves + len(shape.products)
-    return Sample.of(rows, shift, d, equal_weights=sample.equal_weights, cluster=sample.cluster)
+    return _like(sample, rows, shift, d)
 
 
 def _change_columns(shape: Shape, block: Block) -> Block:
@@ -226,11 +227,31 @@ def _spread_sample(sample: Sample) -> Sample:
     T = orthonormal(S[:p, :p])
     slopes = T @ (T.T @ S[:p, p:])
     size = np.sqrt(np.maximum(np.diag(S)[p:] - np.sum(slopes * S[:p, p:], axis=0), 0.0))
+    shift = np.append(mean[:p], 0.8 * size.sum())
+    if isinstance(sample.rows, CellRows):
+        return _like(sample, _cell_sizes(sample.rows, mean, slopes, ROUNDING * size), shift, p)
     signs, counted = sample.rows.reduce(partial(_signs, mean, slopes, ROUNDING * size))
     lean = signs / np.maximum(counted, 1e-300)
-    rows = sample.rows.map(partial(_change_response, mean, slopes, lean))
-    shift = np.append(mean[:p], 0.8 * size.sum())
-    return Sample.of(rows, shift, p, equal_weights=sample.equal_weights, cluster=sample.cluster)
+    return _like(sample, sample.rows.map(partial(_change_response, mean, slopes, lean)), shift, p)
+
+
+def _like(sample: Sample, rows: Rows, shift: Array, n_columns: int) -> Sample:
+    """Sample of other columns or responses of the same rows."""
+    equal, cluster = sample.equal_weights, sample.cluster
+    return Sample.of(rows, shift, n_columns, n_rows=sample.n_rows, equal_weights=equal, cluster=cluster)
+
+
+def _cell_sizes(rows: CellRows, mean: Array, slopes: Array, least: Array) -> Rows:
+    """Cells with the size of the residuals as the response."""
+    cells, y = rows.cells, rows.response
+    assert cells is not None and y is not None
+    fit = mean[-1] + (cells.values - mean[:-1]) @ slopes[:, 0]
+    residual = y - fit[cells.codes]
+    size = np.abs(residual)
+    counts = size > least[0]
+    lean = float(np.sign(residual)[counts].sum()) / max(np.count_nonzero(counts), 1)
+    size -= lean * residual
+    return cells.pairs(size)
 
 
 def _residual(mean: Array, slopes: Array, block: Block) -> Array:
