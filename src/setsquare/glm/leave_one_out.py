@@ -182,8 +182,8 @@ def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftO
     Q, projected = objective.basis(block), turned_product(block.Z, shared.project)
     eta = projected[-1][:, None] if block.offset is None else projected[-1][:, None] + block.offset
     terms = objective.terms_at(block, eta, shared.multipliers)
-    controls, Qt = objective.controls(block), np.ascontiguousarray(Q.T)
-    found = solve_rows(shared, projected[:-1], Qt, controls, terms, block.weight)
+    controls = objective.controls(block) if len(shared.mean) > 1 else None
+    found = solve_rows(shared, projected[:-1], np.ascontiguousarray(Q.T), controls, terms, block.weight)
     return LeftOut(eta + found.change[:, None], found.leverage, found.lost, found.steered)
 
 
