@@ -56,16 +56,17 @@ class LeftOutRows(NamedTuple):
     steered: SteeredRows | None
 
 
-def solve_rows(shared: Shared, projected: Array, Qt: Array, D: Array | None, terms: RowTerms, w: Array) -> LeftOutRows:
+def solve_rows(
+    shared: Shared, zz: Array, projected: Array, Qt: Array, D: Array | None, terms: RowTerms, w: Array
+) -> LeftOutRows:
     """Leave out each of n rows with controls ``D`` (n, 1 + s), None without any.
 
-    ``projected`` (., n) has ``L'z``, ``F'z`` and ``U'G z``, ``Qt`` is (r, n).
+    ``zz`` (n,) is ``z'G z``, ``projected`` (., n) has ``F'z`` and ``U'G z``, ``Qt`` is (r, n).
     """
     r, controls = len(Qt), None if D is None else np.ascontiguousarray(D.T)
-    s = len(projected) - r - len(shared.uu)
-    root, cross, corner = projected[:s], projected[s : s + r], shared.corner[0, :, 0].T @ Qt
-    zz, zq, qq = (np.einsum("an,an->n", *pair) for pair in ((root, root), (cross, Qt), (corner, Qt)))
-    zu, qu, uu, mean, near = _centring(shared, projected[s + r :], Qt, controls)
+    cross, corner = projected[:r], shared.corner[0, :, 0].T @ Qt
+    zq, qq = np.einsum("an,an->n", cross, Qt), np.einsum("an,an->n", corner, Qt)
+    zu, qu, uu, mean, near = _centring(shared, projected[r:], Qt, controls)
     steep, bent = terms.mean_slope[:, 0, 0], terms.curvature[:, 0, 0]
     gap, price, rest = terms.mean[:, 0] - mean, shared.multipliers[:, 0] @ Qt, w / (1.0 - w * near)
     kappa, moved = shared.targets[:, 0], np.zeros(1)
