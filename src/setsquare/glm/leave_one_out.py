@@ -93,11 +93,12 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
         terms = objective.family.terms(block.y, eta, np.zeros_like(eta))
         slopes, gap = w[:, None] * terms.mean_slope.reshape(len(w), -1), terms.mean - objective.start.mean
         if block.Q.shape[1] == r:
-            return (w @ gap)[None], thin_product(block.Z, slopes), Ends.of(eta, w)
+            return (w @ gap)[None], thin_product(block.Z, slopes), Ends.of(eta, w), np.dot(w, terms.loss)
         D = objective.controls(block)  # then k is 1
-        return D.T @ (w[:, None] * gap), thin_product(block.Z, slopes * D), Ends.of(eta, w)
+        slopes = slopes * D
+        return D.T @ (w[:, None] * gap), thin_product(block.Z, slopes), Ends.of(eta, w), np.dot(w, terms.loss)
 
-    mean, slopes, ends = objective.rows.reduce(_in_pieces(kernel, m, k))
+    mean, slopes, ends, loss = objective.rows.reduce(_in_pieces(kernel, m, k))
     mean[0] += objective.start.mean
     U = (T.T @ slopes).reshape(m, k, -1).transpose(1, 0, 2).reshape(k * m, -1)
     L, F = inverse.root.reshape(k * m, -1), inverse.cross.reshape(k * m, k * r)
@@ -119,6 +120,7 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
         np.hstack([kappa, np.eye(k * r)]) if steer else kappa,
         mean,
         *_caps(objective, ends[0]),
+        float(loss) + objective.ridge(end.theta),
     )
 
 
@@ -289,7 +291,11 @@ class Tallied(NamedTuple):
 
 def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *, steer: bool = False) -> Tallied:
     """Add up leave-one-out quantities at a solution, in two passes over the rows; ``mean_x`` centres the columns."""
-    shared = share(objective, end, inverse, steer=steer)
+    return tally_shared(objective, share(objective, end, inverse, steer=steer), mean_x)
+
+
+def tally_shared(objective: Objective, shared: Shared, mean_x: Array) -> Tallied:
+    """The second of these passes."""
 
     def kernel(block: Block) -> Sums:
         left = leave_out(objective, shared, block)
