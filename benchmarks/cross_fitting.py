@@ -5,9 +5,9 @@
 
 Samples of real populations; the model is fitted and corrected on a sample and predicts the other rows. Measured there:
 the largest correlation of a protected column with the predictions, their multiple correlation with all protected
-columns, and AUC or R². ``chance`` is the multiple correlation of a correction whose only error is that of n rows, seen
-on N others: sqrt(r / n + r / N) for r protected columns. It counts rows: the X-rays, several per patient, are worth
-fewer, and there chance is larger than stated.
+columns, and AUC or R². ``chance`` is the multiple correlation of a correction whose only error is that of the sample,
+seen on new rows: about sqrt(r / n + r / N) for r protected columns, n rows and N new ones. Rows of a patient are not
+independent, so that it is counted by patient (see :func:`by_chance`).
 """
 
 from __future__ import annotations
@@ -102,6 +102,26 @@ def correlations(X: Values, p: Values) -> tuple[float, float]:
     return float(np.abs(X.T @ p / np.linalg.norm(X, axis=0) / size).max()), float(np.linalg.norm(fitted) / size)
 
 
+def by_chance(X: Values, p: Values, cluster: Values | None, n_fitted: int) -> float:
+    """Root mean square of the multiple correlation if the protected columns are independent of the predictions.
+
+    Their covariance on the new rows is a sum over units (rows or clusters), whose squares say how far it varies. The
+    units of the fit vary as much, so that their share is larger by the ratio of the numbers.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X, p = rng.normal(size=(4000, 5)), rng.normal(size=4000)
+    >>> round(by_chance(X, p, None, 1000), 3), round((5 / 1000 + 5 / 4000) ** 0.5, 3)
+    (0.08, 0.079)
+    """
+    basis, sizes, _ = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
+    basis, gap = basis[:, sizes > 1e-9 * sizes[0]], p - p.mean()
+    units = basis * (gap / np.linalg.norm(gap))[:, None]
+    if cluster is not None:
+        codes = np.unique(cluster, return_inverse=True)[1]
+        units = np.column_stack([np.bincount(codes, weights=column) for column in units.T])
+    return float(np.sqrt(np.sum(units**2) * (1.0 + len(units) / n_fitted)))
+
+
 def try_one(population: Population, n: int, model: Any, options: dict[str, Any], seed: int) -> dict[str, list[float]]:
     """Largest and multiple correlation on the new rows, and AUC or R²: uncorrected, in-sample and cross-fitted."""
     rows, new = population.draw(n, np.random.default_rng(seed))
@@ -121,8 +141,9 @@ def try_one(population: Population, n: int, model: Any, options: dict[str, Any],
             p = one.predict_proba(Z[new], **given)[:, 1] if classes else one.predict(Z[new], **given)
             score = roc_auc_score(y[new], p) if classes else r2_score(y[new], p)
             found[label] = [*correlations(X[new], p), float(score)]
-    rank = np.linalg.matrix_rank(X[rows] - X[rows].mean(axis=0))
-    return found | {"chance": [np.nan, float(np.sqrt(rank / len(rows) + rank / len(new))), np.nan]}
+    units = None if population.cluster is None else population.cluster[new]
+    n_fitted = len(rows if population.cluster is None else np.unique(population.cluster[rows]))
+    return found | {"chance": [np.nan, by_chance(X[new], p, units, n_fitted), np.nan]}
 
 
 def run(draws: int = 10, only: str = "") -> dict[str, Any]:

@@ -56,7 +56,7 @@ ANY_MODEL = """## Corrected predictions of any model, on new rows
 
 *`python -m benchmarks.cross_fitting`*: multiple correlation with the protected columns on rows that no step has
 seen (in brackets: AUC, or R² of a regression). Means over random splits; "chance" is what independent
-predictions of as many rows have.
+predictions of as many rows (X-rays: patients) have.
 """
 STREAMS = """## Monitoring
 

@@ -27,10 +27,18 @@ def is_held(problem: Problem) -> bool:
     return blocks is not None and sum(map(sys.getsizeof, blocks)) <= MOST_KEPT
 
 
-def defer(problem: Problem, objective: Objective, end: Iterate, compute: Callable[[], T], lost: T) -> Deferred[T]:
+def are_same(objective: Objective, end: Iterate, loss: float) -> bool:
+    """Whether rows with this loss at the solution, without a barrier, are those of the fit."""
+    return abs(loss - end.model.loss) <= CHANGED * max(abs(end.model.loss), objective.start.curvature)
+
+
+def defer(
+    problem: Problem, objective: Objective, end: Iterate, compute: Callable[[], T], lost: T, *, checked: bool = False
+) -> Deferred[T]:
     """Value of ``compute``, which reads the rows: later for rows in memory that are not large, else now.
 
-    Arrays of the user that were overwritten after the fit give ``lost``: the loss at the solution shows it.
+    Arrays of the user that were overwritten after the fit give ``lost``: the loss at the solution shows it. A function
+    that has seen to this itself is ``checked``.
     """
     if not is_held(problem):
         return Deferred(compute())
@@ -38,8 +46,7 @@ def defer(problem: Problem, objective: Objective, end: Iterate, compute: Callabl
 
     def later() -> T:
         with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
-            again = plain.values(end.theta).loss
-            same = abs(again - end.model.loss) <= CHANGED * max(abs(end.model.loss), plain.start.curvature)
+            same = checked or are_same(plain, end, plain.values(end.theta).loss)
             return compute() if same else lost
 
     return Deferred(later)

@@ -17,6 +17,7 @@ Everything is a sum over row blocks, which use only ``Z @ dense``. The blocks of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,11 @@ from setsquare.glm.objective import Model, Objective, linear_predictor, spread_o
 from setsquare.glm.sqp import SINGULAR, frame_of, null_space
 from setsquare.rows.blocks import Block, cut, take_rows
 from setsquare.rows.parallel import Sums, add_up
-from setsquare.rows.products import PIECE_BYTES, thin_product, turned_product
+from setsquare.rows.products import squares_and_products, thin_product
+
+#: Size of the products of rows that are left out at once: of single rows only sums are kept, so that more calls would
+#: cost more than the cache saves; clusters and classes take a matrix each.
+ROW_BYTES, UNIT_BYTES = 2**23, 2**21
 
 
 class Inverse(NamedTuple):
@@ -84,22 +89,30 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
     m, raw, multipliers = T.shape[1], objective.raw(end.theta), end.lam.reshape(k, -1).T
 
     def kernel(block: Block) -> Sums:
-        eta, w, D = linear_predictor(block, raw), block.weight, objective.controls(block)
-        terms = objective.terms_at(block, eta, multipliers)
-        slopes = w[:, None] * terms.mean_slope.reshape(len(w), -1)  # (k, k); with controls k is 1
-        mean = D.T @ (w[:, None] * (terms.mean - objective.start.mean))
-        return mean, thin_product(block.Z, slopes if D.shape[1] == 1 else slopes * D), Ends.of(eta, w)
+        eta, w = linear_predictor(block, raw), block.weight
+        terms = objective.family.terms(block.y, eta, np.zeros_like(eta))
+        slopes, gap = w[:, None] * terms.mean_slope.reshape(len(w), -1), terms.mean - objective.start.mean
+        if block.Q.shape[1] == r:
+            return (w @ gap)[None], thin_product(block.Z, slopes), Ends.of(eta, w), np.dot(w, terms.loss)
+        D = objective.controls(block)  # then k is 1
+        slopes = slopes * D
+        return D.T @ (w[:, None] * gap), thin_product(block.Z, slopes), Ends.of(eta, w), np.dot(w, terms.loss)
 
-    mean, slopes, ends = objective.rows.reduce(kernel)
+    mean, slopes, ends, loss = objective.rows.reduce(_in_pieces(kernel, m, k))
     mean[0] += objective.start.mean
     U = (T.T @ slopes).reshape(m, k, -1).transpose(1, 0, 2).reshape(k * m, -1)
     L, F = inverse.root.reshape(k * m, -1), inverse.cross.reshape(k * m, k * r)
     kappa = (np.zeros(k * r) if objective.target is None else objective.target)[:, None]
+    if k == 1:
+        L = L @ _reflection(T[0] @ L)
     parts = np.hstack([L, F, L @ (L.T @ U), end.theta[:, None]]).reshape(k, m, -1)
+    project = np.concatenate([T @ part for part in parts], axis=1)
+    if k == 1:
+        project[0, 1 : L.shape[1]] = 0.0  # up to rounding error it is
     return Shared(
         raw,
         multipliers,
-        np.concatenate([T @ part for part in parts], axis=1),
+        project,
         inverse.corner,
         (F.T @ U).reshape(k, r, -1).transpose(1, 0, 2),
         (L.T @ U).T @ (L.T @ U),
@@ -107,7 +120,29 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
         np.hstack([kappa, np.eye(k * r)]) if steer else kappa,
         mean,
         *_caps(objective, ends[0]),
+        float(loss) + objective.ridge(end.theta),
     )
+
+
+def _reflection(v: Array) -> Array:
+    """Orthogonal matrix H with ``v'H`` zero but for its first entry: the intercept then enters one product only."""
+    normal = v.copy()
+    normal[:1] += np.copysign(np.linalg.norm(v), v[:1])
+    size = float(normal @ normal)
+    return np.eye(len(v)) - np.outer(normal, normal) * (2.0 / size) if size > 0.0 else np.eye(len(v))
+
+
+def _in_pieces(kernel: Callable[[Block], Sums], width: int, n_predictors: int) -> Callable[[Block], Sums]:
+    """Call a kernel with some rows at a time, whose products are ``width`` numbers each."""
+
+    def pieces(block: Block) -> Sums:
+        alone = block.group is None and n_predictors == 1
+        step = max(100, (ROW_BYTES if alone else UNIT_BYTES) // (8 * width))
+        if len(block.weight) <= 2 * step:
+            return kernel(block)
+        return add_up(kernel(take_rows(block, rows)) for rows in cut(len(block.weight), step, block.group))
+
+    return pieces
 
 
 class Ends(NamedTuple):
@@ -179,11 +214,12 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
 
 def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave out rows with one linear predictor each; before caps."""
-    Q, projected = objective.basis(block), turned_product(block.Z, shared.project)
+    Q, n_root = objective.basis(block), shared.project.shape[1] - objective.n_basis - len(shared.uu) - 1
+    zz, projected = squares_and_products(block.Z, shared.project, n_root)
     eta = projected[-1][:, None] if block.offset is None else projected[-1][:, None] + block.offset
     terms = objective.terms_at(block, eta, shared.multipliers)
-    controls, Qt = objective.controls(block), np.ascontiguousarray(Q.T)
-    found = solve_rows(shared, projected[:-1], Qt, controls, terms, block.weight)
+    controls = objective.controls(block) if len(shared.mean) > 1 else None
+    found = solve_rows(shared, zz, projected[:-1], np.ascontiguousarray(Q.T), controls, terms, block.weight)
     return LeftOut(eta + found.change[:, None], found.leverage, found.lost, found.steered)
 
 
@@ -255,22 +291,32 @@ class Tallied(NamedTuple):
 
 def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *, steer: bool = False) -> Tallied:
     """Add up leave-one-out quantities at a solution, in two passes over the rows; ``mean_x`` centres the columns."""
-    shared = share(objective, end, inverse, steer=steer)
+    return tally_shared(objective, share(objective, end, inverse, steer=steer), mean_x)
+
+
+def tally_shared(objective: Objective, shared: Shared, mean_x: Array) -> Tallied:
+    """The second of these passes."""
 
     def kernel(block: Block) -> Sums:
         left = leave_out(objective, shared, block)
         loss, mean, steering = _values(objective, block, left)
         Qt, w = np.ascontiguousarray(objective.basis(block).T), block.weight
         gap = np.ascontiguousarray((mean - objective.start.mean).T)
-        weighted, wQ = w * gap, w * Qt
+        weighted, (k, r) = w * gap, (len(gap), len(Qt))
         beyond = weighted
         if len(shared.mean) > 1:  # what the controls explain is no error
             beyond = weighted - w * (shared.mean[1:].T @ objective.controls(block)[:, 1:].T)
-        units, own = np.vstack([*(column * Qt for column in beyond), wQ, w]), wQ * Qt
+        units = np.empty((k * r + r + 1, len(w)))
+        np.multiply(beyond[:, None], Qt, out=units[: k * r].reshape(k, r, -1))
+        wQ = np.multiply(w, Qt, out=units[k * r : -1])
+        units[-1] = w
+        columns, own = wQ @ np.asarray(block.X), wQ * Qt
+        if mean_x.any():
+            columns -= np.outer(wQ.sum(axis=1), mean_x)
         if block.group is not None:
             first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
             units, own = (np.add.reduceat(part, first, axis=1) for part in (units, own))
-        squares = np.square(units[: len(Qt) * len(gap)])
+        squares = np.square(units[: k * r])
         return (
             Qt @ weighted.T,
             weighted.sum(axis=1),
@@ -281,18 +327,11 @@ def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *
             units @ units.T,
             np.einsum("cn,cn->c", squares, squares),
             np.einsum("rn,rn->r", own, own),
-            wQ @ (np.asarray(block.X) - mean_x),
+            columns,
             steering,
         )
 
-    def pieces(block: Block) -> Sums:
-        """Here a row takes as many numbers as there are coefficients: keep those of some rows in the cache."""
-        step = max(100, PIECE_BYTES // (8 * shared.project.shape[1]))
-        if len(block.weight) <= 2 * step:
-            return kernel(block)
-        return add_up(kernel(take_rows(block, rows)) for rows in cut(len(block.weight), step, block.group))
-
-    return Tallied(*objective.rows.reduce(pieces))
+    return Tallied(*objective.rows.reduce(_in_pieces(kernel, shared.project.shape[1], objective.n_predictors)))
 
 
 def _values(objective: Objective, block: Block, left: LeftOut) -> Sums:

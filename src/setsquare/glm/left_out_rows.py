@@ -1,8 +1,10 @@
-"""Leave out one row at a time, with one linear predictor per row: systems of three equations, by Cramer's rule.
+"""Leave out one row at a time, with one linear predictor per row, by elimination.
 
-The unknowns are the changes of ``z'theta``, ``q'lam`` and ``u'theta`` (see ``glm.left_out_systems``, which has the same
-systems for clusters and classes). Every quantity here is a vector over the rows of a block, so that a pass over them
-takes little more than the product of the features with the inverse.
+Without a row, ``A`` changes along ``z`` and ``J`` by ``-w/(1-w) q p'`` with ``p = h' z - u`` (see
+``glm.leave_one_out``). The unknowns are the changes of ``z'theta``, ``p'theta`` and ``q'lam``; the last two are
+eliminated, which leaves one division. ``glm.left_out_systems`` solves the same systems for clusters and classes. Every
+quantity here is a vector over the rows of a block, so that a pass over them takes little more than the product of the
+features with the inverse.
 """
 
 from __future__ import annotations
@@ -54,62 +56,52 @@ class LeftOutRows(NamedTuple):
     steered: SteeredRows | None
 
 
-def solve_rows(shared: Shared, projected: Array, Qt: Array, D: Array, terms: RowTerms, w: Array) -> LeftOutRows:
-    """Leave out each of n rows; ``projected`` (., n) has ``L'z``, ``F'z`` and ``U'G z``, ``Qt`` is (r, n)."""
-    r, controls = len(Qt), None if D.shape[1] == 1 else np.ascontiguousarray(D.T)
-    s = len(projected) - r - len(shared.uu)
-    root, cross, zu = np.split(projected, [s, s + r])
-    corner = shared.corner[0, :, 0].T @ Qt
-    zz, zq, qq = (np.einsum("an,an->n", *pair) for pair in ((root, root), (cross, Qt), (corner, Qt)))
-    qu, near, uu = shared.from_q[:, 0].T @ Qt, np.ones(1), shared.uu[0]
-    if controls is None:
-        zu, qu = zu[0], qu[0]
-    else:
-        zu, qu, near, uu = (np.einsum("sn,sn->n", part, controls) for part in (zu, qu, controls, shared.uu @ controls))
-    price = shared.multipliers[:, 0] @ Qt
-    bent, steep = w * terms.curvature[:, 0, 0], terms.mean_slope[:, 0, 0]
-    slope = terms.slope[:, 0] + steep * price
-    rest = w / (1.0 - w * near)
-    tied = rest * steep
-    first, second, third, lost = _cofactors((zz, zq, zu), (qq, qu, uu), bent, tied, rest)
-    x0, x1, x2 = (
-        first * zz + second * zq + third * zu,
-        first * zq + second * qq + third * qu,
-        first * zu + second * qu + third * uu,
-    )
-    mean = shared.mean[0, 0] if controls is None else shared.mean[:, 0] @ controls
-    held = near * tied
-    change = x0 * (w * (slope + held * price)) + rest * (x1 * (terms.mean[:, 0] - mean) - x2 * price)
-    kappa = shared.targets[:, 0]
+def solve_rows(
+    shared: Shared, zz: Array, projected: Array, Qt: Array, D: Array | None, terms: RowTerms, w: Array
+) -> LeftOutRows:
+    """Leave out each of n rows with controls ``D`` (n, 1 + s), None without any.
+
+    ``zz`` (n,) is ``z'G z``, ``projected`` (., n) has ``F'z`` and ``U'G z``, ``Qt`` is (r, n).
+    """
+    r, controls = len(Qt), None if D is None else np.ascontiguousarray(D.T)
+    cross, corner = projected[:r], shared.corner[0, :, 0].T @ Qt
+    zq, qq = np.einsum("an,an->n", cross, Qt), np.einsum("an,an->n", corner, Qt)
+    zu, qu, uu, mean, near = _centring(shared, projected[r:], Qt, controls)
+    steep, bent = terms.mean_slope[:, 0, 0], terms.curvature[:, 0, 0]
+    gap, price, rest = terms.mean[:, 0] - mean, shared.multipliers[:, 0] @ Qt, w / (1.0 - w * near)
+    kappa, moved = shared.targets[:, 0], np.zeros(1)
     if kappa.any():
         ut = shared.uf @ kappa
-        along = ut[0] if controls is None else ut @ controls
-        change -= w * (first * (kappa @ cross) + second * (kappa @ corner) + third * along)
+        moved = w * (kappa @ cross)
+        gap -= steep * moved - w * (ut[0] if controls is None else ut @ controls)
+        price -= w * (kappa @ corner)
+    zp = steep * zz - zu
+    pp, inner = steep * (zp - zu) + uu, 1.0 - rest * (steep * zq - qu)
+    rp, rq = rest * pp, rest * qq
+    both = inner * inner - rp * rq
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = rest / both
+        by_gap, by_price = share * (inner * zq + rq * zp), share * (inner * zp + rp * zq)
+        pull = w * (zz + zp * by_gap + zq * by_price)
+        left = 1.0 - bent * pull
+        lost = ~(np.abs(both * left) > UNDETERMINED)
+        if lost.any():
+            pull[lost], by_gap[lost], by_price[lost], left[lost] = 0.0, 0.0, 0.0, 1.0
+    change = (pull * terms.slope[:, 0] + by_gap * gap + by_price * price - moved) / left
     steered = None
     if shared.steer:
-        steered = SteeredRows(
-            cross,
-            corner,
-            shared.uf,
-            controls,
-            1.0 + x0 * bent + x1 * tied - w * first,
-            x0 * (w * (steep + held)) - rest * x2 - w * second,
-            -rest * x1 - w * third,
-        )
-    return LeftOutRows(change, zz * bent, lost, steered)
+        by_gap, by_price = ((1.0 - w) * part / left for part in (by_gap, by_price))
+        a = 1.0 + (bent * pull - w) / left + steep * by_gap
+        steered = SteeredRows(cross, corner, shared.uf, controls, a, by_price, -by_gap)
+    return LeftOutRows(change, zz * bent * w, lost, steered)
 
 
-def _cofactors(
-    z: tuple[Array, Array, Array], q: tuple[Array, Array, Array], bent: Array, tied: Array, rest: Array
-) -> tuple[Array, Array, Array, BoolArray]:
-    """First row of the inverse of ``1 - S C`` for each row, and the rows for which there is none."""
-    (zz, zq, zu), (qq, qu, uu) = z, q
-    a01, a11, a21 = zu * rest - zz * tied, 1.0 + qu * rest - zq * tied, uu * rest - zu * tied
-    a02, a12, a22 = zq * rest, qq * rest, 1.0 + qu * rest
-    first, second, third = a11 * a22 - a12 * a21, a02 * a21 - a01 * a22, a01 * a12 - a02 * a11
-    determinant = (
-        (1.0 - zz * bent - zq * tied) * first - (zq * bent + qq * tied) * second - (zu * bent + qu * tied) * third
-    )
-    lost = ~(np.abs(determinant) > UNDETERMINED)
-    share = 1.0 / np.where(lost, np.inf, determinant)
-    return first * share, second * share, third * share, lost
+def _centring(
+    shared: Shared, zu: Array, Qt: Array, controls: Array | None
+) -> tuple[Array, Array, Array, Array, Array]:
+    """``u'G z``, ``u'F q``, ``u'G u``, the mean prediction and ``d'd`` of each row, or of all; without controls d is 1."""
+    qu = shared.from_q[:, 0].T @ Qt
+    if controls is None:
+        return zu[0], qu[0], shared.uu[0], shared.mean[0], np.ones(1)
+    zu, qu, uu, near = (np.einsum("sn,sn->n", part, controls) for part in (zu, qu, shared.uu @ controls, controls))
+    return zu, qu, uu, shared.mean[:, 0] @ controls, near

@@ -39,6 +39,8 @@ class Shared(NamedTuple):
         Mean of the predictions, and their covariances with the basis of the controls.
     low, high : ndarray of shape (k,)
         Caps of the leave-one-out linear predictors.
+    loss : float
+        Loss of the fit, with its ridge.
     """
 
     raw: Array
@@ -52,6 +54,7 @@ class Shared(NamedTuple):
     mean: Array
     low: Array
     high: Array
+    loss: float
 
     @property
     def steer(self) -> bool:

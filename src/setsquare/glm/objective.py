@@ -201,7 +201,7 @@ class Objective:
             return np.asarray(np.dot(block.weight, loss)), *self._constraint_sums(block, mean)
 
         loss, c, total, square = self.rows.reduce(kernel)
-        return Values(float(loss) + self._ridge(theta), self._residual(c), spread_of(total, square))
+        return Values(float(loss) + self.ridge(theta), self._residual(c), spread_of(total, square))
 
     def model(self, theta: Array, lam: Array | None) -> Model:
         """Loss, constraint, gradient, Jacobian and (given multipliers) Hessian of the Lagrangian, in one pass."""
@@ -270,7 +270,7 @@ class Objective:
             gradient = gradient + theta.reshape(k, -1) @ self.penalty
         assert self.whitening is not None
         return Model(
-            float(loss) + self._ridge(theta),
+            float(loss) + self.ridge(theta),
             self._residual(c),
             spread_of(total, square),
             float(steepness),
@@ -316,7 +316,8 @@ class Objective:
         left: Array = c.T.ravel()
         return left if self.target is None else left - self.target
 
-    def _ridge(self, theta: Array) -> float:
+    def ridge(self, theta: Array) -> float:
+        """Value of the ridge."""
         if not self.is_penalised:
             return 0.0
         t = theta.reshape(self.n_predictors, -1)

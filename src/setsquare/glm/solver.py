@@ -131,7 +131,7 @@ def solve(
         measurable = name == "sqp" and prepared.basis is not None and can_leave_out(problem, name)
         if measurable and found.orthogonal_on == TRAINING_ROWS:
             compute = partial(_measure_new_rows, found, confidence)
-            left_out = defer(problem, prepared.objective, end, compute, None)
+            left_out = defer(problem, prepared.objective, end, compute, None, checked=True)
         measured = found.measured(prepared, end) if spent is None or name == "large" else measure_spent(spent)
         solution = certify(prepared, end, name, measured, left_out, found.orthogonal_on, spent, budget)
         if name != "sqp" or not is_held(problem) or spent is not None:

@@ -47,7 +47,7 @@ class WideObjective(Objective):
         g[1:] += self.l2 * raw[1:]
         jacobian = self.to_raw.adjoint(J.reshape(-1, J.shape[-1]).T).T.reshape(J.shape)
         return Model(
-            float(loss) + self._ridge(theta),
+            float(loss) + self.ridge(theta),
             self._residual(c),
             spread_of(total, square),
             float(steepness),
@@ -70,7 +70,7 @@ class WideObjective(Objective):
         """The rows: :class:`WideRows` or :class:`WideParts`."""
         return self.rows
 
-    def _ridge(self, theta: Array) -> float:
+    def ridge(self, theta: Array) -> float:
         return 0.5 * self.l2 * float(np.sum(self.raw(theta)[1:] ** 2)) if self.l2 else 0.0
 
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 
 from setsquare._typing import Array, Matrix
-from setsquare.rows.blocks import is_sparse
+from setsquare.rows.blocks import is_sparse, view_rows
 from setsquare.rows.parallel import OWN_CACHE, row_slices
 from setsquare.rows.wide import Slab
 from setsquare.tables.mixed_matrix import MixedMatrix
@@ -18,6 +18,8 @@ NO_WEIGHT = 1e-200
 LANES = 4
 #: Size of the scaled rows that a product reads at once: they stay in the cache between being written and being read.
 PIECE_BYTES, LEAST_ROWS = 2**21, 512
+#: The same for a product that is read once more and then forgotten.
+SMALL_BYTES = 2**19
 #: Number of columns up to which products with vectors are faster than a matrix product.
 FEW_COLUMNS = 3
 
@@ -204,10 +206,31 @@ def turned_product(A: Matrix, B: Array) -> Array:
     if not isinstance(A, Slab) or not isinstance(A.Z, np.ndarray):
         return np.ascontiguousarray(np.asarray(A @ B).T)
     product = np.asarray(A.rest(B).T @ A.Z.T)
-    product += B[0][:, None]
+    for j in np.flatnonzero(B[0]):
+        product[j] += B[0, j]
     if A.far is not None:
         product += B[1 + A.far].T @ A.near().T
     return product
+
+
+def squares_and_products(A: Matrix, B: Array, n_squared: int) -> tuple[Array, Array]:
+    """Sums of squares (n,) of the first columns of ``A B``, and the others, turned: (., n); of a few rows at a time.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> squares_and_products(np.array([[3.0, 4.0], [1.0, 1.0]]), np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), 2)
+    (array([25.,  2.]), array([[7., 2.]]))
+    """
+    n = A.shape[0]
+    squares, others = np.empty(n), np.empty((B.shape[1] - n_squared, n))
+    step = max(LEAST_ROWS, SMALL_BYTES // (8 * B.shape[1]))
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        product = turned_product(A if step >= n else view_rows(A, rows), B)
+        np.einsum("an,an->n", product[:n_squared], product[:n_squared], out=squares[rows])
+        others[:, rows] = product[n_squared:]
+    return squares, others
 
 
 def row_product(Z: Matrix, B: Array) -> Array:
