@@ -129,6 +129,15 @@ def check_call(name: str, running: bool, own: bool) -> None:
         )
 
 
+def hint(protected: Any, y: Tensor, batch_dim: int) -> str:
+    """Advice about protected columns that are missing, or do not fit the output of a layer."""
+    if protected is None:
+        return " Call blinded(inputs, protected=X), or set .protected inside the context."
+    rows = torch.Size(getattr(protected, "shape", ()))[:1]
+    other = [axis for axis in range(y.ndim) if y.shape[axis : axis + 1] == rows and axis != batch_dim]
+    return f" If axis {other[0]} of the layer is the batch, pass batch_dim={other[0]}." if other else ""
+
+
 def check_axes(name: str, y: Tensor, batch_dim: int) -> None:
     """Refuse an output without an axis for the rows, or that is not made of numbers."""
     if y.is_quantized:

@@ -21,6 +21,7 @@ from setsquare.nn.hook_checks import (
     check_call,
     find_attention_masks,
     fit_attention_mask,
+    hint,
     mask_of_layer,
     refuse_idle,
     refuse_replaced,
@@ -292,7 +293,7 @@ class Blinded(nn.Module):
             rows = y.movedim(self.batch_dim, 0)
             corrected: Tensor = correction(rows, self.protected, self._mask_of(name, correction, rows))
         except InputError as error:
-            raise type(error)(f"Layer {name!r}: {error}{self._hint(y)}") from None
+            raise type(error)(f"Layer {name!r}: {error}{hint(self.protected, y, self.batch_dim)}") from None
         # The very object where nothing was corrected: views of it would look corrected.
         return y if corrected is rows else corrected.movedim(0, self.batch_dim)
 
@@ -304,13 +305,6 @@ class Blinded(nn.Module):
         if not learning or self.mask is not None:
             return self.mask if learning else None
         return fit_attention_mask(mask_of_layer(self.model, name, self._masks), y, correction.rows)
-
-    def _hint(self, y: Tensor) -> str:
-        if self.protected is None:
-            return " Call blinded(inputs, protected=X), or set .protected inside the context."
-        rows = torch.Size(getattr(self.protected, "shape", ()))[:1]
-        other = [axis for axis in range(y.ndim) if y.shape[axis : axis + 1] == rows and axis != self.batch_dim]
-        return f" If axis {other[0]} of the layer is the batch, pass batch_dim={other[0]}." if other else ""
 
     def __getstate__(self) -> dict[str, Any]:  # a copy starts outside the context
         outside = {"_handles": [], "_depth": 0, "_calls": None, "_outputs": [], "_kept": None, "_masks": {}}

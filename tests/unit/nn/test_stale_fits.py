@@ -120,7 +120,7 @@ def test_a_saved_correction_knows_its_weights(options: dict[str, Any]) -> None:
     again.load_state_dict(fresh.state_dict())  # saved before it ran
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert gap(fresh) < 1e-4 and gap(again.bfloat16().float()) < 0.05
+        assert gap(fresh) < 1e-4 and gap(again.double().float()) < 1e-4
     other = sq.nn.blind(network(5), ["2"], **options).eval()
     other.corrections.load_state_dict(blinded.corrections.state_dict())
     move_one_weight(blinded)
@@ -148,10 +148,12 @@ def test_hooks_behind_the_correction_of_an_activation_are_refused(kind: str) -> 
         with pytest.raises(NotOrthogonalError, match="hook of layer '2' changes its input or output"):
             blinded(X, protected=GROUP)
         return
-    with blinded, pytest.raises(NotOrthogonalError, match="hook of layer '2' changes its input or output"):
+    with blinded:
         blinded.protected = GROUP
-        model[2].register_forward_pre_hook(lambda _m, inputs: (inputs[0] + X[:, :1],))
         model(X)
+        model[2].register_forward_pre_hook(lambda _m, inputs: (inputs[0] + X[:, :1],))
+        with pytest.raises(NotOrthogonalError, match="hook of layer '2' changes its input or output"):
+            model(X)
 
 
 def test_cells_without_rows_are_named_when_a_network_is_transported() -> None:
@@ -171,8 +173,7 @@ def test_a_group_whose_rows_all_weigh_nothing() -> None:
     alone = weight > 0.0
     expected = sq.LinearOrthogonalizer().fit_transform(Z[alone], protected=columns[alone, 1:])
     np.testing.assert_allclose(moved[alone], expected, atol=1e-12)
-    with pytest.raises(InputError, match="2 of 4 cells .* no more rows"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with pytest.raises(InputError, match="2 of 4 cells of the protected columns have no more rows"):
         sq.LinearOrthogonalizer(moments=2, shrinkage=0.0).fit(Z, protected=columns, sample_weight=weight)
 
 
