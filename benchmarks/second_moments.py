@@ -1,7 +1,10 @@
 """What probes find of age and race in embeddings after corrections of means, of second moments, and learned encoders.
 
     python -m benchmarks.second_moments              # faces, then chest X-rays: about 10 minutes on one core
-    python -m benchmarks.second_moments --quick      # faces, linear probe and network, few rows
+    python -m benchmarks.second_moments --quick      # faces, linear probe and network; nothing is kept
+    python -m benchmarks.second_moments --show       # the tables of what was kept
+
+A run that was stopped goes on after the last row that it kept; ``--fresh`` measures everything anew.
 
 Rows are cut in three parts, by patient where there are patients: corrections and encoders are fitted to the first,
 probes and the model of the task to the second, and scored on the third. Scores: R² of age, macro AUC of race or sex.
@@ -15,9 +18,11 @@ independence criterion with Gaussian kernels (Gretton et al. 2005).
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +38,7 @@ from setsquare.auditing.probes.models import recover
 from studies.datasets import load_nih_chest_xrays, load_utkface
 from studies.paper.probing import Leace
 
+RESULTS = Path(__file__).parent / "results" / "second_moments.json"
 EPOCHS, WIDTH, BATCH = 20, 64, 512
 WEIGHTS = (1.0, 3.0, 10.0)
 #: Rows that boosted trees are fitted to.
@@ -175,26 +181,27 @@ METHODS: tuple[tuple[str, bool, Callable[[Data], Transform]], ...] = (
 )
 
 
-def measure(data: Data, kinds: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yield a row of the table for each method."""
+def measure(
+    data: Data, kinds: tuple[str, ...], name: str, needs: bool, method: Callable[[Data], Transform]
+) -> dict[str, Any]:
+    """Row of the table for a method."""
     _, train, test = data.parts
-    for name, needs, method in METHODS:
-        start = time.process_time()
-        transform = method(data)
-        row: dict[str, Any] = {"method": name, "needs X": "yes" if needs else "no"}
-        row["seconds"] = time.process_time() - start
-        A, B = _noisy(transform(train)), transform(test)
-        for column in data.protected:
-            values = data.protected[column].to_numpy()
-            is_number = values.dtype.kind in "iuf" and len(np.unique(values)) > 10
-            levels, codes = (np.zeros(0), values.astype(float)) if is_number else np.unique(values, return_inverse=True)
-            for kind in kinds:
-                some = np.random.default_rng(0).permutation(len(train))[: TREES if kind == "boosting" else None]
-                target = codes[train][some].astype(float)
-                scores, _ = recover(kind, A[some], target, len(levels), B, 0, some)
-                row[f"{column}, {kind}"] = _score(codes[test], scores, len(levels))
-        row["task"] = task(transform, data, train, test)
-        yield row
+    start = time.process_time()
+    transform = method(data)
+    row: dict[str, Any] = {"method": name, "needs X": "yes" if needs else "no"}
+    row["seconds"] = time.process_time() - start
+    A, B = _noisy(transform(train)), transform(test)
+    for column in data.protected:
+        values = data.protected[column].to_numpy()
+        is_number = values.dtype.kind in "iuf" and len(np.unique(values)) > 10
+        levels, codes = (np.zeros(0), values.astype(float)) if is_number else np.unique(values, return_inverse=True)
+        for kind in kinds:
+            some = np.random.default_rng(0).permutation(len(train))[: TREES if kind == "boosting" else None]
+            target = codes[train][some].astype(float)
+            scores, _ = recover(kind, A[some], target, len(levels), B, 0, some)
+            row[f"{column}, {kind}"] = _score(codes[test], scores, len(levels))
+    row["task"] = task(transform, data, train, test)
+    return row
 
 
 def _score(truth: np.ndarray, scores: np.ndarray, n_levels: int) -> float:
@@ -203,20 +210,37 @@ def _score(truth: np.ndarray, scores: np.ndarray, n_levels: int) -> float:
     return float(np.mean([roc_auc_score(truth == k, scores[:, k]) for k in range(n_levels)]))
 
 
+SETS: dict[str, Callable[[], Data]] = {"Faces": faces, "X-rays": xrays}
+
+
+def show(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print a table."""
+    print(f"\n**{title}**\n\n| " + " | ".join(rows[0]) + " |\n" + "|---" * len(rows[0]) + "|")
+    for row in rows:
+        cells = [f"{value:.3f}" if isinstance(value, float) else value for value in row.values()]
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("quick", "show", "fresh"):
+        parser.add_argument(f"--{name}", action="store_true")
+    given = parser.parse_args()
     torch.set_num_threads(1)
-    kinds = ("linear", "mlp") if quick else ("linear", "mlp", "boosting")
-    for title, load in (("Faces", faces), ("X-rays", xrays))[: 1 if quick else 2]:
-        data = load()
-        print(f"\n**{title}**: parts of {', '.join(str(len(part)) for part in data.parts)} rows\n", flush=True)
-        for number, row in enumerate(measure(data, kinds)):
-            if not number:
-                print("| " + " | ".join(row) + " |\n" + "|---" * len(row) + "|")
-            cells = [f"{value:.3f}" if isinstance(value, float) else value for value in row.values()]
-            print("| " + " | ".join(cells) + " |", flush=True)
+    kinds = ("linear", "mlp") if given.quick else ("linear", "mlp", "boosting")
+    afresh = given.quick or given.fresh or not RESULTS.exists()
+    found: dict[str, list[dict[str, Any]]] = {} if afresh else json.loads(RESULTS.read_text(encoding="utf-8"))
+    for title, load in {} if given.show else dict(list(SETS.items())[: 1 if given.quick else 2]).items():
+        rows = found.setdefault(title, [])
+        missing = [entry for entry in METHODS if entry[0] not in {row["method"] for row in rows}]
+        data = load() if missing else None
+        for entry in missing:
+            assert data is not None
+            rows.append(measure(data, kinds, *entry))
+            if not given.quick:
+                RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for title, rows in found.items():
+        show(title, rows)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from setsquare._typing import Array
 from setsquare.glm.certificate import MIN_CURVATURE
 from setsquare.glm.objective import Model, Objective, Values
 from setsquare.glm.solution import Status, Step
+from setsquare.glm.uncorrelated import ignore_uncorrelated
 
 #: Curvature, relative to the intercept-only model, below which the data hardly determine a direction ("open").
 OPEN = 1e-3
@@ -132,7 +133,7 @@ class Algebra(Protocol):
 def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, settings: Settings) -> Iterate:
     """Run the method from ``theta``, by default from the intercept-only model."""
     lam = np.zeros(objective.n_constraints)
-    model = objective.start_model() if theta is None else objective.model(theta, lam)
+    model = ignore_uncorrelated(objective.start_model()) if theta is None else objective.model(theta, lam)
     theta = objective.start.theta if theta is None else theta
     trace: list[Step] = []
     nu, length, corrected, confident, before, last = 0.0, 0.0, False, True, (np.inf, np.inf), theta

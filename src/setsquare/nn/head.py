@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from setsquare.errors import InputError, NotOrthogonalError, TrainingRowsWarning
+from setsquare.errors import InputError, NotOrthogonalError, SolverWarning, TrainingRowsWarning
 from setsquare.estimators.promise import check_promise, keep_promise
 from setsquare.estimators.training_rows import too_good
 from setsquare.families import Family, family
@@ -132,6 +132,13 @@ def refit_head(
             f"{solution.status}): remove outliers from the protected columns, or pass a ridge penalty l2."
         )
     keep_promise(solution, max_correlation, automatic=l2 == "auto")
+    if not solution.certificate.is_optimal:
+        warnings.warn(
+            f"The head is orthogonal, but its loss may not be the lowest possible: {solution.status} (relative "
+            f"gradient {solution.certificate.kkt_residual:.1e}). Pass a ridge penalty l2, or more rows.",
+            SolverWarning,
+            stacklevel=2,
+        )
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(solution.coef))
         layer.bias.copy_(torch.from_numpy(solution.intercept))

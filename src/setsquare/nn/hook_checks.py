@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import signature
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,31 @@ def refuse_uncorrected(out: Any, uncorrected: Sequence[tuple[str, weakref.ref[Te
             )
 
 
+def refuse_idle(layers: Sequence[str]) -> None:
+    """Refuse a pass in which blinded layers did not run."""
+    if layers:
+        raise NotOrthogonalError(
+            f"The network did not run the layer(s) {', '.join(layers)}, so nothing was corrected there: choose "
+            "layers that it calls as modules (a fused kernel may bypass inner modules)."
+        )
+
+
+def refuse_unhooked(layers: Sequence[str]) -> NoReturn:
+    """Refuse a pass of a network without its hooks."""
+    raise NotOrthogonalError(
+        f"The network did not run with its hooks, so {', '.join(layers)} were not corrected: inside the context call "
+        "the original network; to compile it, blind it first: torch.compile(blind(model, ...))."
+    )
+
+
+def refuse_replaced(name: str) -> NoReturn:
+    """Refuse a correction that another hook undid or changed."""
+    raise NotOrthogonalError(
+        f"A hook of layer {name!r} changes its input or output after the correction, so the correction may not hold: "
+        "remove the hook, or blind a module that contains this layer."
+    )
+
+
 def _tensors(out: Any) -> Iterator[Tensor]:
     if isinstance(out, Tensor):
         yield out
@@ -41,14 +66,29 @@ def _tensors(out: Any) -> Iterator[Tensor]:
             yield from _tensors(part)
 
 
-def find_attention_mask(model: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Tensor | None:
-    """Return the ``attention_mask`` that a network was called with, in the convention of transformers: 1 counts."""
-    if "attention_mask" in named or not inputs or torch.compiler.is_compiling():
-        mask = named.get("attention_mask")
-    else:
-        names = list(signature(model.forward).parameters)[: len(inputs)]
-        mask = dict(zip(names, inputs, strict=False)).get("attention_mask")
-    return mask if isinstance(mask, Tensor) else None
+#: Arguments of networks in the convention of transformers that say which tokens count, with 1 or True.
+MASKS = ("attention_mask", "decoder_attention_mask")
+
+
+def find_attention_masks(model: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the masks that a network was called with, by name."""
+    given = dict(named)
+    if inputs and not torch.compiler.is_compiling():
+        given |= zip(list(signature(model.forward).parameters)[: len(inputs)], inputs, strict=False)
+    return {name: mask for name in MASKS if isinstance(mask := given.get(name), Tensor)}
+
+
+def mask_of_layer(model: nn.Module, layer: str, masks: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the mask of the tokens of a layer: a decoder behind an encoder has tokens of its own."""
+    two = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    if not two or "decoder" not in layer.split("."):
+        return masks.get(MASKS[0])
+    if MASKS[0] in masks and MASKS[1] not in masks:
+        raise InputError(
+            f"Layer {layer!r} is in the decoder, and the attention_mask is that of the encoder, so it is not known "
+            "which positions are padding: pass decoder_attention_mask, or mask=."
+        )
+    return masks.get(MASKS[1])
 
 
 def fit_attention_mask(mask: Tensor | None, y: Tensor, rows: Rows) -> Tensor | None:
@@ -87,6 +127,15 @@ def check_call(name: str, running: bool, own: bool) -> None:
             f"Layer {name!r} runs inside torch.utils.checkpoint, which runs it again for the gradient, so it would "
             "learn twice or not be blinded: blind a layer outside the checkpoint, or switch checkpointing off."
         )
+
+
+def hint(protected: Any, y: Tensor, batch_dim: int) -> str:
+    """Advice about protected columns that are missing, or do not fit the output of a layer."""
+    if protected is None:
+        return " Call blinded(inputs, protected=X), or set .protected inside the context."
+    rows = torch.Size(getattr(protected, "shape", ()))[:1]
+    other = [axis for axis in range(y.ndim) if y.shape[axis : axis + 1] == rows and axis != batch_dim]
+    return f" If axis {other[0]} of the layer is the batch, pass batch_dim={other[0]}." if other else ""
 
 
 def check_axes(name: str, y: Tensor, batch_dim: int) -> None:

@@ -13,15 +13,20 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
 
-from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.errors import InputError
 from setsquare.nn.functional import read_protected
 from setsquare.nn.hook_checks import (
     CORRECTED,
     check_axes,
     check_call,
-    find_attention_mask,
+    find_attention_masks,
     fit_attention_mask,
+    hint,
+    mask_of_layer,
+    refuse_idle,
+    refuse_replaced,
     refuse_uncorrected,
+    refuse_unhooked,
 )
 from setsquare.nn.layer import Inference, Orthogonalize, Where
 from setsquare.nn.moments import Momentum, RunningMoments
@@ -67,9 +72,10 @@ class Blinded(nn.Module):
         self.corrections = nn.ModuleDict()
         self.protected: Tensor | None = None
         self.mask: Tensor | None = None
-        self._attention_mask: Tensor | None = None
+        self._masks: dict[str, Tensor] = {}  # among the inputs of the network
         self._outputs: list[tuple[str, weakref.ref[Tensor]]] = []  # of blinded layers, before the correction
         self._calls: Counter[str] | None = None  # calls per layer, while the network runs
+        self._kept: str | None = None  # layer whose correction no hook has replaced so far
         self._n_passes, self._depth = 0, 0
         self._handles: list[RemovableHandle] = []
         for name in self.layers:
@@ -125,7 +131,7 @@ class Blinded(nn.Module):
         """Record the weights before corrections that were loaded in a frozen state."""
         if torch.compiler.is_compiling() or not any(c.is_unwatched for c in self._own_corrections()):
             return nullcontext()
-        return watch_frozen(self.model, self._own_corrections())
+        return watch_frozen(self, self._own_corrections())
 
     def _own_corrections(self) -> list[Orthogonalize]:
         return [module for module in self.corrections.values() if isinstance(module, Orthogonalize)]
@@ -161,14 +167,17 @@ class Blinded(nn.Module):
                     lambda module, inputs, named, name=name: self._correct_input(name, module, inputs, named),
                     with_kwargs=True,
                 )
+                first = module.register_forward_hook(
+                    lambda _module, inputs, out, name=name: self._check_input(name, inputs, out), prepend=True
+                )
+                self._handles.append(first)
             else:
                 # Before all other hooks: some record the output, as those of transformers do for hidden_states.
                 hook = module.register_forward_hook(
                     lambda module, _, out, name=name: self._correct_output(name, module, out), prepend=True
                 )
-                last = module.register_forward_hook(lambda _module, _, out, name=name: self._check_kept(name, out))
-                self._handles.append(last)
-            self._handles.append(hook)
+            last = module.register_forward_hook(lambda _module, _, out, name=name: self._check_kept(name, out))
+            self._handles += [hook, last]
         self._handles.append(self.model.register_forward_hook(lambda model, _, out: self._end(model, out)))
 
     def _remove(self) -> None:
@@ -181,28 +190,20 @@ class Blinded(nn.Module):
     def _begin(self, model: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         if model is self.model:
             self._calls, self._outputs = Counter(), []
-            self._attention_mask = find_attention_mask(model, inputs, named)
+            self._masks = find_attention_masks(model, inputs, named)
 
     def _end(self, model: nn.Module, out: Any) -> None:
         calls = self._calls
         if model is not self.model or calls is None:
             return
-        self._calls, self._n_passes, self._attention_mask = None, self._n_passes + 1, None
+        self._calls, self._n_passes, self._masks = None, self._n_passes + 1, {}
         uncorrected, self._outputs = self._outputs, []
         refuse_uncorrected(out, uncorrected)
-        idle = [name for name in self.layers if not calls[name]]
-        if idle:
-            raise NotOrthogonalError(
-                f"The network did not run the layer(s) {', '.join(idle)}, so nothing was corrected there: choose "
-                "layers that it calls as modules (a fused kernel may bypass inner modules)."
-            )
+        refuse_idle([name for name in self.layers if not calls[name]])
 
     def _check_passed(self, n_passes: int) -> None:
         if self._n_passes == n_passes:
-            raise NotOrthogonalError(
-                f"The network did not run with its hooks, so {', '.join(self.layers)} were not corrected: inside the "
-                "context call the original network; to compile it, blind it first: torch.compile(blind(model, ...))."
-            )
+            refuse_unhooked(self.layers)
 
     def _where(self, module: nn.Module) -> Where | None:
         known = type(module) in _ACTIVATIONS or self.settings["activation"] is not None
@@ -230,18 +231,29 @@ class Blinded(nn.Module):
     def _correct_input(
         self, name: str, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if inputs:
-            return (self._correct(name, module, inputs[0]), *inputs[1:]), named
-        return inputs, named | {"input": self._correct(name, module, named["input"])}
+        y = inputs[0] if inputs else named["input"]
+        corrected = self._correct(name, module, y)
+        self._keep(name, y, corrected)
+        return ((corrected, *inputs[1:]), named) if inputs else (inputs, named | {"input": corrected})
+
+    def _check_input(self, name: str, inputs: tuple[Any, ...], out: Any) -> None:
+        """Mark the output of an activation, if it was computed from the corrected input."""
+        if self._kept == name and (not inputs or CORRECTED.get(id(inputs[0])) is inputs[0]):
+            CORRECTED[id(out)] = out
+
+    def _keep(self, name: str, y: Tensor, corrected: Tensor) -> None:
+        """Note a correction, which no later hook of the same layer may replace."""
+        if corrected is not y and not torch.compiler.is_compiling():
+            self._kept, CORRECTED[id(corrected)] = name, corrected
 
     def _correct_output(self, name: str, module: nn.Module, out: Any) -> Any:
         y = choose_tensor(name, out, self.output, "corrected")
         if isinstance(y, PackedSequence):
             return put_tensor(out, self.output, self._correct_packed(name, module, y))
         corrected = self._correct(name, module, y)
-        if corrected is not y and not torch.compiler.is_compiling():
+        self._keep(name, y, corrected)
+        if self._kept == name:
             self._outputs.append((name, weakref.ref(y)))
-            CORRECTED[id(corrected)] = corrected
         return corrected if isinstance(out, Tensor) else put_tensor(out, self.output, corrected)
 
     def _correct_packed(self, name: str, module: nn.Module, packed: PackedSequence) -> PackedSequence:
@@ -260,14 +272,12 @@ class Blinded(nn.Module):
         return repack(corrected, packed)
 
     def _check_kept(self, name: str, out: Any) -> None:
-        if not self._depth or not self._outputs or isinstance(out, PackedSequence) or torch.compiler.is_compiling():
+        kept, self._kept = self._kept, None
+        if kept != name or not self._depth or isinstance(out, PackedSequence):
             return
-        y = choose_tensor(name, out, self.output, "corrected")
-        if self._outputs[-1][0] == name and CORRECTED.get(id(y)) is not y:
-            raise NotOrthogonalError(
-                f"A forward hook of layer {name!r} changes its output after the correction, so the correction may not "
-                "hold: remove the hook, or blind a module that contains this layer."
-            )
+        y = out if isinstance(out, Tensor) else choose_tensor(name, out, self.output, "corrected")
+        if CORRECTED.get(id(y)) is not y:
+            refuse_replaced(name)
 
     def _correct(self, name: str, module: nn.Module, y: Tensor) -> Tensor:
         if not self._depth:  # a copy of the network made inside the context still has the hooks
@@ -281,30 +291,24 @@ class Blinded(nn.Module):
             correction.to(y.device)
         try:
             rows = y.movedim(self.batch_dim, 0)
-            corrected: Tensor = correction(rows, self.protected, self._mask_of(correction, rows))
+            corrected: Tensor = correction(rows, self.protected, self._mask_of(name, correction, rows))
         except InputError as error:
-            raise type(error)(f"Layer {name!r}: {error}{self._hint(y)}") from None
+            raise type(error)(f"Layer {name!r}: {error}{hint(self.protected, y, self.batch_dim)}") from None
         # The very object where nothing was corrected: views of it would look corrected.
         return y if corrected is rows else corrected.movedim(0, self.batch_dim)
 
-    def _mask_of(self, correction: Orthogonalize, y: Tensor) -> Tensor | None:
+    def _mask_of(self, name: str, correction: Orthogonalize, y: Tensor) -> Tensor | None:
         """Mask of the positions of ``y`` (n, ...) if the correction learns from them: given, or the attention mask."""
         learning = correction.override is not None or (
             correction.training and not correction.frozen and not correction.is_mapped
         )
         if not learning or self.mask is not None:
             return self.mask if learning else None
-        return fit_attention_mask(self._attention_mask, y, correction.rows)
-
-    def _hint(self, y: Tensor) -> str:
-        if self.protected is None:
-            return " Call blinded(inputs, protected=X), or set .protected inside the context."
-        rows = torch.Size(getattr(self.protected, "shape", ()))[:1]
-        other = [axis for axis in range(y.ndim) if y.shape[axis : axis + 1] == rows and axis != self.batch_dim]
-        return f" If axis {other[0]} of the layer is the batch, pass batch_dim={other[0]}." if other else ""
+        return fit_attention_mask(mask_of_layer(self.model, name, self._masks), y, correction.rows)
 
     def __getstate__(self) -> dict[str, Any]:  # a copy starts outside the context
-        return self.__dict__ | {"_handles": [], "_depth": 0, "_calls": None, "_outputs": [], "_attention_mask": None}
+        outside = {"_handles": [], "_depth": 0, "_calls": None, "_outputs": [], "_kept": None, "_masks": {}}
+        return self.__dict__ | outside
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         for key in state_dict:  # repeated calls of a layer are known only from the saved state

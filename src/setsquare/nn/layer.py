@@ -162,6 +162,7 @@ class Orthogonalize(nn.Module):
             self.moments = RunningMoments(momentum, n_given)
         self.frozen, self._n_warned = False, 0
         self._watch: WeightWatch | None = None
+        self._fitted_to: Tensor | None = None  # fingerprint of the weights that a loaded correction was fitted to
         self._told: set[bool] = set()
         #: Replaces the correction while :func:`~setsquare.nn.fit_layer` runs.
         self.override: Callable[[Tensor, Tensor | None, Tensor | None], Tensor] | None = None
@@ -226,7 +227,13 @@ class Orthogonalize(nn.Module):
 
     def freeze(self, watch: WeightWatch | None) -> None:
         """Keep the moments from now on, for the weights that ``watch`` knows."""
-        self.frozen, self._watch, self._told = True, watch, set()
+        self.frozen, self._watch, self._fitted_to, self._told = True, watch, None, set()
+
+    def resume(self, watch: WeightWatch) -> None:
+        """Watch the weights of a correction that was loaded; they may not be those that it was fitted to."""
+        if self._fitted_to is not None:
+            watch.compare(self._fitted_to)
+        self.freeze(watch)
 
     @property
     def is_unwatched(self) -> bool:
@@ -247,7 +254,7 @@ class Orthogonalize(nn.Module):
             learns = self.training and not self.is_mapped
             then = "it learns again from training batches" if learns else "it may not hold"
             warnings.warn(
-                f"Weights before an Orthogonalize layer changed after fit_layer, so {then}: call "
+                f"Weights before an Orthogonalize layer are not those that it was fitted to, so {then}: call "
                 "setsquare.nn.fit_layer again when training is over.",
                 StaleCorrectionWarning,
                 stacklevel=4,
@@ -269,12 +276,16 @@ class Orthogonalize(nn.Module):
         self._n_warned = skipped
 
     def get_extra_state(self) -> Tensor:
-        """Return what ``state_dict`` holds besides the moments: whether they are frozen."""
-        return torch.tensor(self.frozen)
+        """Return what ``state_dict`` holds besides the moments: whether they are frozen, and for which weights."""
+        known = self._fitted_to if self._watch is None else self._watch.values
+        frozen = torch.tensor([float(self.frozen)], dtype=torch.float64)
+        return frozen if known is None or not self.frozen or known.is_meta else torch.cat([frozen, known.reshape(-1)])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore it from a ``state_dict``."""
-        self.frozen = bool(state)
+        state = state.reshape(-1)  # older files have no weights
+        self.frozen, known = bool(state[0]), state[1:].double().cpu().reshape(-1, 4)
+        self._fitted_to = known if len(known) else None
         self._watch, self._told = None, set()  # the weights are being loaded too
 
     def extra_repr(self) -> str:

@@ -16,7 +16,7 @@ from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.nn.batches import MaskOf, call_with_protected, refuse_shuffled, split_batch
 from setsquare.nn.functional import refuse_ids
-from setsquare.nn.hook_checks import fit_attention_mask
+from setsquare.nn.hook_checks import find_attention_masks, fit_attention_mask, mask_of_layer
 from setsquare.nn.hooks import Blinded
 from setsquare.nn.network_layers import call_model, check_layer, choose_tensor, eval_mode, list_layers, takes_protected
 from setsquare.nn.row_axes import Rows, read_mask, to_units
@@ -39,6 +39,7 @@ class OutputCollector:
     parts: list[np.ndarray[Any, Any]] = field(default_factory=list)
     counts: list[np.ndarray[Any, Any]] = field(default_factory=list)  # positions that count, of each sample
     batch: Any = None
+    network: nn.Module = field(default_factory=nn.Identity)
 
     def __post_init__(self) -> None:
         name, _, number = self.layer.rpartition("#")
@@ -66,12 +67,17 @@ class OutputCollector:
     def _sum_positions(self, y: Tensor) -> Tensor:
         """Sums (n, d) over the positions of each sample that count."""
         units = to_units(y, self.rows).double()
-        attention = fit_attention_mask(_attention_mask(self.batch), y, self.rows) if self.mask is None else None
-        mask = attention if self.mask is None else self.mask(self.batch)
+        mask = self.own_mask(y) if self.mask is None else self.mask(self.batch)
         kept = read_mask(mask, y, self.rows)
         kept = kept if kept is not None else torch.ones(len(units), dtype=torch.bool, device=y.device)
         self.counts.append(kept.view(len(y), -1).sum(1).numpy(force=True))
         return torch.where(kept[:, None], units, 0.0).view(len(y), -1, units.shape[1]).sum(1)
+
+    def own_mask(self, y: Tensor) -> Tensor | None:
+        """Mask of the positions among the inputs of the batch, if there is one."""
+        inputs = _inputs(self.batch)
+        masks = find_attention_masks(self.network, (), inputs) if isinstance(inputs, Mapping) else {}
+        return fit_attention_mask(mask_of_layer(self.network, self.name, masks), y, self.rows)
 
     def _check(self, y: Tensor) -> None:
         self.n_values += y.numel()
@@ -117,7 +123,7 @@ def collect_outputs(
     """Return the units (n, ...) of a layer and the protected columns of the same rows; sets ``collector.n_calls``."""
     if protected is not None:
         refuse_shuffled(loader)
-    network = model.model if isinstance(model, Blinded) else model
+    collector.network = network = model.model if isinstance(model, Blinded) else model
     check_layer(collector.name, [info.name for info in list_layers(network)])
     forward, columns = forward or _call, []
     with torch.no_grad(), eval_mode(model), _after_all_hooks(network.get_submodule(collector.name), collector.take):
@@ -156,12 +162,6 @@ def _inputs(batch: Any) -> Any:
     if isinstance(batch, Mapping):
         return {name: value for name, value in batch.items() if name != "protected"}
     return batch[0] if isinstance(batch, tuple | list) else batch
-
-
-def _attention_mask(batch: Any) -> Tensor | None:
-    inputs = _inputs(batch)
-    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
-    return mask if isinstance(mask, Tensor) else None
 
 
 def _last(batch: Any) -> np.ndarray[Any, Any]:

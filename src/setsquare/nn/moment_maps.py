@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from setsquare.errors import InputError
-from setsquare.estimators.warn import warn_squares
+from setsquare.estimators.warn import warn_squares, warn_unknown_cells
+from setsquare.nn.functional import has_values
 from setsquare.nn.moments import DoubleModule
 from setsquare.projection import Eraser, Transport, fit_quadratic, protected_basis
 
@@ -128,10 +129,12 @@ class TransportMap(MomentMap):
         D = torch.cat([torch.ones_like(X[:, :1]), X], dim=1).to(self.first.dtype)
         clean = units - (D @ self.first).to(dtype)
         parts = torch.searchsorted(self.thresholds, X.T.contiguous(), right=True).T.to(self.codes.dtype)
-        moved = clean
+        moved, known = clean, torch.zeros_like(X[:, 0], dtype=torch.bool)
         for code, matrix, shift in zip(self.codes, self.matrices.to(dtype), self.shifts.to(dtype), strict=True):
             own = (parts == code).all(dim=1)
-            moved = torch.where(own[:, None], clean @ matrix + shift, moved)
+            moved, known = torch.where(own[:, None], clean @ matrix + shift, moved), known | own
+        if has_values(known):
+            warn_unknown_cells(int((~known).sum()), len(known))
         return moved - (D @ self.last).to(dtype)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -13,71 +13,102 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from setsquare.nn.functional import has_values
 
-#: Values per tensor that are compared.
-SAMPLE = 64
+#: Change of a sum of weights, relative to their size, that is rounding error of the sum itself.
+ROUNDING = 1e-13
 
 
 @dataclass(slots=True)
 class WeightWatch:
-    """Fingerprint of parameters and buffers: a few values of each, read again only when torch counted a change."""
+    """Fingerprint of parameters and buffers: sum and norm of each, taken again only when torch counted a change.
+
+    Attributes
+    ----------
+    places : list of (Module, str)
+        Where the tensors are.
+    parts : list of (Module, str, Module)
+        Modules inside others: one that is replaced, as by an adapter, changes the network without changing a tensor.
+    """
 
     places: list[tuple[nn.Module, str]]
+    parts: list[tuple[nn.Module, str, nn.Module]]
     versions: list[tuple[int, int]] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
+    values: Tensor = field(default_factory=lambda: torch.zeros(0, 4, dtype=torch.float64))
     moved: bool = False
 
     @classmethod
     def of(cls, modules: Iterable[nn.Module]) -> Self:
         """Watch the tensors that these modules own directly."""
-        places = []
-        for module in modules:
-            own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-            places += [(module, name) for name, tensor in own if tensor.is_floating_point()]
-        watch = cls(places)
+        own = dict.fromkeys(modules)
+        places, parts = [], []
+        for module in own:
+            tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+            places += [(module, name) for name, _ in tensors]
+            parts += [(module, name, child) for name, child in module.named_children() if child in own]
+        watch = cls(places, parts)
         watch.renew()
         return watch
 
     def renew(self) -> None:
         """Take the present weights as those that the correction was fitted to."""
-        tensors = self._tensors()
-        self.versions, self.values, self.moved = [_version(t) for t in tensors], [_sample(t) for t in tensors], False
+        tensors = [getattr(module, name) for module, name in self.places]
+        self.versions, self.values, self.moved = [_version(t) for t in tensors], _fingerprint(tensors), False
 
     def has_moved(self) -> bool:
         """Return whether a watched tensor has other values than at the start; conversions of the dtype do not count.
 
         Inside a transform of ``torch.func``, and on the meta device, tensors have no values to compare.
         """
-        tensors = self._tensors()
-        if not has_values(*tensors):
-            return self.moved
-        versions = [_version(tensor) for tensor in tensors]
-        if not self.moved and versions != self.versions:
-            self.versions = versions
-            self.moved = not all(map(_same, map(_sample, tensors), self.values))
+        if self.moved or any(module._modules.get(name) is not child for module, name, child in self.parts):
+            self.moved = True
+            return True
+        tensors = [getattr(module, name, None) for module, name in self.places]
+        if any(tensor is None for tensor in tensors):
+            self.moved = True
+        elif has_values(*tensors):
+            versions = [_version(tensor) for tensor in tensors]
+            if versions != self.versions or any(version == UNCOUNTED for _, version in versions):
+                self.versions = versions
+                self.compare(self.values)
         return self.moved
 
-    def _tensors(self) -> list[Tensor]:
-        return [getattr(module, name) for module, name in self.places]
+    def compare(self, values: Tensor) -> None:
+        """Note whether the weights have another fingerprint than these values (k, 4)."""
+        now = _fingerprint([getattr(module, name) for module, name in self.places])
+        self.moved = self.moved or not _same(now, values)
+
+
+#: Version of a tensor whose changes torch does not count.
+UNCOUNTED = -1
 
 
 def _version(tensor: Tensor) -> tuple[int, int]:
     if tensor.is_meta:
         return 0, tensor._version
-    return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
+    return tensor.data_ptr(), UNCOUNTED if tensor.is_inference() else tensor._version
 
 
-def _sample(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().reshape(-1)
-    return flat[:: max(1, len(flat) // SAMPLE)][:SAMPLE].clone()
+def _fingerprint(tensors: Sequence[Tensor]) -> Tensor:
+    """Sum, norm, size and relative rounding of each tensor, (k, 4)."""
+    rows = []
+    for tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        flat = flat.float() if flat.dtype == torch.bool else flat
+        exact = flat.double() if not flat.is_floating_point() else flat
+        eps = torch.finfo(exact.dtype).eps
+        total, norm = exact.sum(dtype=torch.float64), torch.linalg.vector_norm(exact, dtype=torch.float64)
+        rows.append(torch.stack([total, norm, *(total.new_tensor(float(v)) for v in (len(flat), eps))]))
+    return torch.stack([row.cpu() if not row.is_meta else row for row in rows]) if rows else torch.zeros(0, 4).double()
 
 
 def _same(new: Tensor, old: Tensor) -> bool:
-    if new.shape != old.shape:
+    if new.shape != old.shape or bool((new[:, 2] != old[:, 2]).any()):
         return False
-    if new.dtype == old.dtype:
-        return bool(torch.equal(new.to(old.device), old))
-    eps = 2.0 * max(torch.finfo(new.dtype).eps, torch.finfo(old.dtype).eps)
-    return bool(torch.allclose(new.double().cpu(), old.double().cpu(), rtol=eps, atol=1e-7))
+    eps = torch.maximum(new[:, 3], old[:, 3])
+    share = torch.where(new[:, 3] == old[:, 3], ROUNDING, 2.0 * eps)  # a conversion rounds every weight
+    norm = torch.maximum(new[:, 1], old[:, 1])
+    room = share[:, None] * torch.stack([norm * new[:, 2].sqrt(), norm], dim=1) + torch.finfo(torch.float64).tiny
+    same: Tensor = (new[:, :2] - old[:, :2]).abs() <= room
+    return bool(same.all())
 
 
 @contextmanager
@@ -98,11 +129,11 @@ def started_modules(model: nn.Module) -> Iterator[dict[nn.Module, None]]:
 
 @contextmanager
 def watch_frozen(model: nn.Module, corrections: Iterable[Any]) -> Iterator[None]:
-    """Watch the weights before each frozen correction that runs and is not watched yet."""
+    """Watch the weights before each frozen correction that runs and is not watched yet, as after loading."""
     with started_modules(model) as started:
         handles = [
             correction.register_forward_pre_hook(
-                lambda layer, _: layer.freeze(watch_before(layer, started)) if layer.is_unwatched else None
+                lambda layer, _: layer.resume(watch_before(layer, started)) if layer.is_unwatched else None
             )
             for correction in corrections
         ]

@@ -52,8 +52,11 @@ class Moments:
         width = -(-(q + 1) // LANES) * LANES  # a column of ones for the sums, and zeros
         block_bytes = max(OWN_CACHE, 8 * q * q)  # adding up the products must cost less than computing them
         first_rows = next(row_slices(n, q, block_bytes))
+        # A column that varies only in rows of weight zero must come out as exactly constant.
+        counted = slice(None) if weight is None else np.flatnonzero(weight[first_rows] > 0.0)
+        counted = counted if weight is None or len(counted) else slice(None)
         with np.errstate(invalid="ignore", over="ignore"):  # far from zero, squares lose the digits of the variance
-            shift = np.concatenate([part[first_rows].mean(axis=0, dtype=np.float64) for part in parts])
+            shift = np.concatenate([part[first_rows][counted].mean(axis=0, dtype=np.float64) for part in parts])
 
         def kernel(rows: slice, memory: Array) -> Sums:
             blocks = [part[rows] for part in parts]

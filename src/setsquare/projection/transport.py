@@ -109,7 +109,7 @@ class _Summary:
 
 def _summarise(W: Array, place: IntArray, share: Array, n_cells: int) -> _Summary:
     r = W.shape[1]
-    n_rows = np.bincount(place, minlength=n_cells).astype(np.intp)
+    n_rows = np.bincount(place[share > 0.0], minlength=n_cells).astype(np.intp)
     weight = np.asarray(np.bincount(place, share, n_cells), dtype=np.float64)
     means, noise, covariances = np.zeros((n_cells, r)), np.zeros(n_cells), np.zeros((n_cells, r, r))
     for k in np.flatnonzero(weight > 0.0):

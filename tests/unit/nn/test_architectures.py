@@ -1,16 +1,27 @@
 """Architectures by jobs: each is exact, or refused by name.
 
-=============  =====  ===  =====  =========  =======  ======
-architecture   blind  fit  train  save/load  compile  export
-=============  =====  ===  =====  =========  =======  ======
-ResNet         yes    yes  yes    yes        yes      yes
-ViT            yes    yes  yes    yes        yes      yes
-ConvNeXt       yes    yes  yes    yes        yes      yes
-BERT           yes    yes  yes    yes        yes      yes
-LSTM           yes    yes  yes    yes        yes      yes
-=============  =====  ===  =====  =========  =======  ======
+=======================  =====  ===  =====  =========  =======  ======  =============
+architecture             blind  fit  train  save/load  compile  export  two processes
+=======================  =====  ===  =====  =========  =======  ======  =============
+ResNet                   yes    yes  yes    yes        yes      yes     yes
+ViT                      yes    yes  yes    yes        yes      yes     yes
+ConvNeXt                 yes    yes  yes    yes        yes      yes     yes
+BERT                     yes    yes  yes    yes        yes      yes     yes
+GPT-2                    yes    yes  yes    yes        yes      yes     yes
+Llama                    yes    yes  yes    yes        yes      yes     yes
+LSTM                     yes    yes  yes    yes        yes      yes     yes
+torchvision ResNet       yes    yes  yes    yes        yes      yes     yes
+timm ViT                 yes    yes  yes    yes        yes      yes     yes
+timm ConvNeXt            yes    yes  yes    yes        yes      yes     yes
+Lightning                yes    yes  yes    yes        yes      yes     yes
+``moments=2``, all       yes    yes  no     yes        yes      yes     fitted by one
+gradient checkpointing   refused inside the checkpoint, by name
+quantised layers         refused by name
+=======================  =====  ===  =====  =========  =======  ======  =============
 
-Compiled networks are checked with ``backend="eager"``. Two gloo processes are in ``test_distributed.py``.
+Networks are small and random. ResNet, ViT and ConvNeXt are those of transformers; the rows of torchvision, timm and
+Lightning are skipped where these are not installed. Compiled networks are checked with ``backend="eager"``, two
+processes with gloo; both take seconds and are marked slow.
 """
 
 from __future__ import annotations
@@ -19,17 +30,16 @@ import io
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from torch.optim.swa_utils import AveragedModel
-from torch.utils.checkpoint import checkpoint
 
 import setsquare as sq
-from setsquare.errors import InputError
 from setsquare.nn.row_axes import Rows, to_units
 
 N = 48
@@ -43,11 +53,8 @@ class Recurrent(nn.Module):
         super().__init__()
         self.rnn, self.head = nn.LSTM(4, 6, batch_first=True), nn.Linear(6, 1)
 
-    def forward(self, steps: Tensor, lengths: Tensor | None = None) -> Tensor:
-        if lengths is None:
-            return self.head(self.rnn(steps)[0])
-        packed = pack_padded_sequence(steps, lengths, batch_first=True, enforce_sorted=False)
-        return self.head(pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0])
+    def forward(self, steps: Tensor) -> Tensor:
+        return self.head(self.rnn(steps)[0])
 
 
 def images() -> dict[str, Tensor]:
@@ -73,6 +80,25 @@ class Case:
     output: int | None = None
 
 
+def pictures() -> dict[str, Tensor]:
+    return {"x": torch.randn(N, 3, 32, 32) + 0.5 * GROUP[:, :, None, None]}
+
+
+def lightning_module() -> nn.Module:
+    """A Lightning module around a network, with its own training step."""
+    lightning = pytest.importorskip("lightning")
+
+    class Lit(lightning.LightningModule):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+        def forward(self, steps: Tensor) -> Tensor:
+            return self.net(steps)
+
+    return Lit()
+
+
 def _transformer(name: str, **settings: Any) -> nn.Module:
     transformers = pytest.importorskip("transformers")
     config = getattr(transformers, f"{name}Config")(**settings)
@@ -95,7 +121,39 @@ CASES = {
         "pixels",
     ),
     "BERT": Case(lambda: _transformer("Bert", vocab_size=30, **SMALL), tokens, "encoder.layer.0.output", "tokens"),
+    "GPT-2": Case(
+        lambda: _transformer("GPT2", vocab_size=30, n_positions=8, n_embd=16, n_layer=1, n_head=2, use_cache=False),
+        tokens,
+        "h.0.mlp",
+        "tokens",
+    ),
+    "Llama": Case(
+        lambda: _transformer("Llama", vocab_size=30, max_position_embeddings=8, use_cache=False, **SMALL),
+        tokens,
+        "layers.0.mlp",
+        "tokens",
+    ),
     "LSTM": Case(Recurrent, steps, "rnn", "tokens", 0),
+    "torchvision ResNet": Case(
+        lambda: pytest.importorskip("torchvision").models.resnet18(num_classes=2), pictures, "layer1", "pixels"
+    ),
+    "timm ViT": Case(
+        lambda: pytest.importorskip("timm").create_model(
+            "vit_tiny_patch16_224", img_size=32, embed_dim=16, depth=1, num_heads=2, num_classes=2
+        ),
+        pictures,
+        "norm",
+        "tokens",
+    ),
+    "timm ConvNeXt": Case(
+        lambda: pytest.importorskip("timm").create_model(
+            "convnext_atto", depths=(1, 1, 1, 1), dims=(8, 8, 16, 16), num_classes=2
+        ),
+        pictures,
+        "stages.0",
+        "pixels",
+    ),
+    "Lightning": Case(lightning_module, steps, "net.1", "tokens"),
 }
 
 
@@ -159,7 +217,8 @@ def test_fitted_trained_saved_and_exported(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["ResNet", "ViT", "ConvNeXt", "BERT", "LSTM"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
 def test_compiled(name: str) -> None:
     blinded, inputs, _ = build(name)
     sq.nn.fit_layer(blinded, [(inputs, GROUP)], forward=lambda model, batch: model(**batch[0], protected=batch[1]))
@@ -172,124 +231,57 @@ def test_compiled(name: str) -> None:
     torch._dynamo.reset()
 
 
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+def work(rank: int, names: list[str], folder: str) -> None:
+    """Train and fit each network on every second row, in one of two processes."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    for name in names:
+        blinded, inputs, case = build(name)
+        mine = {key: value[rank::2] for key, value in inputs.items()}
+        shared = nn.parallel.DistributedDataParallel(blinded, find_unused_parameters=True)
+        group = halves()[rank::2]
+        first(shared.train()(**mine, protected=group)).square().mean().backward()
+        correction = blinded.corrections[case.layer.replace(".", "/")]
+        seen, gradient = correction.moments.rows.clone(), largest_gradient(blinded)
+        sq.nn.fit_layer(blinded, [(mine, group)], forward=lambda model, batch: model(**batch[0], protected=batch[1]))
+        torch.save((seen, gradient, blinded.state_dict()), f"{folder}/{name}-{rank}.pt")
+    dist.destroy_process_group()
 
 
-def rows(n: int = 64) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(1)
-    group = (torch.arange(n) % 2).float()[:, None]
-    return torch.randn(n, 6) + group, group
+def halves() -> Tensor:
+    """Both processes have both groups."""
+    return (torch.arange(N) // 2 % 2).float()[:, None]
 
 
-def fitted(**options: Any) -> Any:
-    blinded = sq.nn.blind(network(), ["1"], **options)
-    x, group = rows()
-    sq.nn.fit_layer(blinded, [(x, group)])
-    return blinded.eval()
+def largest_gradient(model: nn.Module) -> float:
+    return max(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None)
 
 
-OPTIONS = [{}, {"where": "post"}, {"moments": 2}, {"inference": "features"}]
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_an_exported_network_takes_batches_of_any_size(options: dict[str, Any]) -> None:
-    blinded = fitted(**options)
-    x, group = rows()
-    batch = torch.export.Dim("batch", min=2, max=4096)
-    shapes = {"inputs": ({0: batch},), "protected": {0: batch}}
-    program = torch.export.export(blinded, (x,), {"protected": group}, dynamic_shapes=shapes)
-    for n in (10, 37):
-        torch.testing.assert_close(program.module()(x[:n], protected=group[:n]), blinded(x[:n], protected=group[:n]))
-
-
-@pytest.mark.parametrize("options", OPTIONS[:2])
-def test_gradients_of_each_row_by_torch_func(options: dict[str, Any]) -> None:
-    blinded = fitted(**options)
-    x, group = rows()
-    state = (dict(blinded.named_parameters()), dict(blinded.named_buffers()))
-
-    def output(parameters: Any, x: Tensor, group: Tensor) -> Tensor:
-        return torch.func.functional_call(blinded, (parameters, state[1]), (x,), {"protected": group}).sum()
-
-    by_row = lambda p, x, g: output(p, x[None], g[None])  # noqa: E731
-    found = torch.func.vmap(torch.func.grad(by_row), in_dims=(None, 0, 0))(state[0], x, group)
-    whole = torch.func.grad(output)(state[0], x, group)
-    for name, gradient in whole.items():
-        torch.testing.assert_close(found[name].sum(0), gradient, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("use_buffers", [False, True])
-def test_weights_averaged_from_the_first_batch_on(use_buffers: bool) -> None:
-    x, group = rows()
-    blinded = sq.nn.blind(network(), ["1"]).allocate(x, protected=group)
-    assert blinded.corrections["1"].moments.is_empty
-    with pytest.raises(InputError, match="has not seen a batch"):
-        blinded.eval()(x, protected=group)
-    averaged = AveragedModel(blinded, use_buffers=use_buffers)
-    for _ in range(2):
-        blinded.train()(x, protected=group)
-        averaged.update_parameters(blinded)
-    torch.testing.assert_close(averaged.eval()(x, protected=group), blinded.eval()(x, protected=group))
-
-
-def test_shapes_on_the_meta_device() -> None:
-    for options in ({"where": "post"}, {}):
-        with torch.device("meta"):
-            blinded = sq.nn.blind(network(), ["1"], n_protected=1, **options)
-        blinded.corrections["1"].to("meta")
-        if options:
-            out = blinded.train()(torch.zeros(4, 6, device="meta"), protected=torch.zeros(4, 1, device="meta"))
-            assert out.shape == (4, 1) and out.is_meta
-    out = fitted().to("meta")(torch.zeros(4, 6, device="meta"), protected=torch.zeros(4, 1, device="meta"))
-    assert out.shape == (4, 1) and out.is_meta
-
-
-def test_packed_sequences_are_corrected_step_by_step() -> None:
-    torch.manual_seed(0)
-    x, lengths = torch.randn(N, 7, 4) + GROUP[:, :, None], torch.randint(1, 8, (N,))
-    lengths[0] = 7
-    blinded = sq.nn.blind(Recurrent().eval(), ["rnn"], output=0, rows="tokens")
-    forward = lambda model, batch: model(batch[0], batch[1], protected=batch[2])  # noqa: E731
-    sq.nn.fit_layer(blinded, [(x, lengths, GROUP)], forward=forward)
-    seen: list[Tensor] = []
-    blinded.model.head.register_forward_hook(lambda _m, inputs, _o: seen.append(inputs[0]))
-    with torch.no_grad():
-        blinded.eval()(x, lengths, protected=GROUP)
-        blinded.model(x, lengths)
-    counts = torch.arange(7)[None] < lengths[:, None]
-    group = (GROUP == 1.0).expand(N, 7)
-    after, before = ((y[counts & group].mean(0) - y[counts & ~group].mean(0)).abs().max() for y in seen)
-    assert after < 1e-6 < 0.02 < before
-    with pytest.raises(InputError, match='blind it with rows="tokens"'):
-        sq.nn.blind(Recurrent(), ["rnn"], output=0)(x, lengths, protected=GROUP)
-
-
-class Checkpointed(nn.Module):
-    """A network that recomputes its hidden layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.act, self.head = nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(checkpoint(lambda z: self.act(self.body(z)), x, use_reentrant=False))
-
-
-def test_refused_by_name_checkpointed_and_quantised_layers() -> None:
-    x, group = rows()
-    with pytest.raises(InputError, match=r"inside torch\.utils\.checkpoint"):
-        sq.nn.blind(Checkpointed(), ["act"])(x, protected=group)
-    outside = sq.nn.blind(Checkpointed(), ["head"]).train()
-    outside(x.requires_grad_(), protected=group).sum().backward()
-    assert float(outside.corrections["head"].moments.rows) == 64.0  # learned once
-
-    class Quantised(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch will remove such tensors; networks that have them are around
-                return torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)
-
-    with pytest.raises(InputError, match="Layer '0' is quantised"):
-        sq.nn.blind(nn.Sequential(Quantised()), ["0"])(x.detach(), protected=group)
+@pytest.mark.slow
+def test_two_processes(tmp_path: Path) -> None:
+    names = []
+    for name, case in CASES.items():
+        try:
+            case.build()
+        except pytest.skip.Exception:
+            continue
+        names.append(name)
+    mp.spawn(work, args=(names, str(tmp_path)), nprocs=2)
+    for name in names:
+        (seen, gradient, first_state), (_, other, second_state) = (
+            torch.load(tmp_path / f"{name}-{rank}.pt") for rank in (0, 1)
+        )
+        blinded, inputs, case = build(name)
+        whole = first(blinded.train()(**inputs, protected=halves()))
+        whole.square().mean().backward()
+        correction = blinded.corrections[case.layer.replace(".", "/")]
+        assert float(seen) == float(correction.moments.rows), name  # rows of both processes
+        assert gradient == pytest.approx(other), name
+        key = f"corrections.{case.layer.replace('.', '/')}.moments.response"
+        torch.testing.assert_close(first_state[key], second_state[key], rtol=0.0, atol=0.0)
+        sq.nn.fit_layer(
+            blinded, [(inputs, halves())], forward=lambda model, batch: model(**batch[0], protected=batch[1])
+        )
+        alone = blinded.state_dict()
+        if not any("running_mean" in name for name in alone):  # each process has its own batch statistics
+            torch.testing.assert_close(first_state[key], alone[key], rtol=1e-4, atol=1e-4)
