@@ -1,7 +1,8 @@
 """Do the intervals of numbers by group hold for all groups at once? Coverage, beside fairlearn's bootstrap.
 
-    python -m benchmarks.group_intervals            # about 15 minutes of one core
-    python -m benchmarks.group_intervals --quick    # 20 samples a design; nothing is written
+    python -m benchmarks.group_intervals                            # about 20 minutes of one core
+    python -m benchmarks.group_intervals --kind rare --groups 20    # one kind and number, beside other runs
+    python -m benchmarks.group_intervals --quick                    # 20 samples per design; nothing is written
 
 Scores are ``expit(a_g + z)`` with a normal z, outcomes are drawn with the score as their probability, decisions are
 scores of at least 0.5. With "different" groups a_g runs from -0.8 to 0.3 (selection rates from 0.21 to 0.62), with
@@ -13,9 +14,11 @@ fairlearn's intervals are percentiles of a bootstrap of each number by itself: t
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +32,19 @@ from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.rates_with_intervals import Measured
 
 RESULTS = Path(__file__).parent / "results" / "group_intervals.json"
-SHIFTS = {"different": (-0.8, 0.3), "rare": (-1.9, -1.2), "equal": (-0.3, -0.3)}
-#: Numbers of groups and rows; samples for us, and for fairlearn, which takes seconds for each.
-CELLS = [(k, n) for k in (2, 6, 20) for n in (1000, 5000)]
-DESIGNS = [("different", k, n, 1000, 20) for k, n in CELLS]
-DESIGNS += [("equal", 6, 1000, 1000, 0), ("equal", 20, 1000, 1000, 0), ("rare", 20, 5000, 1000, 0)]
+SHIFTS = {"different": (-0.8, 0.3), "equal": (-0.3, -0.3), "rare": (-1.9, -1.2)}
+#: Samples by number of groups; fairlearn's bootstrap takes seconds for each, so it has few, in one kind of groups.
+SAMPLES, FAIRLEARN_SAMPLES = {2: 2000, 6: 2000, 20: 1000}, 10
+DESIGNS = [
+    (kind, k, n, SAMPLES[k], FAIRLEARN_SAMPLES if kind == "different" else 0)
+    for kind in SHIFTS
+    for k in SAMPLES
+    for n in (1000, 5000)
+]
+#: Samples after which the results are written; a run that was stopped goes on from there.
+STEP = 50
 N_BOOT = 100
+GAP = "demographic_parity_difference"
 NUMBERS = ("mean", "difference", "ratio", "selection_rate", "impact_ratio", "impact_ratio_highest", "tpr", "fpr")
 NUMBERS += ("ppv", "npv", "accuracy", "auc", "calibration")
 
@@ -76,15 +86,13 @@ def summaries(true: dict[str, np.ndarray]) -> dict[str, float]:
     }
 
 
-def measure(kind: str, k: int, n: int, n_samples: int, n_fairlearn: int) -> dict[str, Any]:
+def measure(kind: str, k: int, n: int, seeds: range, n_fairlearn: int) -> dict[str, Any]:
+    """Sums over the samples of some seeds, of which those below ``n_fairlearn`` are fairlearn's too."""
     shift = np.linspace(*SHIFTS[kind], k)
     true = truth(shift)
     whole = summaries(true)
-    held: dict[str, list[bool]] = {name: [] for name in (*NUMBERS, *whole)}
-    widths: dict[str, list[float]] = {name: [] for name in ("selection_rate", "demographic_parity_difference")}
-    theirs: dict[str, list[bool]] = {"selection_rate": [], "demographic_parity_difference": []}
-    seconds = {"ours": 0.0, "fairlearn": 0.0}
-    for seed in range(n_samples):
+    sums: dict[str, Any] = {name: Counter() for name in ("held", "width", "fairlearn_held", "seconds")}
+    for seed in seeds:
         rng = np.random.default_rng([seed, k, n])
         group = rng.integers(k, size=n)
         score = expit(shift[group] + rng.normal(size=n))
@@ -93,36 +101,43 @@ def measure(kind: str, k: int, n: int, n_samples: int, n_fairlearn: int) -> dict
         names = np.array([f"g{j:02d}" for j in range(k)])[group]
         parts = partition_rows(names, reference={"x0": "g00"}, min_group=1)
         found = number_groups(Rows(score, decision, outcome), parts, seed=seed).measures
-        seconds["ours"] += time.process_time() - start
-        for name in NUMBERS:
-            held[name].append(covers(found.columns[name], true[name]))
-        for one in found.summaries:
-            held[one.name].append(one.low <= whole[one.name] <= one.high)
+        sums["seconds"]["ours"] += time.process_time() - start
+        sums["held"].update({name: covers(found.columns[name], true[name]) for name in NUMBERS})
+        sums["held"].update({one.name: one.low <= whole[one.name] <= one.high for one in found.summaries})
         rates = found.columns["selection_rate"]
-        widths["selection_rate"].append(float((rates.high - rates.low).mean()))
-        gap = next(one for one in found.summaries if one.name == "demographic_parity_difference")
-        widths[gap.name].append(gap.high - gap.low)
+        gap = next(one for one in found.summaries if one.name == GAP)
+        sums["width"].update({"selection_rate": float((rates.high - rates.low).mean()), GAP: gap.high - gap.low})
         if seed < n_fairlearn:
             start = time.process_time()
             low, high, below, above = bootstrap(decision, group, seed)
-            seconds["fairlearn"] += time.process_time() - start
-            theirs["selection_rate"].append(
-                bool(((low <= true["selection_rate"]) & (true["selection_rate"] <= high)).all())
-            )
-            theirs["demographic_parity_difference"].append(below <= whole["demographic_parity_difference"] <= above)
-    return {
-        "kind": kind,
-        "groups": k,
-        "n": n,
-        "samples": n_samples,
-        "coverage": {name: float(np.mean(values)) for name, values in held.items()},
-        "width": {name: float(np.mean(values)) for name, values in widths.items()},
-        "fairlearn_samples": n_fairlearn,
-        "fairlearn_coverage": {name: float(np.mean(v)) for name, v in theirs.items()} if n_fairlearn else {},
+            sums["seconds"]["fairlearn"] += time.process_time() - start
+            held = bool(((low <= true["selection_rate"]) & (true["selection_rate"] <= high)).all())
+            sums["fairlearn_held"].update({"selection_rate": held, GAP: below <= whole[GAP] <= above})
+    samples, theirs = len(seeds), len([seed for seed in seeds if seed < n_fairlearn])
+    sums |= {name: dict(values) for name, values in sums.items()}
+    return {"kind": kind, "groups": k, "n": n, "samples": samples, "fairlearn_samples": theirs, "sums": sums}
+
+
+def merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Sums over the samples of both, and the shares and means that follow."""
+    n, theirs = (first.get(name, 0) + second[name] for name in ("samples", "fairlearn_samples"))
+    before = first.get("sums", {})
+    sums = {
+        name: {key: before.get(name, {}).get(key, 0.0) + one.get(key, 0.0) for key in before.get(name, {}) | one}
+        for name, one in second["sums"].items()
+    }
+    seconds = sums["seconds"]
+    return second | {
+        "samples": n,
+        "fairlearn_samples": theirs,
+        "coverage": {name: total / n for name, total in sums["held"].items()},
+        "width": {name: total / n for name, total in sums["width"].items()},
+        "fairlearn_coverage": {name: total / theirs for name, total in sums["fairlearn_held"].items()},
         "seconds_per_sample": {
-            "ours": seconds["ours"] / n_samples,
-            "fairlearn": seconds["fairlearn"] / n_fairlearn if n_fairlearn else None,
+            "ours": seconds["ours"] / n,
+            "fairlearn": seconds["fairlearn"] / theirs if theirs else None,
         },
+        "sums": sums,
     }
 
 
@@ -152,16 +167,41 @@ def bootstrap(decision: np.ndarray, group: np.ndarray, seed: int) -> tuple[np.nd
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
-    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() and not quick else []
+    parser.add_argument("--kind", choices=SHIFTS)
+    parser.add_argument("--groups", choices=SAMPLES, type=int)
+    asked = parser.parse_args()
     for kind, k, n, n_samples, n_fairlearn in DESIGNS:
-        if any((row["kind"], row["groups"], row["n"], row["samples"]) == (kind, k, n, n_samples) for row in rows):
-            continue  # measured in an earlier run that was stopped
-        row = measure(kind, k, n, 20 if quick else n_samples, min(2, n_fairlearn) if quick else n_fairlearn)
-        rows.append(row)
-        print(json.dumps(row), flush=True)
-        if not quick:
-            RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+        if asked.kind not in (None, kind) or asked.groups not in (None, k):
+            continue
+        if asked.quick:
+            print(json.dumps(merge({}, measure(kind, k, n, range(20), min(2, n_fairlearn)))), flush=True)
+            continue
+        while (done := next((row["samples"] for row in load() if design_of(row) == (kind, k, n)), 0)) < n_samples:
+            add(measure(kind, k, n, range(done, min(done + STEP, n_samples)), n_fairlearn))
+        print(kind, k, n, done, flush=True)
+
+
+def load() -> list[dict[str, Any]]:
+    with RESULTS.open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        return json.load(file)
+
+
+def add(part: dict[str, Any]) -> None:
+    """Add samples to the results; another run may do so at the same time."""
+    with RESULTS.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        rows = {design_of(row): row for row in json.load(file)}
+        rows[design_of(part)] = merge(rows.get(design_of(part), {}), part)
+        order = [(kind, k, n) for kind, k, n, *_ in DESIGNS]
+        text = json.dumps([rows[design] for design in order if design in rows], indent=1) + "\n"
+        file.seek(0)
+        file.write(text)
+        file.truncate()
+
+
+def design_of(row: dict[str, Any]) -> tuple[str, int, int]:
+    return row["kind"], row["groups"], row["n"]
 
 
 if __name__ == "__main__":

@@ -87,6 +87,8 @@ def measure(design: str, n_streams: int) -> dict[str, Any]:
     return {
         "design": design,
         "streams": n_streams,
+        "rows": N_ROWS,
+        "difference": GAP,
         "false_alarms": float(np.mean(false)),
         "false_alarms_naive": float(np.mean(naive)),
         "detected": float(np.mean(np.isfinite(rows))),

@@ -36,10 +36,10 @@ def _value(value: object) -> str:
 
 
 def shorten(text: str, width: float) -> str:
-    """Text truncated to `width` pixels; the tooltip and the table have the full text."""
+    """Text of at most `width` pixels, cut in its middle; the tooltip and the table have the full text."""
     most = max(int(width / LETTER), 4)
     text = visible(text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - (most - 1) // 2 :]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +145,11 @@ def colour(figure: Figure, side: str) -> str:
     return f"c{figure['sides'].index(side) % N_COLOURS if len(figure['sides']) > 1 else 1}"
 
 
+def room(figure: Figure, least: float) -> float:
+    """Width of the labels of the rows on a wide page."""
+    return min(max(LETTER * max(len(row["label"]) for row in figure["rows"]) + 16.0, least), 320.0)
+
+
 def _named(side: str) -> str:
     return f", {side}" if side else ""
 
@@ -162,7 +167,7 @@ def _intervals(figure: Figure, name: str, width: float) -> str:
     """Forest plot: one row per column or group, one line per model."""
     bounds = figure["kind"] == "bounds"
     wide = width > NARROW
-    left = 200.0 if wide else 12.0
+    left = room(figure, 200.0) if wide else 12.0
     every = [m[key] for row in figure["rows"] for m in row["marks"] for key in ("value", "low", "high")]
     zero = figure.get("from_zero", True)
     scale = make_scale(every, left, width - 14.0, zero=zero)
@@ -211,7 +216,7 @@ def _interval(figure: Figure, term: str, one: Mapping[str, Any], scale: Scale, y
 def _ridges(figure: Figure, name: str, width: float) -> str:
     """Stacked histograms, one per level."""
     wide = width > NARROW
-    left, right, tall = (170.0, width - 12.0, 52.0) if wide else (4.0, width - 8.0, 44.0)
+    left, right, tall = (room(figure, 170.0), width - 12.0, 52.0) if wide else (4.0, width - 8.0, 44.0)
     low, high = figure["range"]
     scale = Scale(low, high, left, right)
     peak = max((h for row in figure["rows"] for m in row["marks"] for h in m["histogram"]), default=1.0) or 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
@@ -22,6 +23,7 @@ def render(report: Mapping[str, Any]) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
+    environment.filters["flow"] = _flow
     environment.filters["cell"] = lambda value, kind: _cell(*typed(value, kind))
     environment.globals["draw"] = _draw
     environment.globals["colour"] = figures.colour
@@ -40,6 +42,11 @@ def _cell(value: Any, kind: str) -> str | Markup:
     """A cell; an interval stands below its estimate."""
     estimate, bracket, ends = cell(value, kind).partition(" [") if kind == "interval" else (cell(value, kind), "", "")
     return Markup('{} <span class="ends">[{}</span>').format(estimate, ends) if bracket else estimate
+
+
+def _flow(words: object) -> str:
+    """A sentence without line breaks inside "5 %" and "17-27"."""
+    return re.sub(r"(?<=\d)-(?=\d)", "\u2060-\u2060", re.sub(r"(?<=\d) (?=%)", "\u00a0", visible(words)))
 
 
 def _draw(figure: Mapping[str, Any], name: str, *, wide: bool) -> Markup:

@@ -121,11 +121,30 @@ class Page(HTMLParser):
         if self.stack and self.stack[-1] in self.inside:
             self.inside[self.stack[-1]] += data
         else:
-            self.words += f" {data}"
+            self.words += f" {data}".replace("\u2060", "").replace("\u00a0", " ")  # where lines do not break
 
 
 def ids(report: Report) -> list[str]:
     return [section["id"] for section in report.sections]
+
+
+def test_an_effect_without_an_estimate_has_no_odds_ratio() -> None:
+    """A single row determines the effect of its group, which then is unknown, not infinite."""
+    rng = np.random.default_rng(0)
+    group = np.array(["a", "b"])[rng.integers(2, size=400)].astype(object)
+    group[0] = "one row"
+    table = build(sq.audit(rng.uniform(0.2, 0.8, 400), pd.DataFrame({"group": group}))).section("effects")["tables"][0]
+    ratio = [column["name"] for column in table["columns"]].index("odds ratio")
+    assert {row[0]: row[ratio] is None for row in table["rows"]} == {"group: b": False, "group: one row": True}
+
+
+def test_long_names_of_groups_stay_apart_in_figures() -> None:
+    rng = np.random.default_rng(0)
+    names = [f"married to a spouse in the armed forces, living {how} in a house" for how in ("together", "apart")]
+    page = build(sq.audit(rng.random(300), pd.DataFrame({"g": np.array(names)[rng.integers(2, size=300)]}))).to_html()
+    wide = page[page.index('class="wide"') : page.index('class="narrow"')]
+    shown = re.findall(r'class="name end">([^<]+)<', wide)
+    assert len(set(shown)) == 2 and all("…" in each and len(each) < 50 for each in shown)
 
 
 def test_everything_that_was_asked_for_is_there(full: Report) -> None:

@@ -54,7 +54,7 @@ class Groups:
 
 
 def group_rows(
-    table: Table, keep: BoolArray | None = None, *, n_slices: int = 10, min_group: int = 1
+    table: Table, keep: BoolArray | None = None, *, n_slices: int = 10, rounded: bool = False, min_group: int = 1
 ) -> tuple[Groups, ...]:
     """Group the rows by each column of a table; missing values are a group of their own.
 
@@ -65,6 +65,8 @@ def group_rows(
         Rows to use; the groups index into these rows.
     n_slices : int
         Number of slices of about equal size, for a column with more than a dozen distinct numbers.
+    rounded : bool
+        Whether slices have short ends and names, as the bands of numbers by group have.
     min_group : int
         Groups with fewer rows are pooled, or left out if they have fewer rows together as well.
 
@@ -78,7 +80,7 @@ def group_rows(
     found = []
     for name in frame.names:
         column = read(frame, name) if keep is None else read(frame, name).take(keep)
-        part = partition_column(name, column, n_slices, rounded=False)
+        part = partition_column(name, column, n_slices, rounded=rounded)
         found.append(_hide_small(_slices(part, column) if part.edges else _levels(part), min_group))
     return tuple(found)
 

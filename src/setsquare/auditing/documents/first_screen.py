@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from setsquare.auditing.documents.sections import main_metric, metric_name, sources_of
+from setsquare.auditing.documents.sections import main_metric, metric_name, sources_of, which_is_better
 from setsquare.document import Section, section, table, typed
 from setsquare.document.formats import joined, number, percent
 
@@ -44,13 +44,14 @@ def _about(audits: Audits, scores: Scores, sides: Sequence[Side]) -> list[str]:
     positive = f", positive class: {last.positive}" if last.positive else ""
     columns = joined(sources_of(last)) or "none could be tested"
     text = [
-        f"{last.n:,} {'rows' if several else 'predictions'} ({last.family}{positive}), protected: {columns}; "
-        f"{last.setting}; intervals and bounds hold with {percent(last.confidence)} confidence."
+        f"{last.n:,} {'rows' if several else 'predictions'} ({last.family}{positive}; {last.setting}). Protected: "
+        f"{columns}. Intervals and bounds hold with {percent(last.confidence)} confidence.",
+        "The correlation (0: none, 1: complete) is the multiple correlation with all protected columns.",
     ]
-    if several or scores:
-        text.append("The correlation (0: none, 1: complete) is the multiple correlation with all protected columns.")
     if sides:
         text[-1] += " Calibration in the large should be 0, the slope 1."
+    if scores and not several:
+        text.append(which_is_better(next(iter(scores.values()))))
     return text
 
 

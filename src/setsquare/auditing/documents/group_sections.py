@@ -86,7 +86,8 @@ def _calibration(rows: PredictedRows, outcome: Array, named: bool, min_group: in
     figures, tables = [], []
     pairs = {side: _judged(outcome, values) for side, values in rows.values.items()}
     orders = {side: np.argsort(values, kind="stable") for side, (_, values) in pairs.items()}
-    columns = group_rows(rows.protected, rows.keep, n_slices=4, min_group=min_group)  # enough rows for a curve
+    # Enough rows for a curve, in the bands of the numbers by group.
+    columns = group_rows(rows.protected, rows.keep, n_slices=4, rounded=True, min_group=min_group)
     for groups in (groups for groups in columns if groups.rows):
         found = {
             side: reliabilities(y, values, groups, rows.family, rows.sample, orders[side], min_group)

@@ -49,6 +49,13 @@ SUMMARIES = {
 }
 
 
+#: What the error rates are.
+RATES = (
+    "TPR and FPR are the shares selected among rows with a positive and with a negative outcome. PPV is the share of "
+    "positive outcomes among rows that are selected, NPV that of negative ones among the others."
+)
+
+
 def number_section(audits: Audits) -> Section | None:
     """Numbers of each group with their intervals; shown in brief if there are decisions."""
     found = {name: audit.numbers for name, audit in audits.items() if audit.numbers is not None}
@@ -57,13 +64,15 @@ def number_section(audits: Audits) -> Section | None:
     first = next(iter(found.values()))
     tables = [table for caption, columns in TABLES for table in _numbers(caption, columns, found)]
     tables += [table for caption, columns in TABLES for table in _numbers(caption, columns, found, cells=True)]
-    tables += [_summaries(found), *(_filed(one.standard, name) for name, one in found.items() if one.standard)]
+    tables.append(_summaries(found))
+    tables += [table for name, one in found.items() if one.standard for table in _filed(one, one.standard, name)]
     references = "; ".join(f"{_columns(first)[g.source]}: {g.name}" for g in first.groups if g.is_reference)
     chosen = f"A row counts as selected if {first.selected}. " if first.selected else ""
     text = [
         f"{chosen}Differences and ratios are to the reference group ({references}). Intervals of one number hold for "
         f"all groups at once with {percent(first.confidence)} confidence."
     ]
+    text += [RATES] if "tpr" in first.numbers else []
     notes = _note_references(audits)
     notes += list(dict.fromkeys(note for one in found.values() for note in (*one.notes, *one.measures.notes)))
     notes += [note for one in found.values() if one.standard for note in one.standard.notes]
@@ -121,29 +130,45 @@ def _columns(numbers: GroupNumbers) -> dict[str, str]:
 
 def _cell(numbers: GroupNumbers, name: str, k: int) -> Any:
     one = numbers.measures.columns[name]
-    value = float(one.value[k])
-    low, high = float(one.low[k]), float(one.high[k])
-    ends = [None, None] if low == value == high else [low, high]  # the reference group is compared with itself
-    return None if value != value else [value, *ends]
+    return _known(float(one.value[k]), float(one.low[k]), float(one.high[k]))
 
 
 def _summaries(found: dict[str, GroupNumbers]) -> dict[str, Any]:
-    rows = [
-        [SUMMARIES[one.name], _columns(numbers)[one.source], model, [one.value, one.low, one.high]]
-        for model, numbers in found.items()
-        for one in numbers.measures.summaries
-        if one.value == one.value and not (one.name == "mean_difference" and _are_decisions(numbers))
-    ]
-    return table("Summary by column", [("text", "number", "column", "model"), ("interval", "value")], rows)
+    """One row per column (and model), one summary number beside the other."""
+    rows = []
+    for source, words in _columns(next(iter(found.values()))).items():
+        for model, numbers in found.items():
+            own = {one.name: one for one in numbers.measures.summaries if one.source == source}
+            if _are_decisions(numbers):
+                own.pop("mean_difference")
+            cells = [own.get(name) for name in SUMMARIES]
+            rows.append(
+                [words, model, *(None if one is None else _known(one.value, one.low, one.high) for one in cells)]
+            )
+    return table("Summary by column", [("text", "column", "model"), ("interval", *SUMMARIES.values())], rows)
 
 
-def _filed(standard: StandardTable, model: str) -> dict[str, Any]:
-    columns = standard.columns()
-    kinds = [("text", "source", "group"), ("count", "n", list(columns)[3]), ("number", *list(columns)[4:8])]
-    kinds += [("text", "below_four_fifths")] if "below_four_fifths" in columns else []
-    rows = [
-        [{True: "yes", False: "no"}.get(cell, cell) if isinstance(cell, bool) else cell for cell in row]
-        for row in zip(*columns.values(), strict=True)
-    ]
+def _filed(numbers: GroupNumbers, standard: StandardTable, model: str) -> list[dict[str, Any]]:
+    """Tables in the form that is filed: one for each column, one for their combinations."""
     name = {"ll144": "Local Law 144", "four-fifths": "Four-fifths rule"}[standard.standard]
-    return table(f"{name}{f' ({model})' if model else ''}. {DISCLAIMER}", kinds, rows)
+    selected = "selected" if standard.rate == "selection_rate" else "above the median"
+    tables = []
+    for source, words in _columns(numbers).items():
+        kinds = [("text", words), ("count", "applicants", selected), ("number", standard.rate.replace("_", " "))]
+        kinds += [("interval", "impact ratio"), ("text", "below four fifths")]
+        rows = [
+            [row.group, row.n, row.selected, row.rate, _known(row.impact_ratio, row.low, row.high), _yes(row.is_below)]
+            for row in standard.rows
+            if row.source == source
+        ]
+        tables.append(table(f"{name}{f' ({model})' if model else ''}: {words}. {DISCLAIMER}", kinds, rows))
+    return tables
+
+
+def _known(value: float, low: float, high: float) -> list[float | None] | None:
+    """An interval; without ends where a group is compared with itself."""
+    return None if value != value else [value, None, None] if low == value == high else [value, low, high]
+
+
+def _yes(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"

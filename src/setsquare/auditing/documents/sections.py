@@ -102,7 +102,8 @@ def _effect_table(title: str, kind: str, models: Mapping[str, Sequence[Effect]])
     rows = []
     for side, own in models.items():
         for e in own:
-            ends = [_exp(value) for value in (e.estimate, e.ci_low, e.ci_high)] if ratio else None
+            known = ratio and not math.isnan(e.estimate)
+            ends = [_exp(value) for value in (e.estimate, e.ci_low, e.ci_high)] if known else None
             rows.append([e.term, side, ends, e.estimate, e.std_error, e.statistic, e.ci_low, e.ci_high, e.p_value])
     numbers = ("number", kind, "std. error", "statistic", "low", "high")
     columns = [("text", "column", "model"), ("interval", ratio or "ratio"), numbers, ("p", "p")]
@@ -215,10 +216,10 @@ def bounds(certificates: Mapping[str, Certificate]) -> Section | None:
 
 
 def performance(audits: Audits, scores: Scores) -> Section | None:
-    """Scores of each model, the difference to the first, and the trade-off against the correlation."""
-    if not scores:
+    """Scores of models side by side, differences to the first, and the trade-off against the correlation."""
+    if len(scores) < 2:
         return None
-    first, *others = scores
+    first = next(iter(scores))
     rows = []
     for name, own in scores.items():
         for one in own:
@@ -226,21 +227,24 @@ def performance(audits: Audits, scores: Scores) -> Section | None:
             rows.append([metric_name(one.metric), name, *_ends(one.value), *change])
     differences = ("signed", f"against {first}", "diff. low", "diff. high")
     columns = [("text", "metric", "model"), ("number", "value", "low", "high"), differences, ("p", "p-value")]
-    about = [_which_is_better(scores[first])]
-    caption = f"Performance, and differences to {first}" if others else "Performance"
-    if others:
-        about.append("Differences are paired: both models predict the same rows.")
+    about = [which_is_better(scores[first]), "Differences are paired: both models predict the same rows."]
     return section(
         "performance",
-        "Effect on performance" if others else "Performance",
+        "Effect on performance",
         text=about,
         figures=_trade_off(audits, scores),
-        tables=[table(caption, columns, _by_first(rows), detail=("value", "low", "high"))],
-        detail=not others,
+        tables=[
+            table(
+                f"Performance, and differences to {first}",
+                columns,
+                _by_first(rows),
+                detail=("value", "low", "high"),
+            )
+        ],
     )
 
 
-def _which_is_better(scores: Sequence[Score]) -> str:
+def which_is_better(scores: Sequence[Score]) -> str:
     """Sentence on the direction in which each metric is better."""
     up, down = (joined([metric_name(s.metric) for s in scores if s.higher_is_better is way]) for way in (True, False))
     if up and down:

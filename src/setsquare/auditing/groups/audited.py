@@ -103,7 +103,7 @@ def number_audited(
     found = number_groups(rows, partitions, min_group=request.min_group, **options)
     frame = open_table(protected)
     unknown = tuple((name, int(np.count_nonzero(read(frame, name).missing))) for name in frame.names)
-    return found.filed(fill_standard(found, request.standard, rate, unknown))
+    return found.filed(fill_standard(found, request.standard, rate, unknown, request.min_group))
 
 
 def number_groups(

@@ -278,11 +278,11 @@ def _draw_largest(D: Array, i: IntArray, j: IntArray | None, rng: np.random.Gene
         largest = np.abs(rng.standard_normal((n_draws, min(still, 50)))).max(axis=1)
     if not moves.any():
         return largest
-    first, second = i[moves], None if j is None else j[moves]
-    step = max(1, 2_000_000 // len(i))
+    contrast = root[i[moves]] if j is None else root[i[moves]] - root[j[moves]]
+    contrast = (contrast / error[moves, None]).T
+    step = max(1, 100_000 // len(i))  # draws that stay in the cache
     for start in range(0, n_draws, step):
         part = slice(start, min(start + step, n_draws))
-        x = rng.standard_normal((part.stop - start, len(d))) @ root.T
-        contrast = x[:, first] if second is None else x[:, first] - x[:, second]
-        largest[part] = np.maximum(largest[part], np.abs(contrast / error[moves]).max(axis=1))
+        x = rng.standard_normal((part.stop - start, len(d))) @ contrast
+        largest[part] = np.maximum(largest[part], np.maximum(x.max(axis=1), -x.min(axis=1)))
     return largest

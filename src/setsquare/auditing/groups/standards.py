@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from setsquare._typing import Array, IntArray, Table
-from setsquare.auditing.groups.partitions import Partition
+from setsquare.auditing.groups.partitions import MIN_GROUP, Partition
 from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.errors import InputError
-from setsquare.notes import Note
+from setsquare.notes import Note, Option
 from setsquare.tables.frame import to_frame
 from setsquare.tables.validation import check_choice
 
@@ -35,12 +35,15 @@ DISCLAIMER = "This table is not legal advice."
 
 @dataclass(frozen=True, slots=True)
 class StandardRow:
-    """One group: rows, selected rows (or rows above the median), their rate and its ratio to the highest rate."""
+    """One group: rows, selected rows (or rows above the median), their rate and its ratio to the highest rate.
+
+    A group that is left out has no ratio; one with too few rows (``min_group=``) has no rate either.
+    """
 
     source: str
     group: str
     n: int
-    selected: int
+    selected: int | None
     rate: float
     impact_ratio: float
     low: float
@@ -136,25 +139,27 @@ def keep_shares(partitions: Sequence[Partition], standard: str) -> tuple[Partiti
 
 
 def fill_standard(
-    numbers: GroupNumbers, standard: str, rate: str, unknown: tuple[tuple[str, int], ...] = ()
+    numbers: GroupNumbers,
+    standard: str,
+    rate: str,
+    unknown: tuple[tuple[str, int], ...] = (),
+    min_group: int = MIN_GROUP,
 ) -> StandardTable:
     """Fill the table of a standard from numbers of :func:`standard_rows` and :func:`keep_shares`.
 
-    ``unknown`` has the rows without a group, by column.
+    ``unknown`` has the rows without a group, by column; groups with fewer than ``min_group`` rows have no numbers.
     """
     ratios = numbers.measures.columns["impact_ratio_highest"]
     rates = numbers.numbers["selection_rate"].estimates.value
     found = []
     for k, group in enumerate(numbers.groups):
-        ratio = float(ratios.value[k])
+        is_known = group.n >= min_group and bool(np.isfinite(rates[k]))
+        own = float(rates[k]) if is_known else float("nan")
+        selected = round(own * group.weight) if is_known else None
+        ratio, low, high = (float(part[k]) for part in (ratios.value, ratios.low, ratios.high))
         below = None if standard != "four-fifths" or np.isnan(ratio) else ratio < FOUR_FIFTHS
-        ends = (float(ratios.low[k]), float(ratios.high[k]))
-        selected = round(float(rates[k]) * group.weight) if np.isfinite(rates[k]) else 0
-        found.append(
-            StandardRow(
-                group.source, group.name, group.n, selected, float(rates[k]), ratio, *ends, not group.is_shown, below
-            )
-        )
+        row = (group.source, group.name, group.n, selected, own, ratio, low, high, not group.is_shown, below)
+        found.append(StandardRow(*row))
     return StandardTable(standard, rate, tuple(found), unknown, _notes(standard, rate, found, unknown), numbers.backend)
 
 
@@ -162,18 +167,21 @@ def _notes(
     standard: str, rate: str, rows: Sequence[StandardRow], unknown: Sequence[tuple[str, int]]
 ) -> tuple[Note, ...]:
     notes = [Note("standard-source", "Standard: {source} {more}", source=SOURCES[standard], more=DISCLAIMER)]
-    if standard == "ll144":
-        text = "The impact ratio is a group's {rate} divided by the highest one. The law sets no threshold for it."
-        notes.append(Note("ll144-ratio", text, rate=rate.replace("_", " ")))
-        listed = ", ".join(f"{source} {count}" for source, count in unknown)
-        notes.append(Note("unknown-groups", "Rows of unknown category, left out of the table: {rows}.", rows=listed))
-    else:
+    if standard != "ll144":
         text = "A selection rate below {limit:.0%} of the highest one is generally regarded as adverse impact."
-        notes.append(Note("four-fifths-ratio", text, limit=FOUR_FIFTHS))
-    if gone := [f"{row.source}: {row.group} ({row.n} rows, rate {row.rate:.3f})" for row in rows if row.is_left_out]:
-        why = f"fewer than {SMALL_SHARE:.0%} of the rows" if standard == "ll144" else "too few rows"
-        text = "No impact ratio is given for groups with {why}: {groups}."
-        notes.append(Note("groups-left-out", text, severity="caution", why=why, groups="; ".join(gone)))
+        return (*notes, Note("four-fifths-ratio", text, limit=FOUR_FIFTHS))
+    text = "The impact ratio is a group's {rate} divided by the highest one. The law sets no threshold for it."
+    notes.append(Note("ll144-ratio", text, rate=rate.replace("_", " ")))
+    listed = ", ".join(f"{source} {count}" for source, count in unknown)
+    notes.append(Note("unknown-groups", "Rows of unknown category, left out of the table: {rows}.", rows=listed))
+    gone = [row for row in rows if row.is_left_out]
+    if stated := [f"{row.source}: {row.group} ({row.n} rows, rate {row.rate:.3f})" for row in gone if row.rate >= 0.0]:
+        text = "No impact ratio is given for groups with fewer than {limit} % of the rows: {groups}."
+        fields = {"limit": f"{100 * SMALL_SHARE:g}", "groups": "; ".join(stated)}
+        notes.append(Note("groups-left-out", text, severity="caution", **fields))
+    if any(np.isnan(row.rate) for row in gone):
+        text = "The law asks for the rates of all groups; those of the smallest are masked here: {min_group:pass}."
+        notes.append(Note("masked-rates", text, severity="caution", min_group=Option("min_group", 1)))
     return tuple(notes)
 
 

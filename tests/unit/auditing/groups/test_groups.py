@@ -182,6 +182,31 @@ def test_local_law_144_counts_unknowns_and_leaves_out_small_groups() -> None:
     assert any("not legal advice" in note for note in filed.notes)
 
 
+@pytest.mark.parametrize("standard", ["four-fifths", "ll144"])
+def test_a_standard_does_not_show_what_is_masked(standard: str) -> None:
+    frame, score, _ = people(1000)
+    frame.loc[:2, "race"] = "Few"
+    result = sq.audit(score, frame["race"], standard=standard, threshold=0.5)
+    row = next(row for row in result.to_dict()["groups"]["standard"]["rows"] if row["group"] == "Few")
+    assert row["n"] == 3 and row["selected"] is None and row["selection_rate"] is None
+    shown = " ".join([*result.numbers.standard.notes, *result.numbers.notes])
+    assert "race: Few (3)" in shown and "rate 0." not in shown
+    assert ("pass min_group=1" in shown) == (standard == "ll144")  # the law asks for them
+    stated = sq.audit(score, frame["race"], standard=standard, threshold=0.5, min_group=1).numbers.standard.table()
+    assert stated.set_index("group").loc["Few", "selected"] == (score[:3] >= 0.5).sum()
+
+
+def test_tables_of_a_standard_are_filed_by_column() -> None:
+    frame, score, _ = people(1000)
+    section = sq.audit(score, frame, standard="ll144").document().section("numbers")
+    filed = [table for table in section["tables"] if table["caption"].startswith("Local Law 144")]
+    heads = ["applicants", "above the median", "scoring rate", "impact ratio"]
+    assert [[column["name"] for column in table["columns"]] for table in filed] == [
+        [source, *heads] for source in ("race", "sex", "race and sex")
+    ]
+    assert [row[0] for row in filed[1]["rows"]] == ["f", "m"]
+
+
 def test_the_four_fifths_rule_marks_ratios_below_four_fifths() -> None:
     frame, score, _ = people(2000)
     table = sq.audit(score, frame["race"], standard="four-fifths", threshold=0.6).numbers.standard.table()
