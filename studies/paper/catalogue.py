@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -124,7 +124,8 @@ def run(
         raise InputError(f"{name} cannot be run ({entry.reason}): see python -m studies --list.")
     module = import_module(f"studies.paper.{entry.module}")
     cells = Cells(folder / "cells" / f"{name}{'-quick' if quick else ''}.jsonl", fresh=fresh)
-    record: Record = module.run(quick=quick, cells=cells, progress=progress or Progress(disable=True))
+    found: Record = module.run(quick=quick, cells=cells, progress=progress or Progress(disable=True))
+    record = replace(found, made=cells.made())
     folder = folder / "quick" if quick else folder
     paths = record.write(folder)
     if hasattr(module, "draw"):

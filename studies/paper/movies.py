@@ -157,12 +157,9 @@ def _train(
     compute = partial(network_model, movies, correction, coding, settings, checkpoint=checkpoint)
     afterwards = correction == "without" and settings.activation == "tanh"  # an untrained network is not worth it
     whole = partial(compute, afterwards=afterwards, advance=partial(progress.advance, task))
-    if settings.learning_rate > PAPERS.learning_rate or key in cells:
-        result = dict(cells(key, whole))
-    else:  # kept only when it has ended: a training that was cut off goes on in the next run
-        result = whole(limit=LIMIT)
-        if result["ended"]:
-            cells(key, lambda: result)
+    whole = partial(whole, limit=LIMIT) if settings.learning_rate == PAPERS.learning_rate else whole
+    # Kept only when it has ended: a training that was cut off goes on in the next run.
+    result = dict(cells(key, whole, keep=lambda found: found["ended"]))
     progress.update(task, completed=steps)
     return result
 

@@ -138,7 +138,7 @@ def test_a_run_writes_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(catalogue, "import_module", lambda name: Module)
     record, paths = catalogue.run("table2", tmp_path, quick=True)
-    assert record is RECORD
+    assert record == RECORD
     assert [path.name for path in paths] == ["table2.json", "table2.csv", "table2.png"]
     assert paths[0].parent == tmp_path / "quick"
     assert json.loads(paths[0].read_text())["missed"] == ["The third digit: not enough printed."]
