@@ -23,6 +23,7 @@ from studies.arrays import Array, BoolArray
 from studies.datasets import load_movies
 from studies.paper.benchmark_sets import combined, known
 from studies.paper.movies_network import Correction, Network, Rows, Settings, evaluate, mean_with_dropout, train
+from studies.paper.names import CLASSICAL, CONSTRAINED, GENERALISED, WITHOUT
 
 #: Models: the LSTM as in the paper, and so that it trains; and one on sentence embeddings.
 PAPER, TRAINED, TEXT = "LSTM, ReLU, rate 1e-6", "LSTM, tanh, rate 3e-3", "MiniLM, Poisson model"
@@ -32,9 +33,9 @@ CODINGS = {"paper": "first_crew", "first crew": "first_crew", "director": "direc
 CODE = {"unknown": -1.0, "female": 0.0, "male": 1.0}
 #: Corrections: of what the model is fitted to, by its constrained fit (on the state of the LSTM: a new head), or of
 #: what it predicts.
-WITHOUT, FEATURES, FIT, PREDICTIONS = "without", "features (C^l)", "fit (C^h)", "predictions (generalised)"
+FEATURES, FIT, PREDICTIONS = CLASSICAL, CONSTRAINED, GENERALISED
 #: The last one, fitted to validation rows: a network knows its training rows too well to tell of new ones.
-UNSEEN = "predictions, by unseen rows"
+UNSEEN = f"{GENERALISED}, by unseen rows"
 #: Ridge of the new head: without it, one description would get 375 735 votes.
 RIDGE = 1.0
 #: Corrections in the network, after its embedding.

@@ -21,10 +21,11 @@ from setsquare.glm import Descent
 from studies.paper import benchmark_sets, figures
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
+from studies.paper.names import CONSTRAINED, MDMM
 from studies.paper.record import Record, Table
 
 SETS = ("compas", "health", "bank", "adult")
-METHODS = {"mdmm": "MDMM", "bdmm": "BDMM"}
+METHODS = {"mdmm": MDMM, "bdmm": "BDMM"}
 #: Accuracy up to which the optimisers are timed.
 LOSS, CORRELATION = 1e-3, 5e-3
 #: Steps of a run at most, in the full study and in a quick one.
@@ -121,7 +122,7 @@ def _reached(data: dict[str, Any]) -> Table:
     authors = targets()["authors_optimiser_rerun_full_data"]
     for name, about in data.items():
         best = about["exact"]
-        ours = (name, "exact (SQP)", None, best["steps"], 0.0, best["correlation"], best["seconds"])
+        ours = (name, CONSTRAINED, None, best["steps"], 0.0, best["correlation"], best["seconds"])
         rows.append((*ours, best["steps_to"], best["seconds_to"]))
         for method, label in METHODS.items():
             end = about[method]

@@ -17,14 +17,15 @@ from studies.datasets import LOADERS, available
 from studies.paper import embeddings, figures, new_patients, probing
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
-from studies.paper.embeddings import CONSTRAINED, LINEAR, WITHOUT, Part
+from studies.paper.embeddings import Part
+from studies.paper.names import CLASSICAL, CONSTRAINED, WITHOUT
 from studies.paper.new_patients import SETTINGS
 from studies.paper.record import Record, Table
 
 MIMIC, NIH = "mimic_chest_xrays", "nih_chest_xrays"
 #: Components of the paper, and the most that a setting here asks for.
 COMPONENTS, MOST = 111, 256
-METHODS = {WITHOUT: "without", LINEAR: "classical", CONSTRAINED: "generalized"}
+METHODS = {WITHOUT: "without", CLASSICAL: "classical", CONSTRAINED: "generalized"}
 #: Random splits by patient: of the training patients, to compare settings, and of all, to see what a split can do.
 SPLITS, RESPLITS = 30, 100
 #: With as many rows as this, few splits of some of the rows tell enough; probes get fewer still.

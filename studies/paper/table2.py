@@ -20,6 +20,7 @@ from studies.paper import benchmark_sets, figures
 from studies.paper.benchmark_sets import BenchmarkSet, Method, known
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
+from studies.paper.names import CONSTRAINED, MDMM, WITHOUT
 from studies.paper.record import Record, Table
 
 #: Random splits into halves: their numbers are the seeds.
@@ -41,14 +42,14 @@ def _mdmm(train: BenchmarkSet, new: BenchmarkSet) -> Array:
     return benchmark_sets.apply_solution(solution, new)
 
 
-LABEL, MDMM = "Xu, the authors' code", "corrected, the paper's method"
+LABEL = "Xu, the authors' code"
 #: Methods, and the column of the paper that each belongs to.
 METHODS: dict[str, tuple[Method, str]] = {
-    "without": (benchmark_sets.without, "without"),
+    WITHOUT: (benchmark_sets.without, "without"),
     LABEL: (_published_xu, "xu"),
     "Xu, as defined": (_xu, "xu"),
     MDMM: (_mdmm, "corrected"),
-    "corrected, exactly": (benchmark_sets.corrected, "corrected"),
+    CONSTRAINED: (benchmark_sets.corrected, "corrected"),
 }
 
 
@@ -142,7 +143,7 @@ def _fits(found: Mapping[str, Any], splits: int) -> Table:
         leak = (new.get(key) for key in ("correlation", "by_chance", "p_value"))
         accuracy = (new.get("accuracy", {}).get(key) for key in ("estimate", "ci_low", "ci_high"))
         rows.append((name, old["correlation"], *leak, old["accuracy"]["estimate"], *accuracy))
-    rows.append(("corrected, the authors' R code run again", again[2], None, None, None, again[3], None, None, None))
+    rows.append((f"{CONSTRAINED}, authors' R code", again[2], None, None, None, again[3], None, None, None))
     leak_columns = ("corr", "corr, new rows", "by chance", "p, HC3")
     score_columns = ("accuracy", "accuracy, new rows", "low", "high")
     title = f"Correlation with all protected columns (R code: the largest with one); new rows: mean of {splits} splits"
@@ -153,7 +154,7 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
     rerun = targets()["authors_optimiser_rerun_full_data"]["adult_table2"]
     xu = found["Xu, as defined"]["all"]["effects"]["sex_male"]["estimate"]
     hc3 = found["without"]["all"]["effects"]["race_asian"]
-    new = found["corrected, exactly"]["new"]
+    new = found[CONSTRAINED]["new"]
     reasons = [
         "The authors' code of Xu et al. puts each row's label where the share of labels belongs and so returns the "
         f"label: the printed column is the raw data. As defined, the effect of sex is {xu:.3f}.",

@@ -18,7 +18,8 @@ from studies.datasets import load_utkface
 from studies.paper import embeddings, figures, probing
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
-from studies.paper.embeddings import CONSTRAINED, METHODS, WITHOUT, Part
+from studies.paper.embeddings import METHODS, Part
+from studies.paper.names import CONSTRAINED, WITHOUT
 from studies.paper.record import Record, Table
 
 #: Embeddings, and what made them.
