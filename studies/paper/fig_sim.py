@@ -36,7 +36,7 @@ from studies.paper.simulation import (
 )
 
 #: The paper's optimiser takes tens of times as long: this many of its steps, and in the first repeat only.
-STEPS, QUICK_STEPS = 1000, 100
+STEPS, QUICK_STEPS = 3000, 100
 CONSTANT = "only a constant is orthogonal"
 #: What the paper says of each; it prints no figures.
 PRINTED = {
