@@ -29,7 +29,8 @@ class Entry:
         Label in the paper's source.
     title : str
     module : str, optional
-        Module of this package with ``run(quick, cells, progress) -> Record`` and ``draw(record, path)``.
+        Module of this package with ``run(quick, cells, progress) -> Record`` and ``draw(record, path)``, which returns
+        the path of its figure, or several.
     reason : str
         Why there is none.
     """
@@ -130,5 +131,6 @@ def run(
     paths = record.write(folder)
     if hasattr(module, "draw"):
         with look():
-            paths.append(module.draw(record, folder / f"{name}.png"))
+            drawn = module.draw(record, folder / f"{name}.png")
+        paths += [drawn] if isinstance(drawn, Path) else drawn
     return record, paths

@@ -82,14 +82,16 @@ class Cells:
         return self._known[name]
 
     def made(self) -> dict[str, Any]:
-        """Commits of the library and dates of the cells that were asked for, and their processor minutes together."""
-        used = list(self._used.values())
-        if not used or not all(used):
-            return {}
+        """Commits of the library and dates of the cells that were asked for, and their processor minutes together.
+
+        ``unknown`` counts those of which nothing was recorded.
+        """
+        used = [one for one in self._used.values() if one]
         return {
             "library": sorted({one["library"] for one in used}),
             "dates": sorted({one["date"] for one in used}),
             "minutes": round(sum(one["seconds"] for one in used) / 60.0, 2),
+            "unknown": len(self._used) - len(used),
         }
 
 

@@ -20,7 +20,7 @@ from setsquare.families import binomial
 from studies.arrays import Array
 from studies.paper import figures
 from studies.paper.cells import Cells
-from studies.paper.names import CONSTRAINED, MDMM, WITHOUT
+from studies.paper.names import CONSTRAINED, MDMM, WITHOUT, symbol
 from studies.paper.r_random import RRandom
 from studies.paper.record import Record, Table
 
@@ -194,7 +194,7 @@ def _reasons(data: dict[str, Any]) -> tuple[str, ...]:
 def draw(record: Record, path: Path) -> Path:
     """Three surfaces with constraint and paths, and the correlation along the paths below."""
     figure, axes = figures.subplots(2, 3, figures.PAGE, 4.4, height_ratios=(1.5, 1.0))
-    panels = {"without": (WITHOUT,), "classical": (CLASSICAL, WITH_INTERCEPT), "generalised": (PROJECTED,)}
+    panels = {WITHOUT: (WITHOUT,), "classical": (CLASSICAL, WITH_INTERCEPT), "generalised": (PROJECTED,)}
     for column, (title, shown) in zip(axes.T, panels.items(), strict=True):
         _draw_surface(column[0], record.data[shown[0]])
         column[0].set_title(title)
@@ -203,19 +203,14 @@ def draw(record: Record, path: Path) -> Path:
             steps = np.asarray(found["path"])
             column[0].plot(steps[:, 1], steps[:, 2], style, color=colour)
             column[0].plot(*steps[-1, 1:], "o", color=colour, ms=3)
-            column[1].plot(
-                1 + np.arange(len(found["path_correlation"])),
-                found["path_correlation"],
-                style,
-                color=colour,
-                label=method,
-            )
+            along = found["path_correlation"][1:]  # at zero weights there is none
+            column[1].plot(1 + np.arange(len(along)), along, style, color=colour, label=symbol(method))
         column[1].axhline(0.0, color="black", lw=0.6, ls=":")
         column[1].set(xscale="log", ylim=(-0.3, 0.3), xlabel="step")
         column[1].legend(loc="upper right" if title == "classical" else "lower left", fontsize=6.5)
     exact = record.data[EXACT]["end"]
     axes[0, 2].plot(*exact[1:], "x", color="black", ms=6)
-    axes[1, 2].plot(STEPS, 0.0, "x", color="black", ms=6, label=EXACT, clip_on=False)
+    axes[1, 2].plot(STEPS, 0.0, "x", color="black", ms=6, label=symbol(EXACT), clip_on=False)
     axes[1, 2].axvline(SHOWN, color="#999999", lw=0.6)
     axes[1, 2].annotate(
         "printed path ends", (SHOWN, 0.22), fontsize=6.5, ha="right", xytext=(-2, 0), textcoords="offset points"

@@ -21,7 +21,7 @@ from setsquare.glm import Descent
 from studies.paper import benchmark_sets, figures
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
-from studies.paper.names import CONSTRAINED, MDMM
+from studies.paper.names import CONSTRAINED, MDMM, symbol
 from studies.paper.record import Record, Table
 
 SETS = ("compas", "health", "bank", "adult")
@@ -180,17 +180,23 @@ def _reasons(data: dict[str, Any]) -> tuple[str, ...]:
 
 
 def draw(record: Record, path: Path) -> Path:
-    """Loss above the exact optimum along the steps, a panel for each set."""
-    figure, axes = figures.subplots(1, len(record.data["sets"]), figures.PAGE, 2.4, sharey=True)
-    for axis, (name, about) in zip(axes[0], record.data["sets"].items(), strict=True):
+    """Distance to the exact loss and correlation along the steps, a column for each set; the accuracy to be reached."""
+    figure, axes = figures.subplots(2, len(record.data["sets"]), figures.PAGE, 3.6, sharex="col", sharey="row")
+    for column, (name, about) in zip(axes.T, record.data["sets"].items(), strict=True):
         best = about["exact"]
         for (method, label), colour, style in zip(METHODS.items(), figures.COLOURS, ("-", "--"), strict=False):
-            steps, loss, _ = np.array(about[method]["path"]).T
-            axis.plot(steps, np.abs(loss - best["loss"]), style, color=colour, label=label)
-        axis.plot(best["steps_to"], LOSS, "x", color="black", label="exact")
-        axis.axhline(LOSS, color="black", lw=0.6, ls=":")
-        axis.set(xscale="log", yscale="log", xlabel="steps", title=name)
-        axis.grid()
-    axes[0, 0].set_ylabel("|loss - exact optimum|")
+            steps, loss, correlation = np.array(about[method]["path"]).T
+            column[0].plot(steps, np.abs(loss - best["loss"]), style, color=colour, label=label)
+            column[1].plot(steps, correlation, style, color=colour)
+        for axis, enough in zip(column, (LOSS, CORRELATION), strict=True):
+            axis.plot(best["steps_to"], enough, "x", color="black", label=symbol(CONSTRAINED))
+            axis.axhline(enough, color="black", lw=0.6, ls=":")
+            axis.set(xscale="log", yscale="log")
+            axis.grid()
+            axis.minorticks_off()
+        column[0].set_title(name)
+        column[1].set_xlabel("steps")
+    axes[0, 0].set_ylabel("|loss - exact loss|")
+    axes[1, 0].set_ylabel("correlation")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figures.save(figure, path)

@@ -20,7 +20,7 @@ from studies.paper import benchmark_sets, figures
 from studies.paper.benchmark_sets import BenchmarkSet, Method, known
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
-from studies.paper.names import CONSTRAINED, MDMM, WITHOUT
+from studies.paper.names import CONSTRAINED, MDMM, WITHOUT, symbol
 from studies.paper.record import Record, Table
 
 #: Random splits into halves: their numbers are the seeds.
@@ -205,7 +205,7 @@ def draw(record: Record, path: Path) -> Path:
             new, places + 0.25, xerr=ends, fmt="o", ms=4, color=figures.COLOURS[1], label="new rows, 95 % (HC3)"
         )
         axis.axvline(0.0, color="black", lw=0.6)
-        axis.set_title(name.replace(", ", ",\n"), fontsize=8)
+        axis.set_title(symbol(name).replace(", ", ",\n"), fontsize=8)
         axis.set(xlabel="effect (log odds)", ylim=(len(terms) - 0.5, -0.5))
         axis.set_yticks(range(len(terms)), [f"{term.split('_')[0]}: {term.split('_')[1]}" for term in terms])
         axis.grid(axis="x")
