@@ -26,12 +26,7 @@ from studies.paper.movies_models import (
     FEATURES,
     FIT,
     IN_NETWORK,
-    LAYER,
-    OFF,
-    PAPER,
     PREDICTIONS,
-    TEXT,
-    TRAINED,
     UNSEEN,
     WITHOUT,
     Movies,
@@ -43,6 +38,7 @@ from studies.paper.movies_models import (
     text_model,
     untrained,
 )
+from studies.paper.movies_names import AUTHORS, LAYER, PAPER, TEXT, TRAINED
 from studies.paper.movies_network import Correction, Settings
 from studies.paper.movies_reasons import missed, reasons
 from studies.paper.names import symbol
@@ -72,7 +68,7 @@ RATIOS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 ORDER: dict[str, list[str]] = {
     "model": [PAPER, TRAINED, TEXT],
     "coding": list(CODINGS),
-    "correction": [WITHOUT, LAYER, OFF, FEATURES, FIT, PREDICTIONS, UNSEEN],
+    "correction": [WITHOUT, LAYER, AUTHORS, FEATURES, FIT, PREDICTIONS, UNSEEN],
 }
 
 
@@ -171,7 +167,7 @@ def _printed(found: list[dict[str, Any]]) -> Table:
     rows: list[Any] = []
     for one in found:
         if one["coding"] == "paper":
-            p = {WITHOUT: printed["without_p"], OFF: printed["corrected_p"]}.get(one["correction"], (None, None))
+            p = {WITHOUT: printed["without_p"], AUTHORS: printed["corrected_p"]}.get(one["correction"], (None, None))
             for effect, as_printed in zip(one["effects"], p if one["model"] != TEXT else (None, None), strict=True):
                 here = (effect[key] for key in ("p_model", "p_model_fit", "p_value"))
                 rows.append((one["model"], one["correction"], _term(effect), as_printed, *here, *_ratio(effect)))
@@ -213,7 +209,7 @@ def _fits(found: list[dict[str, Any]]) -> Table:
         }
         leak = (one["correlation_fit"], one["correlation"], one["p_value"])
         rmse = (one["rmse"].get(key) for key in ("estimate", "ci_low", "ci_high"))
-        printed = one["model"] != TEXT and (one["correction"], one["coding"]) == (OFF, "paper")
+        printed = one["model"] != TEXT and (one["correction"], one["coding"]) == (AUTHORS, "paper")
         costs = (100.0 * targets()["movies"]["rmse_increase"] if printed else None, cost["rmse"])
         deviance = (one["deviance"]["estimate"], cost["deviance"], one.get("deviance_level"))
         rows.append((one["model"], one["correction"], one["coding"], *leak, *rmse, *costs, *deviance))

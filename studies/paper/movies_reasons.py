@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from setsquare.document import p_value
-from studies.paper.movies_models import CODINGS, FIT, LAYER, OFF, PAPER, PREDICTIONS, TEXT, TRAINED, UNSEEN, WITHOUT
+from studies.paper.movies_models import CODINGS, FIT, PREDICTIONS, UNSEEN, WITHOUT
+from studies.paper.movies_names import AUTHORS, LAYER, PAPER, TEXT, TRAINED, model_p_values, training
 
 
 def reasons(data: dict[str, Any]) -> tuple[str, ...]:
     """Why figures differ from the printed ones, with what was measured."""
     found = {(one["model"], one["correction"], one["coding"]): one for one in data["found"]}
     slow, trained, text = (found[model, WITHOUT, "paper"] for model in (PAPER, TRAINED, TEXT))
-    trained_for = training(data, TRAINED, WITHOUT) or {}
+    run = training(data, TRAINED, WITHOUT) or {}
     crew, layer = trained["effects"][1], found[TRAINED, LAYER, "paper"]
     cost = [
         100.0 * (found[TEXT, FIT, coding]["rmse"]["estimate"] / text["rmse"]["estimate"] - 1.0) for coding in CODINGS
@@ -29,8 +29,8 @@ def reasons(data: dict[str, Any]) -> tuple[str, ...]:
         f"{trained['dispersion']:.0f} times after a training, so that nearly every effect is: the crew's has "
         f"p = {p_value(crew['p_model'])} with them and {p_value(crew['p_value'])} with HC3 errors.",
         f"Trained, the paper's network predicts {trained['mean']:.0f} votes on average, since units drop out before an "
-        f"exponential (while they do, it is {trained_for['mean_with_dropout']:.0f}); its loss on the validation rows is "
-        f"{min(trained_for['losses']):.0f}, that of a constant {trained_for['loss_constant']:.0f}. With the level set by the "
+        f"exponential (while they do, it is {run['mean_with_dropout']:.0f}); its loss on the validation rows is "
+        f"{min(run['losses']):.0f}, that of a constant {run['loss_constant']:.0f}. With the level set by the "
         f"validation rows, its deviance on test rows is {trained['deviance_level']:.0f}, that of a constant "
         f"{data['constant']['deviance']['estimate']:.0f}. Rate ratios do not depend on the level.",
         "After the layer no entry of the embedding is correlated with a protected column, but the LSTM that follows is "
@@ -65,22 +65,10 @@ def reasons(data: dict[str, Any]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def training(data: Mapping[str, Any], model: str, correction: str) -> dict[str, Any] | None:
-    """The training of a network with the paper's coding; None if it was not run."""
-    wanted = (model, correction, "paper")
-    rows = (one for one in data["trainings"] if (one["model"], one["correction"], one["coding"]) == wanted)
-    return next(rows, None)
-
-
-def model_p_values(one: Mapping[str, Any]) -> str:
-    """p-values of actor and crew on test rows with model-based errors, as the paper has them."""
-    return " and ".join(p_value(effect["p_model"]) for effect in one["effects"])
-
-
 def _as_printed(data: dict[str, Any], found: dict[tuple[str, str, str], dict[str, Any]]) -> list[str]:
     """What became of the paper's two networks at its rate and by its rule (1000 epochs at most, patience 10)."""
     sentences = []
-    for name, what in ((WITHOUT, "without a correction"), (OFF, "with the authors' layer")):
+    for name, what in ((WITHOUT, "without a correction"), (AUTHORS, "with the authors' layer")):
         run, one = training(data, PAPER, name), found.get((PAPER, name, "paper"))
         if run is None or one is None:
             sentences.append(f"The paper's network {what} was not run at its rate.")
@@ -103,7 +91,7 @@ def _as_printed(data: dict[str, Any], found: dict[tuple[str, str, str], dict[str
 
 
 def _published(found: dict[tuple[str, str, str], dict[str, Any]]) -> tuple[str, ...]:
-    one = found.get((TRAINED, OFF, "paper"))
+    one = found.get((TRAINED, AUTHORS, "paper"))
     if one is None:
         return ("The authors' layer projects each batch on its own, at prediction, too; its row has not been run yet.",)
     return (
@@ -117,7 +105,7 @@ def missed(data: dict[str, Any]) -> tuple[str, ...]:
     """Printed figures that were not reproduced."""
     found = {(one["model"], one["correction"], one["coding"]): one for one in data["found"]}
     sentences = []
-    for printed, name in (("p < 2e-16 without a correction", WITHOUT), ("p = 0.993 and 1.0 with the layer", OFF)):
+    for printed, name in (("p < 2e-16 without a correction", WITHOUT), ("p = 0.993 and 1.0 with the layer", AUTHORS)):
         for model in (PAPER, TRAINED):
             run, one = training(data, model, name), found.get((model, name, "paper"))
             if run is not None and one is not None:

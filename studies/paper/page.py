@@ -135,7 +135,7 @@ HEAD = """# The paper, run again
 
 Rügamer et al., "Generalizing Orthogonalization for Models with Non-Linearities" (ICML 2024): what was printed, what the
 authors' set-up gives here, and what holds on rows that were held out. Written by
-`python -m studies --page --output {folder}` from the results in `{folder}`; each section says when it was run, with which
-commit of the library. Corrections: "without", classical or C^l (features), constrained or C^h (the fit), generalised (the
-predictions). MDMM is the optimiser that the paper prints.
+`python -m studies --page --output {folder}` from the results in `{folder}`; each section says when it was run, and with
+which commit of the library. Corrections: "without", classical or C^l (features), constrained or C^h (the fit),
+generalised (the predictions). MDMM is the optimiser that the paper prints.
 """
