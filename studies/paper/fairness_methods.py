@@ -80,4 +80,5 @@ def _saved_rows() -> dict[tuple[str, str], dict[str, dict[str, float]]]:
 def saved(name: str, method: str) -> dict[str, dict[str, float]]:
     """Effects and p-values that the authors saved, by R's names (``sexMale``); none for all rows of Adult."""
     source = {"adult 5000": "adult", "adult": "", "health": "health.retirement"}.get(name, name)
-    return _saved_rows().get((source, method), {}) if find(SAVED) else {}
+    label = "Ours" if method == CONSTRAINED else method
+    return _saved_rows().get((source, label), {}) if find(SAVED) else {}

@@ -208,10 +208,11 @@ def draw(record: Record, path: Path) -> Path:
         column[1].axhline(0.0, color="black", lw=0.6, ls=":")
         column[1].set(xscale="log", ylim=(-0.3, 0.3), xlabel="step")
         column[1].legend(loc="upper right" if title == "classical" else "lower left", fontsize=6.5)
-    exact = record.data[EXACT]["end"]
-    axes[0, 2].plot(*exact[1:], "x", color="black", ms=6)
-    axes[1, 2].plot(STEPS, 0.0, "x", color="black", ms=6, label=symbol(EXACT), clip_on=False)
-    axes[1, 2].axvline(SHOWN, color="#999999", lw=0.6)
+    for method, mark in ((EXACT, "x"), (MDMM, "+")):
+        found = record.data[method]
+        axes[0, 2].plot(*found["end"][1:], mark, color="black", ms=6)
+        axes[1, 2].plot(STEPS, found["optimum"], mark, color="black", ms=6, label=symbol(method), clip_on=False)
+    axes[1, 2].plot([SHOWN, SHOWN], [-0.1, 0.3], color="#999999", lw=0.6)
     axes[1, 2].annotate(
         "printed path ends", (SHOWN, 0.22), fontsize=6.5, ha="right", xytext=(-2, 0), textcoords="offset points"
     )
