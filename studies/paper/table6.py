@@ -159,8 +159,8 @@ def draw(record: Record, path: Path) -> Path:
         timed = about["methods"]
         for values, style, colour, label in (
             ([published(name, method) for method in methods], "x", "black", "printed"),
-            ([in_r(name, method) for method in methods], "s", figures.COLCONSTRAINED[1], "R, run again"),
-            ([timed.get(method, {}).get("cpu") for method in methods], "o", figures.COLCONSTRAINED[0], "here"),
+            ([in_r(name, method) for method in methods], "s", figures.COLOURS[1], "R, run again"),
+            ([timed.get(method, {}).get("cpu") for method in methods], "o", figures.COLOURS[0], "here"),
         ):
             seconds = np.array(values, dtype=np.float64)
             above = 3 if label == "printed" else 2
