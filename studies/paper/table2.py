@@ -25,6 +25,8 @@ from studies.paper.record import Record, Table
 
 #: Random splits into halves: their numbers are the seeds.
 SPLITS = 10
+#: Steps of MDMM at most; the library's own limit would take minutes.
+STEPS = 6000
 
 
 def _xu(train: BenchmarkSet, new: BenchmarkSet) -> Array:
@@ -38,7 +40,7 @@ def _published_xu(train: BenchmarkSet, new: BenchmarkSet) -> Array:
 
 
 def _mdmm(train: BenchmarkSet, new: BenchmarkSet) -> Array:
-    solution = benchmark_sets.solve_set(train, corrected=True, solver="mdmm")
+    solution = benchmark_sets.solve_set(train, corrected=True, solver="mdmm", max_iter=STEPS)
     return benchmark_sets.apply_solution(solution, new)
 
 
@@ -66,7 +68,7 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
         key = {
             "method": name,
             "splits": splits if rows == "new" else 0,
-            "solver": "mdmm, searched rate" if name == MDMM else None,
+            "solver": f"mdmm, {STEPS} steps" if name == MDMM else None,
         }
         found[name][rows] = cells(key, partial(measure, name, splits if rows == "new" else 0))
         progress.advance(task)
@@ -169,7 +171,7 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
     ]
     if MDMM in found:
         left = found[MDMM]["all"]["correlation"]
-        reasons.append(f"The paper's method as printed (MDMM) leaves a correlation of {left:.1e}.")
+        reasons.append(f"MDMM (searched rate, at most {STEPS} steps) leaves a correlation of {left:.1e}.")
     else:
         reasons.append("The paper's method takes minutes: a quick run leaves it out.")
     return tuple(reasons)
