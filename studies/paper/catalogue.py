@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -29,7 +29,8 @@ class Entry:
         Label in the paper's source.
     title : str
     module : str, optional
-        Module of this package with ``run(quick, cells, progress) -> Record`` and ``draw(record, path)``.
+        Module of this package with ``run(quick, cells, progress) -> Record`` and ``draw(record, path)``, which returns
+        the path of its figure, or several.
     reason : str
         Why there is none.
     """
@@ -124,10 +125,12 @@ def run(
         raise InputError(f"{name} cannot be run ({entry.reason}): see python -m studies --list.")
     module = import_module(f"studies.paper.{entry.module}")
     cells = Cells(folder / "cells" / f"{name}{'-quick' if quick else ''}.jsonl", fresh=fresh)
-    record: Record = module.run(quick=quick, cells=cells, progress=progress or Progress(disable=True))
+    found: Record = module.run(quick=quick, cells=cells, progress=progress or Progress(disable=True))
+    record = replace(found, made=cells.made())
     folder = folder / "quick" if quick else folder
     paths = record.write(folder)
     if hasattr(module, "draw"):
         with look():
-            paths.append(module.draw(record, folder / f"{name}.png"))
+            drawn = module.draw(record, folder / f"{name}.png")
+        paths += [drawn] if isinstance(drawn, Path) else drawn
     return record, paths

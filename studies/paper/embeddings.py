@@ -29,6 +29,7 @@ from setsquare.datasets import Dataset
 from setsquare.rows import mean_weight
 from studies.arrays import Array
 from studies.paper.benchmark_sets import known
+from studies.paper.names import CLASSICAL, CONSTRAINED, GENERALISED, WITHOUT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,12 +116,11 @@ def _projected() -> tuple[Any, ...]:
     return (model.set_fit_request(protected=True).set_predict_proba_request(protected=True),)
 
 
-WITHOUT, LINEAR, CONSTRAINED, PROJECTED = "without", "linear (C^l)", "constrained (C^h)", "generalised projection"
 METHODS = {
     WITHOUT: Method(lambda: (logistic(),), fits=False),
-    LINEAR: Method(_linear, predicts=True),
+    CLASSICAL: Method(_linear, predicts=True),
     CONSTRAINED: Method(_constrained),
-    PROJECTED: Method(_projected, predicts=True),
+    GENERALISED: Method(_projected, predicts=True),
 }
 
 
@@ -129,7 +129,7 @@ def pipeline(name: str, components: PrincipalComponents | None = None) -> Pipeli
 
     Examples
     --------
-    >>> [step for step, _ in pipeline("linear (C^l)", PrincipalComponents(32)).steps]
+    >>> [step for step, _ in pipeline("classical (C^l)", PrincipalComponents(32)).steps]
     ['principalcomponents', 'linearorthogonalizer', 'pipeline']
     """
     with config_context(enable_metadata_routing=True):

@@ -11,6 +11,7 @@ from studies.arrays import Array
 from studies.comparators import COMPARATORS, available
 from studies.paper import benchmark_sets
 from studies.paper.benchmark_sets import BenchmarkSet, Method
+from studies.paper.names import CONSTRAINED, WITHOUT
 
 #: Evaluation models of the authors' own runs.
 SAVED = DataFile(
@@ -47,14 +48,14 @@ def comparator(name: str, **options: Any) -> Method:
 
 #: By the paper's names.
 METHODS: dict[str, Method] = {
-    "without": benchmark_sets.without,
+    WITHOUT: benchmark_sets.without,
     "Komiyama1": comparator("komiyama-sp"),
     "Komiyama2": comparator("komiyama-eo"),
     "Berk": comparator("berk-if"),
     "Zafar": comparator("zafar"),
-    "Ours": benchmark_sets.corrected,
+    CONSTRAINED: benchmark_sets.corrected,
 }
-#: Comparators that the figures of the benchmark leave out, as the paper does: table 7 and table 2 have them.
+#: Comparators that the figures of the benchmark leave out, as the paper does: tables 6 and 2 have them.
 _ELSEWHERE = ("xu", "linear", "correlation-remover", "leace")
 _IN_THE_PAPER = ("komiyama-sp", "komiyama-eo", "berk-if", "zafar")
 
@@ -79,4 +80,5 @@ def _saved_rows() -> dict[tuple[str, str], dict[str, dict[str, float]]]:
 def saved(name: str, method: str) -> dict[str, dict[str, float]]:
     """Effects and p-values that the authors saved, by R's names (``sexMale``); none for all rows of Adult."""
     source = {"adult 5000": "adult", "adult": "", "health": "health.retirement"}.get(name, name)
-    return _saved_rows().get((source, method), {}) if find(SAVED) else {}
+    label = "Ours" if method == CONSTRAINED else method
+    return _saved_rows().get((source, label), {}) if find(SAVED) else {}

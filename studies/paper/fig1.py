@@ -20,6 +20,7 @@ from setsquare.families import binomial
 from studies.arrays import Array
 from studies.paper import figures
 from studies.paper.cells import Cells
+from studies.paper.names import CONSTRAINED, MDMM, WITHOUT, symbol
 from studies.paper.r_random import RRandom
 from studies.paper.record import Record, Table
 
@@ -27,11 +28,11 @@ from studies.paper.record import Record, Table
 SEED, N, TRUE, N_NEW = 133, 1000, (1.0, 0.5, -1.0), 100_000
 #: Steps at which the printed paths end, at which its crosses are, and of the longest run here.
 SHOWN, CROSS, STEPS = 110, 400, 1000
-NONE, CLASSICAL, WITH_INTERCEPT = "none", "classical, no intercept", "classical, with intercept"
-PROJECTED, MDMM, EXACT = "projected Fisher scoring", "MDMM, as printed", "exact (Corollary 4)"
-METHODS = (NONE, CLASSICAL, WITH_INTERCEPT, PROJECTED, MDMM, EXACT)
+CLASSICAL, WITH_INTERCEPT = "classical, no intercept", "classical, with intercept"
+PROJECTED, EXACT = "projected Fisher scoring", CONSTRAINED
+METHODS = (WITHOUT, CLASSICAL, WITH_INTERCEPT, PROJECTED, MDMM, EXACT)
 #: What the printed figure shows.
-PRINTED = {NONE: "correlated", CLASSICAL: "correlated", PROJECTED: "uncorrelated"}
+PRINTED = {WITHOUT: "correlated", CLASSICAL: "correlated", PROJECTED: "uncorrelated"}
 #: Weights that the surfaces show, as printed.
 SPAN = ((-0.2, 1.2), (-1.7, 0.2))
 
@@ -183,7 +184,7 @@ def _reasons(data: dict[str, Any]) -> tuple[str, ...]:
         f"{end[CLASSICAL]:.3f}, with an intercept {end[WITH_INTERCEPT]:.3f}: on these data the classical "
         "correction nearly suffices.",
         "The authors' iteration has the slope of the activation where that of the link belongs, so it ends off the "
-        f"optimum ({data[NONE]['path_correlation'][-1]:.3f} against {end[NONE]:.3f} without a correction).",
+        f"optimum ({data[WITHOUT]['path_correlation'][-1]:.3f} against {end[WITHOUT]:.3f} without a correction).",
         f"The path called generalised is projected Fisher scoring, not Corollary 4. It passes zero at step {crossing}, "
         f"where the printed path ends ({SHOWN} steps: {path[SHOWN]:.4f}), and goes on to {end[PROJECTED]:.3f}.",
         f"The exact solution of Corollary 4 has {abs(end[EXACT]):.0e}; the printed optimiser (MDMM) {end[MDMM]:.4f}.",
@@ -193,7 +194,7 @@ def _reasons(data: dict[str, Any]) -> tuple[str, ...]:
 def draw(record: Record, path: Path) -> Path:
     """Three surfaces with constraint and paths, and the correlation along the paths below."""
     figure, axes = figures.subplots(2, 3, figures.PAGE, 4.4, height_ratios=(1.5, 1.0))
-    panels = {"without": (NONE,), "classical": (CLASSICAL, WITH_INTERCEPT), "generalised": (PROJECTED,)}
+    panels = {WITHOUT: (WITHOUT,), "classical": (CLASSICAL, WITH_INTERCEPT), "generalised": (PROJECTED,)}
     for column, (title, shown) in zip(axes.T, panels.items(), strict=True):
         _draw_surface(column[0], record.data[shown[0]])
         column[0].set_title(title)
@@ -202,20 +203,16 @@ def draw(record: Record, path: Path) -> Path:
             steps = np.asarray(found["path"])
             column[0].plot(steps[:, 1], steps[:, 2], style, color=colour)
             column[0].plot(*steps[-1, 1:], "o", color=colour, ms=3)
-            column[1].plot(
-                1 + np.arange(len(found["path_correlation"])),
-                found["path_correlation"],
-                style,
-                color=colour,
-                label=method,
-            )
+            along = found["path_correlation"][1:]  # at zero weights there is none
+            column[1].plot(1 + np.arange(len(along)), along, style, color=colour, label=symbol(method))
         column[1].axhline(0.0, color="black", lw=0.6, ls=":")
         column[1].set(xscale="log", ylim=(-0.3, 0.3), xlabel="step")
         column[1].legend(loc="upper right" if title == "classical" else "lower left", fontsize=6.5)
-    exact = record.data[EXACT]["end"]
-    axes[0, 2].plot(*exact[1:], "x", color="black", ms=6)
-    axes[1, 2].plot(STEPS, 0.0, "x", color="black", ms=6, label=EXACT, clip_on=False)
-    axes[1, 2].axvline(SHOWN, color="#999999", lw=0.6)
+    for method, mark in ((EXACT, "x"), (MDMM, "+")):
+        found = record.data[method]
+        axes[0, 2].plot(*found["end"][1:], mark, color="black", ms=6)
+        axes[1, 2].plot(STEPS, found["optimum"], mark, color="black", ms=6, label=symbol(method), clip_on=False)
+    axes[1, 2].plot([SHOWN, SHOWN], [-0.1, 0.3], color="#999999", lw=0.6)
     axes[1, 2].annotate(
         "printed path ends", (SHOWN, 0.22), fontsize=6.5, ha="right", xytext=(-2, 0), textcoords="offset points"
     )

@@ -21,6 +21,7 @@ from studies.paper.benchmark_sets import BenchmarkSet, Method
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
 from studies.paper.fairness_methods import CAUSES, METHODS, SAVED, comparator, methods_for, saved
+from studies.paper.names import CONSTRAINED, WITHOUT, symbol
 from studies.paper.record import Cell, Record, Table
 
 FOLDS, SEED, LEVEL = 5, 0, 0.05
@@ -163,7 +164,7 @@ def _agreement(found: Mapping[str, Any]) -> Table:
             for key in ("estimate", "p_value"):
                 pairs = zip(v["saved"][key], v["here"][key], strict=True)
                 gaps.append(_largest([None if a is None or b is None else a - b for a, b in pairs]))
-            if method in METHODS and method != "without":
+            if method in METHODS and method != WITHOUT:
                 rows.append((name, method, *gaps, _cause(name, method, gaps[0])))
     columns = ("data", "method", "effects", "p-values", "why")
     return Table("Largest difference to the saved results, on the rows that were fitted", columns, rows)
@@ -171,7 +172,7 @@ def _agreement(found: Mapping[str, Any]) -> Table:
 
 def _cause(name: str, method: str, gap: float | None) -> str:
     source = name.split()[0]
-    if method == "Ours":
+    if method == CONSTRAINED:
         left = targets()["authors_optimiser_rerun_full_data"][source][2]
         return f"The authors' optimiser, run again on all rows, stops with a correlation of {left:.1e} left."
     return CAUSES.get((source, method), "The same to 3e-4." if gap is not None and gap < 3e-4 else "Not known.")
@@ -214,7 +215,7 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
     counts = {"model-based": 0, "HC3": 0}
     for about in found.values():
         for method, each in about["methods"].items():
-            if method in METHODS and method not in ("without", "Ours"):
+            if method in METHODS and method not in (WITHOUT, CONSTRAINED):
                 here = _versions(each)["here"]
                 counts["model-based"] += _significant(here["p_value"]) or 0
                 counts["HC3"] += _significant(here["p_hc3"]) or 0
@@ -278,7 +279,7 @@ def draw(record: Record, path: Path) -> Path:
                     x = np.array(values[key], dtype=np.float64)
                     x = np.maximum(x, _EDGE) if key == "p_value" else x
                     axis.plot(x, np.full(len(x), place + shift), ls="", ms=3, mew=0.8, clip_on=False, **style)
-        unit = {"bank": "log odds a year", "health": "log mean"}.get(name, "log odds")
+        unit = {"bank": "log odds per year", "health": "log mean"}.get(name, "log odds")
         column[0].set(title=f"{name}\nn = {about['n']}", xlabel=f"effect ({unit})")
         column[0].axvline(0.0, color="black", lw=0.6, zorder=0)
         column[1].set(xlabel="p-value", xscale="log", xlim=(_EDGE, 1.0))
@@ -287,7 +288,7 @@ def draw(record: Record, path: Path) -> Path:
         column[1].axvline(LEVEL, color="black", lw=0.6, ls="--", zorder=0)
     for axis in axes.flat:
         axis.set_ylim(len(methods) - 0.5, -0.5)
-        axis.set_yticks(range(len(methods)), methods)
+        axis.set_yticks(range(len(methods)), [symbol(method) for method in methods])
         axis.set_yticks(np.arange(len(methods) - 1) + 0.5, minor=True)
         axis.grid(axis="y", which="minor")
         axis.tick_params(axis="y", which="both", length=0)

@@ -21,6 +21,7 @@ from studies.arrays import Array, BoolArray
 from studies.paper import benchmark_sets, fairness_methods, figures
 from studies.paper.benchmark_sets import BenchmarkSet, Method
 from studies.paper.cells import Cells
+from studies.paper.names import CONSTRAINED, WITHOUT, symbol
 from studies.paper.record import Cell, Record, Table
 
 FOLDS, SEED, LEVEL = 5, 0, 0.05
@@ -29,7 +30,7 @@ FULL = {"permutations": 39, "rows": 2000}
 QUICK = {"permutations": 19, "rows": 400, "trees": 15}
 PERMUTATIONS_R2, KNOTS = 199, 8
 SETTINGS = ("rows of the fit", "held out")
-HALF, SPLINES = "other half", "Ours, splines"
+HALF, SPLINES = "other half", f"{CONSTRAINED}, splines"
 
 
 def _numeric(data: BenchmarkSet) -> BoolArray:
@@ -70,7 +71,7 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
             key = {"set": name, "method": method, "setting": setting, "folds": FOLDS, "seed": SEED, **size}
             each[setting] = cells(key, partial(measure, load(name), method, setting, **size))
             progress.advance(task)
-        if method in ("without", "Ours", SPLINES):
+        if method in (WITHOUT, CONSTRAINED, SPLINES):
             each[HALF] = cells(
                 {"set": name, "method": method, "setting": HALF, "seed": SEED}, partial(half, load(name), method)
             )
@@ -83,7 +84,7 @@ def _methods(data: BenchmarkSet, quick: bool) -> list[str]:
     """All methods on the paper's sets; of all rows of Adult, of which the paper has nothing, only the two ends."""
     known = _known(data.family)
     if quick or data.name == "adult":
-        return ["without", "Ours", *(method for method in known if method not in METHODS)]
+        return [WITHOUT, CONSTRAINED, *(method for method in known if method not in METHODS)]
     return [method for method in known if method != SPLINES or _numeric(data).any()]
 
 
@@ -126,9 +127,9 @@ def says(name: str, method: str) -> str | None:
     failed = (name, method) in {("health", "Zafar"), *(("bank", m) for m in ("Komiyama1", "Komiyama2", "Berk"))}
     if failed:
         return "failed"
-    if name == "adult" or method not in fairness_methods.METHODS or method == "without":
+    if name == "adult" or method not in fairness_methods.METHODS or method == WITHOUT:
         return None
-    return "significant" if method != "Ours" or name == "bank" else "not significant"
+    return "significant" if method != CONSTRAINED or name == "bank" else "not significant"
 
 
 def significant(each: Mapping[str, Any], setting: str) -> list[str]:
@@ -176,15 +177,15 @@ def _reasons(found: Mapping[str, Any], size: Mapping[str, int]) -> tuple[str, ..
     ]
     bank = found.get("bank", {}).get("methods", {})
     if bank:
-        before, after, flexible = (bank[method][SETTINGS[1]]["r2"] for method in ("without", "Ours", SPLINES))
+        before, after, flexible = (bank[method][SETTINGS[1]]["r2"] for method in (WITHOUT, CONSTRAINED, SPLINES))
         reasons.append(
             f"On bank age has a curved effect: held out, R² is {before:.3f} without a correction and {after:.3f} with "
             f"the paper's; orthogonal to splines of age ({KNOTS} knots) the model leaves {flexible:.3f}."
         )
     for name, about in found.items():
-        ours, before = (about["methods"][method][SETTINGS[0]] for method in ("Ours", "without"))
+        ours, before = (about["methods"][method][SETTINGS[0]] for method in (CONSTRAINED, WITHOUT))
         p_values = {source: test["p_value"] for source, test in ours["importances"].items()} | {"R²": ours["r2_p"]}
-        p_values |= {"R² on the other half": about["methods"]["Ours"][HALF]["r2_p"]}
+        p_values |= {"R² on the other half": about["methods"][CONSTRAINED][HALF]["r2_p"]}
         here = [f"{what} p = {p:.3g}" for what, p in p_values.items() if p <= LEVEL]
         if name != "bank" and here:
             reasons.append(
@@ -224,7 +225,7 @@ def draw(record: Record, path: Path) -> Path:
         column[1].axvline(LEVEL, color="black", lw=0.6, ls="--", zorder=0)
     for axis in axes.flat:
         axis.set_ylim(len(methods) - 0.5, -0.5)
-        axis.set_yticks(range(len(methods)), methods)
+        axis.set_yticks(range(len(methods)), [symbol(method) for method in methods])
         axis.set_yticks(np.arange(len(methods) - 1) + 0.5, minor=True)
         axis.grid(axis="y", which="minor")
         axis.tick_params(axis="y", which="both", length=0)

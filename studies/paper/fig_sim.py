@@ -16,6 +16,7 @@ from scipy import stats
 
 from studies.paper import figures
 from studies.paper.cells import Cells
+from studies.paper.names import symbol
 from studies.paper.record import Cell, Record, Table
 from studies.paper.simulation import (
     BEFORE,
@@ -36,7 +37,7 @@ from studies.paper.simulation import (
 )
 
 #: The paper's optimiser takes tens of times as long: this many of its steps, and in the first repeat only.
-STEPS, QUICK_STEPS = 1000, 100
+STEPS, QUICK_STEPS = 3000, 100
 CONSTANT = "only a constant is orthogonal"
 #: What the paper says of each; it prints no figures.
 PRINTED = {
@@ -51,13 +52,14 @@ MISSED = (
 )
 #: Corrections and rows of panels in the figure.
 DRAWN = (PLAIN, LINEAR_BEFORE, LINEAR, EXACT)
-LABELS = {PLAIN: "none", LINEAR_BEFORE: "$C^l$, before $h$", LINEAR: "$C^l$, after $h$", EXACT: "$C^h$"}
 PANELS = {
     (SEEN, "effect"): "|effect|",
     (SEEN, "model"): "p, model",
     (NEW, "effect"): "|effect|",
     (NEW, "HC3"): "p, HC3",
 }
+#: Share of p-values below 0.05 on new rows by chance: the errors of the fit double the variance of z.
+CHANCE = 2.0 * float(stats.norm.sf(stats.norm.isf(0.025) / 2.0**0.5))
 #: Where effects of zero are drawn on a logarithmic axis.
 FLOOR = 1e-17
 
@@ -79,7 +81,7 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
     solved = [draw for draw in exact if EXACT in draw.result["found"]]
     tables = (_by_method(draws), _by_size(solved), _by_status(draws))
     seconds = sum(draw.result["seconds"] for draw in exact), sum(draw.result["seconds"] for draw in paper)
-    data = {"boxes": _boxes(exact), "seconds": dict(zip(("grid", "mdmm"), seconds, strict=True))}
+    data = {"boxes": _boxes(exact), "seconds": dict(zip(("grid", "mdmm"), seconds, strict=True)), "new": shares(solved)}
     reasons = _on_training_rows(exact, paper, steps) + _on_new_rows(solved)
     return Record("fig-sim", "Simulation: effects and p-values", tables, reasons, data, (MISSED,))
 
@@ -135,29 +137,34 @@ def _on_training_rows(draws: Sequence[Draw], paper: Sequence[Draw], steps: int) 
     excess = median(np.asarray([draw.result["loss"][MDMM] - loss[draw.setting] for draw in paper]))
     missing = sum(_missing(draw) for draw in (*draws, *paper))
     return (
-        f"Training rows: the largest of {len(effects)} effects after C^h is {effects.max():.1e}, the largest "
+        f"Training rows: the largest of {len(effects)} effects after {EXACT} is {effects.max():.1e}, the largest "
         f"correlation {correlation:.1e}. Where 0 is shown the evaluation model, which starts there, had nothing to "
         "improve (relative gradient of at most 1e-11). The constraint imposes p = 1, which tells nothing of new rows.",
-        f"{len(draws) - len(solved)} of {len(draws)} draws have p = q: only a constant is orthogonal then, so C^h has "
-        "no effects to show. They are counted as such, and are in no box of C^h.",
+        f"{len(draws) - len(solved)} of {len(draws)} draws have p = q: only a constant is orthogonal then, so {EXACT} "
+        "has no effects to show. They are counted as such, and are in none of its boxes.",
         "n = 200, q = 100: coefficients that the data hardly determine (separation) are called flat, in "
         + ", ".join(f"{count} ({name})" for name, count in flat.items())
         + f" of {len(tight)} draws. The constraint holds in these, too.",
-        "C^l is exact before the activation only: after it effects of up to "
+        "Classical (C^l) is exact before the activation only: after it effects of up to "
         f"{pool(draws, LINEAR, SEEN, 'effect').max():.2g} are left on the training rows.",
-        f"The paper's optimiser (mdmm, {steps} steps, first repeat only) leaves effects of up to "
+        f"MDMM (at most {steps} steps, first repeat only) leaves effects of up to "
         f"{pool(paper, MDMM, SEEN, 'effect').max():.1e}, and a mean loss {excess:.2g} above the exact one (median).",
         f"{missing} effects or p-values could not be computed.",
     )
 
 
+def shares(draws: Sequence[Draw]) -> dict[str, float]:
+    """Share of p-values below 0.05 on new rows by method, where features tell of X and there are more than 200 rows."""
+    large = [draw for draw in draws if draw.setting.n > 200 and draw.setting.rho > 0]
+    return {m: share(pool(large, m, NEW, "HC3")) for m in (PLAIN, LINEAR, EXACT)}
+
+
 def _on_new_rows(draws: Sequence[Draw]) -> tuple[str, ...]:
-    chance = 2.0 * stats.norm.sf(stats.norm.isf(0.025) / 2.0**0.5)
+    chance = CHANCE
     largest = max(draw.setting.n for draw in draws)
     most = [draw for draw in draws if draw.setting.n == largest and draw.setting.rho > 0]
     unrelated = [draw for draw in draws if draw.setting.rho == 0]
-    large = [draw for draw in draws if draw.setting.n > 200 and draw.setting.rho > 0]
-    found = {m: share(pool(large, m, NEW, "HC3")) for m in (PLAIN, LINEAR, EXACT)}
+    found = shares(draws)
     free = {m: share(pool(unrelated, m, NEW, "HC3")) for m in (PLAIN, LINEAR, EXACT)}
     effects = {m: median(pool(most, m, NEW, "effect")) for m in (PLAIN, LINEAR, EXACT)}
     of = {name: [draw for draw in draws if draw.setting.family == name] for name in ("binomial", "poisson")}
@@ -198,25 +205,33 @@ def _boxes(draws: Sequence[Draw]) -> list[dict[str, Any]]:
     return boxes
 
 
-def draw(record: Record, path: Path) -> Path:
-    """Draw box plots of effects and p-values against n: a column for each rho, four rows for each family."""
-    boxes = record.data["boxes"]
-    families, rhos, sizes = (list(dict.fromkeys(box[key] for box in boxes)) for key in ("family", "rho", "n"))
-    figure, axes = figures.subplots(len(PANELS) * len(families), len(rhos), height=9.2, sharex=True, sharey="row")
-    for (i, (name, panel)), (j, rho) in product(enumerate(product(families, PANELS)), enumerate(rhos)):
+def draw(record: Record, path: Path) -> list[Path]:
+    """Draw a figure for each family: box plots of effects and p-values against n, a column for each rho."""
+    families = dict.fromkeys(box["family"] for box in record.data["boxes"])
+    return [_draw_family(record, name, path.with_name(f"{path.stem}_{name}.png")) for name in families]
+
+
+def _draw_family(record: Record, name: str, path: Path) -> Path:
+    boxes = [box for box in record.data["boxes"] if box["family"] == name]
+    rhos, sizes = (list(dict.fromkeys(box[key] for box in boxes)) for key in ("rho", "n"))
+    figure, axes = figures.subplots(len(PANELS), len(rhos), height=5.6, sharex=True, sharey="row")
+    for (i, panel), (j, rho) in product(enumerate(PANELS), enumerate(rhos)):
         axis = axes[i, j]
-        chosen = [b for b in boxes if (b["family"], b["rho"], (b["rows"], b["measure"])) == (name, rho, panel)]
-        for box in chosen:
-            _draw_box(axis, box, sizes)
+        for box in boxes:
+            if (box["rho"], (box["rows"], box["measure"])) == (rho, panel):
+                _draw_box(axis, box, sizes)
         _scale(axis, *panel)
-        if panel == (SEEN, "effect"):
-            axis.set_title(f"{name}, $\\rho$ = {rho}", fontsize=8)
+        if i == 0:
+            axis.set_title(f"{name}, $\\rho$ = {rho}")
         if j == 0:
             axis.set_ylabel(f"{PANELS[panel]}\n{panel[0]}")
     for axis in axes[-1]:
         axis.set_xticks(range(len(sizes)), [str(n) for n in sizes])
         axis.set_xlabel("rows n")
-    handles = [axes[0, 0].plot([], [], "s", color=figures.COLOURS[k], label=LABELS[m])[0] for k, m in enumerate(DRAWN)]
+    handles = [
+        axes[0, 0].plot([], [], "s", color=figures.COLOURS[k], label=symbol(m).replace("before h", "before $h$"))[0]
+        for k, m in enumerate(DRAWN)
+    ]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(DRAWN), frameon=False, fontsize=8)
     return figures.save(figure, path)
 

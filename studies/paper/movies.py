@@ -26,12 +26,7 @@ from studies.paper.movies_models import (
     FEATURES,
     FIT,
     IN_NETWORK,
-    LAYER,
-    OFF,
-    PAPER,
     PREDICTIONS,
-    TEXT,
-    TRAINED,
     UNSEEN,
     WITHOUT,
     Movies,
@@ -43,8 +38,10 @@ from studies.paper.movies_models import (
     text_model,
     untrained,
 )
+from studies.paper.movies_names import AUTHORS, LAYER, PAPER, TEXT, TRAINED
 from studies.paper.movies_network import Correction, Settings
 from studies.paper.movies_reasons import missed, reasons
+from studies.paper.names import symbol
 from studies.paper.record import Record, Table
 
 #: Seconds for which a run of the study trains each of the paper's networks; a later run goes on.
@@ -71,7 +68,7 @@ RATIOS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3)
 ORDER: dict[str, list[str]] = {
     "model": [PAPER, TRAINED, TEXT],
     "coding": list(CODINGS),
-    "correction": [WITHOUT, LAYER, OFF, FEATURES, FIT, PREDICTIONS, UNSEEN],
+    "correction": [WITHOUT, LAYER, AUTHORS, FEATURES, FIT, PREDICTIONS, UNSEEN],
 }
 
 
@@ -101,7 +98,7 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
         tables.append(probing.table(data["probes"], what))
         sentences += (probing.reason(data["probes"], what),)
     title = "Movies: votes without the gender of actor and crew"
-    return Record("movies", title, tuple(tables), sentences, data, missed(found))
+    return Record("movies", title, tuple(tables), sentences, data, missed(data))
 
 
 def _sentences(movies: Movies) -> Part:
@@ -157,12 +154,9 @@ def _train(
     compute = partial(network_model, movies, correction, coding, settings, checkpoint=checkpoint)
     afterwards = correction == "without" and settings.activation == "tanh"  # an untrained network is not worth it
     whole = partial(compute, afterwards=afterwards, advance=partial(progress.advance, task))
-    if settings.learning_rate > PAPERS.learning_rate or key in cells:
-        result = dict(cells(key, whole))
-    else:  # kept only when it has ended: a training that was cut off goes on in the next run
-        result = whole(limit=LIMIT)
-        if result["ended"]:
-            cells(key, lambda: result)
+    whole = partial(whole, limit=LIMIT) if settings.learning_rate == PAPERS.learning_rate else whole
+    # Kept only when it has ended: a training that was cut off goes on in the next run.
+    result = dict(cells(key, whole, keep=lambda found: found["ended"]))
     progress.update(task, completed=steps)
     return result
 
@@ -173,7 +167,7 @@ def _printed(found: list[dict[str, Any]]) -> Table:
     rows: list[Any] = []
     for one in found:
         if one["coding"] == "paper":
-            p = {WITHOUT: printed["without_p"], LAYER: printed["corrected_p"]}.get(one["correction"], (None, None))
+            p = {WITHOUT: printed["without_p"], AUTHORS: printed["corrected_p"]}.get(one["correction"], (None, None))
             for effect, as_printed in zip(one["effects"], p if one["model"] != TEXT else (None, None), strict=True):
                 here = (effect[key] for key in ("p_model", "p_model_fit", "p_value"))
                 rows.append((one["model"], one["correction"], _term(effect), as_printed, *here, *_ratio(effect)))
@@ -215,7 +209,7 @@ def _fits(found: list[dict[str, Any]]) -> Table:
         }
         leak = (one["correlation_fit"], one["correlation"], one["p_value"])
         rmse = (one["rmse"].get(key) for key in ("estimate", "ci_low", "ci_high"))
-        printed = one["model"] != TEXT and (one["correction"], one["coding"]) == (LAYER, "paper")
+        printed = one["model"] != TEXT and (one["correction"], one["coding"]) == (AUTHORS, "paper")
         costs = (100.0 * targets()["movies"]["rmse_increase"] if printed else None, cost["rmse"])
         deviance = (one["deviance"]["estimate"], cost["deviance"], one.get("deviance_level"))
         rows.append((one["model"], one["correction"], one["coding"], *leak, *rmse, *costs, *deviance))
@@ -277,6 +271,6 @@ def draw(record: Record, path: Path) -> Path:
     axes[0, 0].set_ylabel("paper's coding,\none step up")
     axes[1, 0].set_ylabel("levels, to male")
     for name, colour in colours.items():
-        axes[0, 0].errorbar([], [], xerr=[], fmt="o", ms=3, color=colour, label=name)
+        axes[0, 0].errorbar([], [], xerr=[], fmt="o", ms=3, color=colour, label=symbol(name))
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figures.save(figure, path)

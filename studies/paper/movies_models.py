@@ -22,24 +22,23 @@ from setsquare.projection import GeneralizedProjector, Projector
 from studies.arrays import Array, BoolArray
 from studies.datasets import load_movies
 from studies.paper.benchmark_sets import combined, known
+from studies.paper.movies_names import AUTHORS, LAYER
 from studies.paper.movies_network import Correction, Network, Rows, Settings, evaluate, mean_with_dropout, train
+from studies.paper.names import CLASSICAL, CONSTRAINED, GENERALISED, WITHOUT
 
-#: Models: the LSTM as in the paper, and so that it trains; and one on sentence embeddings.
-PAPER, TRAINED, TEXT = "LSTM, ReLU, rate 1e-6", "LSTM, tanh, rate 3e-3", "MiniLM, Poisson model"
 #: The protected columns, each with the main actor: as numbers, as in the paper's code (unknown is less than female, and
 #: that less than male), or as levels, male being the reference.
 CODINGS = {"paper": "first_crew", "first crew": "first_crew", "director": "director"}
 CODE = {"unknown": -1.0, "female": 0.0, "male": 1.0}
 #: Corrections: of what the model is fitted to, by its constrained fit (on the state of the LSTM: a new head), or of
 #: what it predicts.
-WITHOUT, FEATURES, FIT, PREDICTIONS = "without", "features (C^l)", "fit (C^h)", "predictions (generalised)"
+FEATURES, FIT, PREDICTIONS = CLASSICAL, CONSTRAINED, GENERALISED
 #: The last one, fitted to validation rows: a network knows its training rows too well to tell of new ones.
-UNSEEN = "predictions, by unseen rows"
+UNSEEN = f"{GENERALISED}, by unseen rows"
 #: Ridge of the new head: without it, one description would get 375 735 votes.
 RIDGE = 1.0
 #: Corrections in the network, after its embedding.
-IN_NETWORK: dict[Correction, str] = {"without": WITHOUT, "layer": "layer", "published": "layer, the authors'"}
-LAYER, OFF = IN_NETWORK["layer"], IN_NETWORK["published"]
+IN_NETWORK: dict[Correction, str] = {"without": WITHOUT, "layer": LAYER, "published": AUTHORS}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, poisson_nll_loss
@@ -26,8 +27,63 @@ Correction: TypeAlias = Literal["without", "layer", "published"]
 PREDICTED = 32
 
 
+class Words(NamedTuple):
+    """Words of descriptions in the order of an LSTM's steps, without padding that other rows share.
+
+    Padding comes first. Until its first word a row is in the state of every other row with the same protected columns,
+    so one row for each of these goes through the padding, the one whose words start last; the others take its state
+    when they start. Four of five words are padding.
+
+    Attributes
+    ----------
+    rows, steps : Tensor of int
+        Row and step of each word that is read, by step.
+    sizes : list of int
+        Words that are read in each step; once a row has started it is read in every step.
+    joins : list of Tensor of int
+        For each step, the places of the rows whose state those that start take.
+    back : Tensor of int
+        Place of each row at the end.
+    """
+
+    rows: Tensor
+    steps: Tensor
+    sizes: list[int]
+    joins: list[Tensor]
+    back: Tensor
+
+    @classmethod
+    def of(cls, tokens: Tensor, groups: Tensor) -> Words:
+        """Order the words of tokens (n, steps) with groups (n,) of rows that share what padding becomes.
+
+        Examples
+        --------
+        >>> import torch
+        >>> tokens = torch.tensor([[0, 0, 7], [0, 5, 6], [0, 0, 0]])
+        >>> words = Words.of(tokens, torch.zeros(3, dtype=torch.long))
+        >>> words.sizes, words.rows.tolist()
+        ([1, 2, 3], [2, 2, 1, 2, 1, 0])
+        """
+        n_steps = tokens.shape[1]
+        word, group = (tokens != 0).numpy(), groups.numpy()
+        starts = np.where(word.any(axis=1), word.argmax(axis=1), n_steps - 1)  # no word: read the last padding
+        order = np.argsort(starts, kind="stable")
+        last = np.zeros(group.max() + 1, dtype=np.int64)
+        last[group[order]] = order  # of several rows the one that starts last
+        others = order[~np.isin(order, last)]
+        place = np.concatenate([last, others])
+        ends = len(last) + np.searchsorted(starts[others], np.arange(n_steps), side="right")
+        begins = np.concatenate([[len(last)], ends[:-1]])
+        joins = [torch.from_numpy(group[place[a:b]]) for a, b in zip(begins, ends, strict=True)]
+        rows = np.concatenate([place[:size] for size in ends])
+        back = np.empty_like(place)
+        back[place] = np.arange(len(place))
+        steps = np.repeat(np.arange(n_steps), ends)
+        return cls(torch.from_numpy(rows), torch.from_numpy(steps), ends.tolist(), joins, torch.from_numpy(back))
+
+
 class LSTM(nn.Module):
-    """An LSTM with a choice of activation; torch's own has tanh only, and is not much faster.
+    """An LSTM with a choice of activation; torch's own has tanh only.
 
     With ReLU, as in the paper, nothing bounds its state, which can grow with each of the 100 steps.
 
@@ -35,7 +91,9 @@ class LSTM(nn.Module):
     --------
     >>> import torch
     >>> _ = torch.manual_seed(0)
-    >>> LSTM(3, 5, "relu")(torch.randn(2, 4, 3)).shape
+    >>> tokens = torch.tensor([[0, 0, 7, 1], [0, 5, 6, 2]])
+    >>> words = Words.of(tokens, torch.zeros(2, dtype=torch.long))
+    >>> LSTM(3, 5, "relu")(torch.randn(2, 4, 3)[words.rows, words.steps], words).shape
     torch.Size([2, 5])
     """
 
@@ -47,17 +105,19 @@ class LSTM(nn.Module):
         self.bias = nn.Parameter(torch.zeros(4 * n_units))
         nn.init.ones_(self.bias.data[n_units : 2 * n_units])  # an open forget gate, as Keras has it
 
-    def forward(self, x: Tensor) -> Tensor:
-        """State after the last step (n, units) of a sequence (n, steps, inputs)."""
+    def forward(self, x: Tensor, words: Words) -> Tensor:
+        """State after the last step (n, units), from the inputs of the words that are read (m, inputs)."""
         m = self.n_units
-        driven = (x @ self.kernel + self.bias).transpose(0, 1).contiguous()
-        h = c = x.new_zeros(len(x), m)
-        for drive in driven.unbind(0):
+        driven = torch.addmm(self.bias, x, self.kernel)
+        h = c = x.new_zeros(words.sizes[0] - len(words.joins[0]), m)
+        for drive, joins in zip(driven.split(words.sizes), words.joins, strict=True):
+            if len(joins):
+                h, c = torch.cat([h, h[joins]]), torch.cat([c, c[joins]])
             pre = torch.addmm(drive, h, self.recurrent)
             enter, forget, leave = torch.sigmoid(pre[:, : 3 * m]).chunk(3, dim=1)
-            c = forget * c + enter * self.activation(pre[:, 3 * m :])
+            c = torch.addcmul(forget * c, enter, self.activation(pre[:, 3 * m :]))
             h = leave * self.activation(c)
-        return h
+        return h[words.back]
 
 
 class Network(nn.Module):
@@ -81,8 +141,13 @@ class Network(nn.Module):
 
     def represent(self, tokens: Tensor, protected: Tensor) -> Tensor:
         """What the LSTM makes of descriptions (n, 100): (n, 50)."""
-        words = self.embedding(tokens)
-        state: Tensor = self.lstm(words if self.correction is None else self.correction(words, protected))
+        if self.correction is None:
+            words = Words.of(tokens, torch.zeros(len(tokens), dtype=torch.long))
+            x = self.embedding(tokens[words.rows, words.steps])
+        else:
+            words = Words.of(tokens, torch.unique(protected, dim=0, return_inverse=True)[1])
+            x = self.correction(self.embedding(tokens), protected)[words.rows, words.steps]
+        state: Tensor = self.lstm(x, words)
         return state
 
     def predict(self, state: Tensor) -> Tensor:
@@ -195,7 +260,7 @@ def train(
     """
     torch.manual_seed(settings.seed)
     network = Network(settings.activation, correction, rows.protected.shape[1])
-    optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate)
+    optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate, fused=True)
     generator = torch.Generator().manual_seed(settings.seed)
     order = torch.randperm(len(rows.votes), generator=generator)
     held_out = round(settings.validation * len(order))

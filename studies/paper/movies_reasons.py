@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 
 from setsquare.document import p_value
-from studies.paper.movies_models import CODINGS, FIT, LAYER, OFF, PAPER, PREDICTIONS, TEXT, TRAINED, UNSEEN, WITHOUT
+from studies.paper.movies_models import CODINGS, FIT, PREDICTIONS, UNSEEN, WITHOUT
+from studies.paper.movies_names import AUTHORS, LAYER, PAPER, TEXT, TRAINED, model_p_values, training
 
 
 def reasons(data: dict[str, Any]) -> tuple[str, ...]:
     """Why figures differ from the printed ones, with what was measured."""
     found = {(one["model"], one["correction"], one["coding"]): one for one in data["found"]}
     slow, trained, text = (found[model, WITHOUT, "paper"] for model in (PAPER, TRAINED, TEXT))
-    start, training = (next(one for one in data["trainings"] if one["model"] == model) for model in (PAPER, TRAINED))
+    run = training(data, TRAINED, WITHOUT) or {}
     crew, layer = trained["effects"][1], found[TRAINED, LAYER, "paper"]
     cost = [
         100.0 * (found[TEXT, FIT, coding]["rmse"]["estimate"] / text["rmse"]["estimate"] - 1.0) for coding in CODINGS
@@ -22,14 +23,14 @@ def reasons(data: dict[str, Any]) -> tuple[str, ...]:
     again, level = data["splits"]["director"], found[TEXT, WITHOUT, "director"]["effects"]
     diverged = " and ".join(f"{steps} steps at {rate}" for rate, steps in data["diverged"].items())
     sentences = [
-        _not_ended(start, slow["mean"], data["constant"]["mean"], data["faster"]),
+        *_as_printed(data, found),
         "Model-based errors take predictions for Poisson counts, whose variance is their mean. Here the variance is "
         f"{slow['dispersion']:.0e} times the mean at the paper's rate, so that no effect could be seen, and "
         f"{trained['dispersion']:.0f} times after a training, so that nearly every effect is: the crew's has "
         f"p = {p_value(crew['p_model'])} with them and {p_value(crew['p_value'])} with HC3 errors.",
         f"Trained, the paper's network predicts {trained['mean']:.0f} votes on average, since units drop out before an "
-        f"exponential (while they do, it is {training['mean_with_dropout']:.0f}); its loss on the validation rows is "
-        f"{min(training['losses']):.0f}, that of a constant {training['loss_constant']:.0f}. With the level set by the "
+        f"exponential (while they do, it is {run['mean_with_dropout']:.0f}); its loss on the validation rows is "
+        f"{min(run['losses']):.0f}, that of a constant {run['loss_constant']:.0f}. With the level set by the "
         f"validation rows, its deviance on test rows is {trained['deviance_level']:.0f}, that of a constant "
         f"{data['constant']['deviance']['estimate']:.0f}. Rate ratios do not depend on the level.",
         "After the layer no entry of the embedding is correlated with a protected column, but the LSTM that follows is "
@@ -64,22 +65,33 @@ def reasons(data: dict[str, Any]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _not_ended(training: dict[str, Any], mean: float, true: float, faster: dict[str, list[float]]) -> str:
-    done, falls = len(training["losses"]) - 1, faster["without"]
-    if training.get("ended"):
-        return (
-            f"The rule of early stopping ended the paper's network after {done} epochs, at a mean of {mean:.2f} votes."
+def _as_printed(data: dict[str, Any], found: dict[tuple[str, str, str], dict[str, Any]]) -> list[str]:
+    """What became of the paper's two networks at its rate and by its rule (1000 epochs at most, patience 10)."""
+    sentences = []
+    for name, what in ((WITHOUT, "without a correction"), (AUTHORS, "with the authors' layer")):
+        run, one = training(data, PAPER, name), found.get((PAPER, name, "paper"))
+        if run is None or one is None:
+            sentences.append(f"The paper's network {what} was not run at its rate.")
+            continue
+        losses, end = run["losses"], "ended by its rule" if run["ended"] else "not run to the end"
+        best = int(np.argmin(losses))
+        falling = "" if run["ended"] else f", {'still falling' if best == len(losses) - 1 else 'not falling'}"
+        sentences.append(
+            f"The paper's network {what}, at its rate of 1e-6: {end}, {len(losses) - 1} of at most 1000 epochs. Its "
+            f"loss on validation rows went from {losses[0]:.2f} to {losses[best]:.2f} (epoch {best}{falling}; a "
+            f"constant has {run['loss_constant']:.0f}), and it predicts {one['mean']:.3g} votes on average (movies "
+            f"have {data['constant']['mean']:.0f}). p-values of actor and crew: {model_p_values(one)}."
         )
-    return (
-        f"At the paper's rate of 1e-6 the network was not run to the end: {done} of at most 1000 epochs, after which "
-        f"it predicts {mean:.2f} votes on average (movies have {true:.0f}) and its loss is still falling. With ten "
-        f"times the rate it falls from {falls[0]:.2f} to {falls[-1]:.2f} in {len(falls) - 1} epochs (with the authors' "
-        f"layer to {faster['published'][-1]:.2f}), still falling. Its p-values say nothing about the printed ones."
-    )
+    falls = data["faster"]
+    return [
+        *sentences,
+        f"At ten times the rate the loss falls from {falls['without'][0]:.2f} to {falls['without'][-1]:.2f} in "
+        f"{len(falls['without']) - 1} epochs (with the authors' layer to {falls['published'][-1]:.2f}).",
+    ]
 
 
 def _published(found: dict[tuple[str, str, str], dict[str, Any]]) -> tuple[str, ...]:
-    one = found.get((TRAINED, OFF, "paper"))
+    one = found.get((TRAINED, AUTHORS, "paper"))
     if one is None:
         return ("The authors' layer projects each batch on its own, at prediction, too; its row has not been run yet.",)
     return (
@@ -89,15 +101,14 @@ def _published(found: dict[tuple[str, str, str], dict[str, Any]]) -> tuple[str, 
     )
 
 
-def missed(found: list[dict[str, Any]]) -> tuple[str, ...]:
+def missed(data: dict[str, Any]) -> tuple[str, ...]:
     """Printed figures that were not reproduced."""
-
-    def p_values(model: str, correction: str) -> str:
-        one = next(one for one in found if (one["model"], one["correction"]) == (model, correction))
-        return " and ".join(p_value(effect["p_model"]) for effect in one["effects"])
-
-    return (
-        f"p < 2e-16 without a correction, at the paper's rate: {p_values(PAPER, WITHOUT)} for a network that was not "
-        "trained to the end.",
-        f"p = 0.993 and 1.0 with the layer, in a network that was trained: {p_values(TRAINED, LAYER)}.",
-    )
+    found = {(one["model"], one["correction"], one["coding"]): one for one in data["found"]}
+    sentences = []
+    for printed, name in (("p < 2e-16 without a correction", WITHOUT), ("p = 0.993 and 1.0 with the layer", AUTHORS)):
+        for model in (PAPER, TRAINED):
+            run, one = training(data, model, name), found.get((model, name, "paper"))
+            if run is not None and one is not None:
+                after = f"{len(run['losses']) - 1} epochs{'' if run['ended'] else ', not run to the end'}"
+                sentences.append(f"{printed}: {model_p_values(one)} ({model}, {after}).")
+    return tuple(sentences)

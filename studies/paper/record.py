@@ -56,6 +56,8 @@ class Record:
         Everything else that was measured, for the figure and for files: what JSON can hold.
     missed : tuple of str
         Printed figures that could not be reproduced, each with the cause.
+    made : dict
+        Commits of the library, dates and processor minutes, see :meth:`studies.paper.cells.Cells.made`.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Record:
     reasons: tuple[str, ...] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
     missed: tuple[str, ...] = ()
+    made: Mapping[str, Any] = field(default_factory=dict)
 
     @staticmethod
     def read(path: Path) -> Record:
@@ -73,8 +76,9 @@ class Record:
             tables = tuple(
                 Table(t["title"], tuple(t["columns"]), [tuple(row) for row in t["rows"]]) for t in whole["tables"]
             )
+            reasons, missed = (tuple(whole[key]) for key in ("reasons", "missed"))
             return Record(
-                whole["name"], whole["title"], tables, tuple(whole["reasons"]), whole["data"], tuple(whole["missed"])
+                whole["name"], whole["title"], tables, reasons, whole["data"], missed, dict(whole.get("made", {}))
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InputError(f"{path} is damaged: run python -m studies {path.stem} --fresh again.") from error
@@ -109,6 +113,7 @@ class Record:
             "tables": tables,
             "reasons": self.reasons,
             "missed": self.missed,
+            "made": dict(self.made),
             "data": dict(self.data),
         }
         paths = [folder / f"{self.name}.json"]

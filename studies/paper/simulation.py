@@ -23,12 +23,13 @@ from setsquare.families import Family, family
 from setsquare.projection import Projector
 from studies.arrays import Array
 from studies.paper.catalogue import targets
+from studies.paper.names import CLASSICAL, CONSTRAINED, MDMM, WITHOUT
 
 SEED = 2024
 #: Corrections, evaluated after the activation h unless they say otherwise.
-BEFORE, PLAIN = "none, before h", "none"
-LINEAR_BEFORE, LINEAR = "C^l, before h", "C^l"
-EXACT, MDMM = "C^h", "C^h, mdmm"
+BEFORE, PLAIN = f"{WITHOUT}, before h", WITHOUT
+LINEAR_BEFORE, LINEAR = f"{CLASSICAL}, before h", CLASSICAL
+EXACT = CONSTRAINED
 SEEN, NEW = "training rows", "new rows"
 
 

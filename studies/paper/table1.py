@@ -17,14 +17,15 @@ from studies.datasets import LOADERS, available
 from studies.paper import embeddings, figures, new_patients, probing
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
-from studies.paper.embeddings import CONSTRAINED, LINEAR, WITHOUT, Part
+from studies.paper.embeddings import Part
+from studies.paper.names import CLASSICAL, CONSTRAINED, WITHOUT, symbol
 from studies.paper.new_patients import SETTINGS
 from studies.paper.record import Record, Table
 
 MIMIC, NIH = "mimic_chest_xrays", "nih_chest_xrays"
 #: Components of the paper, and the most that a setting here asks for.
 COMPONENTS, MOST = 111, 256
-METHODS = {WITHOUT: "without", LINEAR: "classical", CONSTRAINED: "generalized"}
+METHODS = {WITHOUT: "without", CLASSICAL: "classical", CONSTRAINED: "generalized"}
 #: Random splits by patient: of the training patients, to compare settings, and of all, to see what a split can do.
 SPLITS, RESPLITS = 30, 100
 #: With as many rows as this, few splits of some of the rows tell enough; probes get fewer still.
@@ -309,30 +310,44 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def draw(record: Record, path: Path) -> Path:
-    """Correlations with age: the three models on old and new patients, and what random splits of patients give."""
+    """Correlations with each protected column on old and new patients, and what random splits of patients give.
+
+    Effects are marked as in the paper: a cross for p < 0.05 (by patient), a tick otherwise.
+    """
     found = record.data
-    figure, axes = figures.subplots(1, 2, figures.PAGE, 2.6)
-    left, right = axes[0]
-    for k, (_name, result) in enumerate(found["methods"].items()):
-        old, new = (result[rows]["correlations"]["age"] for rows in ("train", "test"))
-        for shift, one, colour, label in (
-            (-0.12, old, figures.COLOURS[0], "rows of the fit"),
-            (0.12, new, figures.COLOURS[1], "new patients"),
-        ):
-            ends = ([one["estimate"] - one["ci_low"]], [one["ci_high"] - one["estimate"]])
-            left.errorbar(
-                one["estimate"], k + shift, xerr=ends, fmt="o", ms=4, color=colour, label=label if not k else None
-            )
-    left.set_yticks(range(len(found["methods"])), list(found["methods"]))
-    left.set(xlabel="correlation with age, 95 % by patient", ylim=(len(found["methods"]) - 0.5, -0.5))
-    left.axvline(0.0, color="black", lw=0.6)
-    shown = left.get_legend_handles_labels()
+    terms = list(next(iter(found["methods"].values()))["train"]["correlations"])
+    figure, axes = figures.subplots(1, len(terms) + 1, figures.PAGE, 2.5, width_ratios=(*(1.0 for _ in terms), 1.15))
+    *left, right = axes[0]
+    for axis, term in zip(left, terms, strict=True):
+        _draw_term(axis, found["methods"], term)
+    for axis in left[1:]:
+        axis.set_yticklabels([])
+    shown = left[0].get_legend_handles_labels()
     bins = np.arange(-0.3, 0.45, 0.05)
     for name, colour in ((new_patients.WITHOUT, "0.6"), (new_patients.CONSTRAINED, figures.COLOURS[1])):
-        right.hist([one["images"]["age"][0] for one in found["again"][name]], bins, alpha=0.6, color=colour, label=name)
+        values = [one["images"]["age"][0] for one in found["again"][name]]
+        right.hist(values, bins, alpha=0.6, color=colour, label=f"splits, {symbol(name)}")
     here = found["methods"][CONSTRAINED]["test"]["correlations"]["age"]["estimate"]
-    right.axvline(here, color="black", ls="--", lw=1, label="C^h on the test patients")
-    right.set(xlabel="correlation with age on new patients", ylabel="random splits of the patients")
+    right.axvline(here, color="black", ls="--", lw=1, label="$C^h$, test patients")
+    right.set(xlabel="correlation with age, new patients", ylabel="random splits")
     handles, labels = (a + b for a, b in zip(shown, right.get_legend_handles_labels(), strict=True))
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=7, frameon=False)
     return figures.save(figure, path)
+
+
+def _draw_term(axis: Any, methods: Mapping[str, Any], term: str) -> None:
+    for k, result in enumerate(methods.values()):
+        for shift, rows, colour, label in (
+            (-0.17, "train", figures.COLOURS[0], "rows of the fit"),
+            (0.17, "test", figures.COLOURS[1], "new patients"),
+        ):
+            one = result[rows]["correlations"][term]
+            ends = ([one["estimate"] - one["ci_low"]], [one["ci_high"] - one["estimate"]])
+            axis.errorbar(
+                one["estimate"], k + shift, xerr=ends, fmt="o", ms=4, color=colour, label=None if k else label
+            )
+            mark = "✗" if result[rows]["effects"][term]["p_value"] < 0.05 else "✓"
+            axis.annotate(mark, (1.0, k + shift), xycoords=("axes fraction", "data"), color=colour, va="center")
+    axis.set_yticks(range(len(methods)), [symbol(name) for name in methods])
+    axis.set(xlabel=f"correlation with {term.split('[')[0]}", ylim=(len(methods) - 0.5, -0.5), xlim=(-0.3, 0.45))
+    axis.axvline(0.0, color="black", lw=0.6)

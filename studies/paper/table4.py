@@ -18,7 +18,8 @@ from studies.datasets import load_utkface
 from studies.paper import embeddings, figures, probing
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
-from studies.paper.embeddings import CONSTRAINED, METHODS, WITHOUT, Part
+from studies.paper.embeddings import METHODS, Part
+from studies.paper.names import CONSTRAINED, WITHOUT, symbol
 from studies.paper.record import Record, Table
 
 #: Embeddings, and what made them.
@@ -269,10 +270,10 @@ def draw(record: Record, path: Path) -> Path:
             terms = list(test["correlations"])
             places = np.arange(len(terms)) + 0.18 * (j - 1.5)
             points = [test["correlations"][term] for term in terms]
-            _bars(axis, points, places, j, method)
-            _bars(beside, [test["auc"]], np.array([float(j)]), j, method)
+            _bars(axis, points, places, j, symbol(method))
+            _bars(beside, [test["auc"]], np.array([float(j)]), j, symbol(method))
         axis.axvline(0.0, color="black", lw=0.6)
-        axis.set_yticks(range(len(terms)), terms)
+        axis.set_yticks(range(len(terms)), [term.replace("[", ": ").rstrip("]") for term in terms])
         axis.set(title=title, xlabel="correlation with the predicted probability of a woman, test faces")
         axis.set_xlim(-0.37, 0.13)
         axis.set_ylim(len(terms) - 0.5, -0.5)

@@ -16,6 +16,7 @@ from studies.comparators import COMPARATORS, Fit, LinearComparator
 from studies.paper import benchmark_sets, fairness_methods, fig3, fig_forest
 from studies.paper.benchmark_sets import BenchmarkSet
 from studies.paper.cells import Cells
+from studies.paper.names import CONSTRAINED
 from studies.paper.record import Record
 
 FAIRNESS = ("Komiyama1", "Komiyama2", "Berk", "Zafar")
@@ -61,8 +62,8 @@ def test_no_effect_is_left_where_the_authors_left_some(record: Record) -> None:
     require_saved()
     methods = record.data["compas"]["methods"]
     assert np.abs(values(methods["without"], "here", "estimate")).max() > 1.0
-    assert np.abs(values(methods["Ours"], "saved", "estimate")).max() > 0.02
-    assert np.abs(values(methods["Ours"], "here", "estimate")).max() < 1e-8
+    assert np.abs(values(methods[CONSTRAINED], "saved", "estimate")).max() > 0.02
+    assert np.abs(values(methods[CONSTRAINED], "here", "estimate")).max() < 1e-8
 
 
 def test_model_based_p_values_are_those_of_statsmodels(record: Record) -> None:
@@ -84,11 +85,14 @@ def test_model_based_errors_miss_what_robust_ones_find(record: Record) -> None:
 
 def test_on_new_rows_only_the_correction_leaves_nothing_but_chance(record: Record) -> None:
     leaks = {method: each["held out"]["leak"] for method, each in record.data["compas"]["methods"].items()}
-    assert leaks["Ours"]["correlation"] < 1.2 * leaks["Ours"]["by_chance"] and leaks["Ours"]["p_value"] > 0.05
+    assert (
+        leaks[CONSTRAINED]["correlation"] < 1.2 * leaks[CONSTRAINED]["by_chance"]
+        and leaks[CONSTRAINED]["p_value"] > 0.05
+    )
     assert leaks["without"]["p_value"] < 1e-10
     for method in FAIRNESS:
         assert leaks[method]["correlation"] > 1.2 * leaks[method]["by_chance"]
-    assert values(record.data["compas"]["methods"]["Ours"], "held out", "p_value").min() > 0.05
+    assert values(record.data["compas"]["methods"][CONSTRAINED], "held out", "p_value").min() > 0.05
 
 
 def test_twice_the_median_holds_however_folds_depend() -> None:
@@ -176,16 +180,16 @@ def test_the_pattern_of_the_saved_results(name: str) -> None:
     require_saved()
     data = benchmark_sets.load(require(name))
     compared = 0
-    for method in (*FAIRNESS, "Ours"):
+    for method in (*FAIRNESS, CONSTRAINED):
         each = {setting: fig3.measure(data, method, "as published") for setting in fig3.SETTINGS}
         each["saved"] = fairness_methods.saved(name, method)
         here, saved = values(each, "here", "estimate"), values(each, "saved", "estimate")
         assert np.isfinite(here).all()
-        assert (np.abs(here).max() < 1e-7) == (method == "Ours")
+        assert (np.abs(here).max() < 1e-7) == (method == CONSTRAINED)
         if np.isfinite(saved).all():
             compared += 1
-            assert np.abs(here - saved).max() < GAPS[name][method == "Ours"]
+            assert np.abs(here - saved).max() < GAPS[name][method == CONSTRAINED]
             significant = [values(each, label, "p_value") < 0.05 for label in ("here", "saved")]
             np.testing.assert_array_equal(*significant)
-            assert significant[1].any() != (method == "Ours" or (name, method) == ("compas", "Zafar"))
+            assert significant[1].any() != (method == CONSTRAINED or (name, method) == ("compas", "Zafar"))
     assert compared == {"bank": 2, "health": 4}.get(name, 5)

@@ -12,6 +12,7 @@ from setsquare import datasets
 from studies.paper import benchmark_sets, fig_forest
 from studies.paper.benchmark_sets import BenchmarkSet
 from studies.paper.cells import Cells
+from studies.paper.names import CONSTRAINED
 from studies.paper.record import Record
 
 SMALL = fig_forest.QUICK
@@ -35,7 +36,7 @@ def record(cells: Cells) -> Record:
 
 
 def test_on_compas_a_forest_finds_nothing_after_the_correction_and_did_before(record: Record) -> None:
-    without, ours = (record.data["compas"]["methods"][method] for method in ("without", "Ours"))
+    without, ours = (record.data["compas"]["methods"][method] for method in ("without", CONSTRAINED))
     for setting in fig_forest.SETTINGS:
         assert fig_forest.significant(without, setting) == ["sex", "race"]
         assert without[setting]["r2"] > 0.04 and without[setting]["r2_p"] <= 0.01
@@ -68,16 +69,16 @@ def test_splines_take_away_a_curve_that_the_column_alone_leaves() -> None:
 
 def test_a_forest_sees_the_curve() -> None:
     data = drawn(1500)
-    for method, leak in (("Ours", True), (fig_forest.SPLINES, False)):
+    for method, leak in ((CONSTRAINED, True), (fig_forest.SPLINES, False)):
         found = fig_forest.measure(data, method, "rows of the fit", **SMALL)
         assert (found["r2_p"] <= 0.05) == leak
         assert ("x" in fig_forest.significant({"rows of the fit": found}, "rows of the fit")) == leak
 
 
 def test_what_the_paper_says() -> None:
-    assert fig_forest.says("bank", "Ours") == "significant" == fig_forest.says("compas", "Zafar")
-    assert fig_forest.says("compas", "Ours") == "not significant"
-    assert fig_forest.says("adult", "Ours") is None
+    assert fig_forest.says("bank", CONSTRAINED) == "significant" == fig_forest.says("compas", "Zafar")
+    assert fig_forest.says("compas", CONSTRAINED) == "not significant"
+    assert fig_forest.says("adult", CONSTRAINED) is None
     assert {fig_forest.says(*pair) for pair in (("bank", "Berk"), ("health", "Zafar"))} == {"failed"}
 
 
@@ -97,7 +98,7 @@ def test_on_bank_age_is_left_and_splines_take_most_of_it_away() -> None:
     for setting in fig_forest.SETTINGS:
         without, ours, splines = (
             fig_forest.measure(data, method, setting, **SMALL | {"rows": 2000})
-            for method in ("without", "Ours", fig_forest.SPLINES)
+            for method in ("without", CONSTRAINED, fig_forest.SPLINES)
         )
         assert without["r2"] > ours["r2"] > 0.08 and ours["r2_p"] <= 0.01
         assert splines["r2"] < 0.1 * ours["r2"]

@@ -16,16 +16,28 @@ from studies import datasets
 from studies.paper import movies, movies_models
 from studies.paper.cells import Cells
 from studies.paper.movies_models import CODINGS, FIT, PREDICTIONS, WITHOUT, Movies
-from studies.paper.movies_network import LSTM, Rows, Settings, evaluate, loss_of, train
+from studies.paper.movies_network import LSTM, Rows, Settings, Words, evaluate, loss_of, train
 from studies.paper.record import Record
 
 # --- the network ---------------------------------------------------------------------------------------------------
 
 
-def test_with_tanh_it_is_the_lstm_of_torch() -> None:
+def with_padding(n: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens (n, 7) with padding in front, in one row throughout, and two groups."""
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(1, 9, (n, 7))
+    tokens[np.arange(7) < rng.integers(0, 8, (n, 1))] = 0
+    tokens[0] = 0
+    return torch.from_numpy(tokens), torch.from_numpy(rng.integers(0, 2, n))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_with_tanh_it_is_the_lstm_of_torch_though_padding_is_shared(groups: int) -> None:
     torch.manual_seed(0)
     ours, theirs = LSTM(3, 4, "tanh").double(), torch.nn.LSTM(3, 4, batch_first=True).double()
     order = [0, 1, 3, 2]  # ours: input, forget, output, candidate; torch has the candidate third
+    tokens, group = with_padding()
+    group = group * (groups - 1)
     with torch.no_grad():
         ours.bias.uniform_()
         for name, own in (
@@ -35,11 +47,18 @@ def test_with_tanh_it_is_the_lstm_of_torch() -> None:
         ):
             getattr(theirs, name).copy_(torch.cat([own.chunk(4)[k] for k in order]))
         theirs.bias_hh_l0.zero_()
-        x = torch.randn(5, 7, 3, dtype=torch.float64)
-        torch.testing.assert_close(ours(x), theirs(x)[0][:, -1], rtol=1e-12, atol=1e-14)
+        # What a padded word becomes depends on the group and the step, as behind a layer that projects.
+        x, padding = torch.randn(40, 7, 3, dtype=torch.float64), torch.randn(2, 7, 3, dtype=torch.float64)
+        x = torch.where((tokens == 0).cumprod(1).bool()[:, :, None], padding[group], x)
+        words = Words.of(tokens, group)
+        assert len(words.rows) < 0.8 * tokens.numel()
+        found = ours(x[words.rows, words.steps], words)
+        torch.testing.assert_close(found, theirs(x)[0][:, -1], rtol=1e-12, atol=1e-14)
         relu = LSTM(3, 4, "relu").double()
         relu.load_state_dict(ours.state_dict())
-        assert not torch.allclose(relu(x), ours(x), atol=1e-3)
+        assert not torch.allclose(
+            relu(x[words.rows, words.steps], words), ours(x[words.rows, words.steps], words), atol=1e-3
+        )
 
 
 def made_up(n: int = 300) -> Rows:

@@ -11,6 +11,7 @@ from setsquare import datasets
 from studies.comparators import available
 from studies.paper import table6
 from studies.paper.cells import Cells
+from studies.paper.names import CONSTRAINED, WITHOUT
 from studies.paper.record import Record
 
 
@@ -28,31 +29,31 @@ def record(cells: Cells) -> Record:
 
 def test_every_method_is_timed(record: Record) -> None:
     methods = record.data["compas"]["methods"]
-    assert set(methods) == {"ours", "without correction", *available("binomial")}
+    assert set(methods) == {CONSTRAINED, WITHOUT, *available("binomial")}
     for timed in methods.values():
         assert timed["rounds"] == 2
-        low, high = timed["wall_range"]
-        assert 0.0 < low <= timed["wall"] <= high
+        low, high = timed["cpu_range"]
+        assert 0.0 < low <= timed["cpu"] <= high
 
 
 def test_only_the_exact_correction_leaves_nothing(record: Record) -> None:
     left = {method: timed["correlation"] for method, timed in record.data["compas"]["methods"].items()}
-    assert left.pop("ours") < 1e-8
-    assert min(left.values()) > 1e-3 and left["without correction"] > 0.3
+    assert left.pop(CONSTRAINED) < 1e-8
+    assert min(left.values()) > 1e-3 and left[WITHOUT] > 0.3
 
 
 def test_seconds_of_the_paper_and_of_r_stand_beside(record: Record) -> None:
     table = record.tables[0]
     rows = {row[2]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
-    assert (rows["berk-if"]["printed"], rows["berk-if"]["R, run again"]) == (1.18, 117.368)
-    assert (rows["ours"]["printed"], rows["ours"]["R, run again"]) == (0.48, 0.69)
-    assert rows["ours"]["R / here"] == pytest.approx(0.69 / rows["ours"]["here"])
-    assert rows["linear"]["printed"] is None
+    assert (rows["Berk"]["printed"], rows["Berk"]["R, run again"]) == (1.18, 117.368)
+    assert (rows[CONSTRAINED]["printed"], rows[CONSTRAINED]["R, run again"]) == (0.48, 0.69)
+    assert rows[CONSTRAINED]["R / here"] == pytest.approx(0.69 / rows[CONSTRAINED]["here"])
+    assert rows["classical (C^l)"]["printed"] is None
 
 
 def test_printed_seconds_of_adult_belong_to_the_authors_rows() -> None:
-    assert table6.published("adult 5000", "ours") == 1.11
-    assert table6.published("adult", "ours") is None
+    assert table6.published("adult 5000", CONSTRAINED) == 1.11
+    assert table6.published("adult", CONSTRAINED) is None
     assert table6.published("health", "zafar") is None
     assert table6.in_r("adult", "komiyama-sp") == 22.135
 

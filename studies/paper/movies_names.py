@@ -1,0 +1,25 @@
+"""Names of the models of movies, and what their records hold; without torch, which the page does not need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from setsquare.document import p_value
+
+#: Models: the LSTM as in the paper, and so that it trains; and one on sentence embeddings.
+PAPER, TRAINED, TEXT = "LSTM, ReLU, rate 1e-6", "LSTM, tanh, rate 3e-3", "MiniLM, Poisson model"
+#: Corrections in the network, after its embedding: ours, and the authors', which projects each batch on its own.
+LAYER, AUTHORS = "layer", "layer, the authors'"
+
+
+def training(data: Mapping[str, Any], model: str, correction: str) -> dict[str, Any] | None:
+    """The training of a network with the paper's coding; None if it was not run."""
+    wanted = (model, correction, "paper")
+    rows = (one for one in data["trainings"] if (one["model"], one["correction"], one["coding"]) == wanted)
+    return next(rows, None)
+
+
+def model_p_values(one: Mapping[str, Any]) -> str:
+    """p-values of actor and crew on test rows with model-based errors, as the paper has them."""
+    return " and ".join(p_value(effect["p_model"]) for effect in one["effects"])

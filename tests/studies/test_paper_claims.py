@@ -1,0 +1,127 @@
+"""What the page says about the paper: no item is missing, each criticism is shown by a test or by a section."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+import setsquare as sq
+from setsquare import datasets
+from studies.paper import fig1, items, page
+from studies.paper.catalogue import ENTRIES
+from studies.paper.cells import Cells, library
+from studies.paper.items import ERROR, OPEN, summary
+from studies.paper.record import Record
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "studies" / "results"
+#: Everything in the paper that has a number or makes a claim that can be checked.
+ITEMS = (
+    *(f"Table {k}" for k in range(1, 7)),
+    *(f"Figure {k}" for k in (1, 3, 4, 5)),
+    *("Figures 2 and 6", "Figures 7 to 12", "Definitions 1 and 2", "Lemma 3", "Corollary 4", "Theorem 5"),
+    *("Corollary 6", "Corollary 7", "Lemma 8", "Example 1", "Example 2", "Section 2", "Section 3.1", "Movies"),
+    *("Concept 1", "Concept 2", "DRO", "Komiyama", "MDMM", "Appendix D", "Appendix E.2", "Appendix E.3", "Limitations"),
+)
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, Record]:
+    paths = {entry.name: RESULTS / f"{entry.name}.json" for entry in ENTRIES}
+    return {name: Record.read(path) for name, path in paths.items() if path.exists()}
+
+
+def test_no_item_of_the_paper_is_without_a_row(records: dict[str, Record]) -> None:
+    named = " ".join(str(row[0]) for row in summary(records).rows)
+    assert [item for item in ITEMS if item not in named] == []
+
+
+def test_every_experiment_is_kept(records: dict[str, Record]) -> None:
+    assert [entry.name for entry in ENTRIES if entry.module and entry.name not in records] == []
+
+
+def test_without_results_an_item_says_so() -> None:
+    rows = {row[0]: row for row in summary({}).rows}
+    assert rows["Table 2"][2] == "not run" and rows["Table 2"][4] == OPEN
+    assert len(rows) == len(items._theory()) + len(items._appendix()) + len(items.SECTIONS)
+
+
+def test_each_row_names_what_shows_it_and_each_error_has_a_test(records: dict[str, Record]) -> None:
+    headings = {f"section {page.number(name)}" for name in records}
+    for item, *_, verdict, shown_by in summary(records).rows:
+        path = re.fullmatch(r"`(tests/[\w/]+\.py)`", str(shown_by))
+        assert path or shown_by in headings or shown_by == "docs/theory.md", item
+        assert path is None or (ROOT / path[1]).exists(), item
+        assert path is not None or verdict != ERROR, item
+
+
+def test_the_tests_that_proofs_name_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page._proofs())
+    assert len(named) >= 6
+    for path, function in named:
+        assert function in (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_the_page_is_what_the_program_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    text = page.write(Path("studies/results"))
+    assert (ROOT / "studies" / "results.md").read_text(encoding="utf-8") == text
+    assert len(text.splitlines()) < 480
+
+
+def test_rows_of_the_data_sets() -> None:
+    """Three sets have the printed rows; health.retirement has 38653, of which the code drops those with gaps."""
+    if not datasets.available("health_retirement"):
+        pytest.skip("the data set health_retirement is not on this machine: set SETSQUARE_DATA")
+    printed = {"adult": 30162, "bank": 40195, "compas": 5855}
+    assert {name: datasets.load(name).n_rows for name in printed} == printed
+    assert datasets.load_health_retirement().n_rows == 12766
+    assert datasets.load_health_retirement(complete=False).n_rows == 38653
+
+
+def test_model_based_errors_never_reject_where_nothing_is() -> None:
+    """Predicted probabilities vary less than 0/1 outcomes, for which these errors are made; two groups of 150."""
+    rng = np.random.default_rng(0)
+    mean = 1.0 / (1.0 + np.exp(-0.6 * rng.normal(size=(5000, 2, 150))))
+    m, slope = mean.mean(2), mean.mean(2) * (1.0 - mean.mean(2))
+    effect = np.log(m / (1.0 - m)) @ [-1.0, 1.0]
+    model, robust = (1.0 / (150 * slope)).sum(1), (mean.var(2, ddof=1) / (150 * slope**2)).sum(1)
+    p_model, p_robust = (2.0 * norm.sf(np.abs(effect) / np.sqrt(variance)) for variance in (model, robust))
+    assert p_model.min() > 0.05 and 0.04 < np.mean(p_robust < 0.05) < 0.06
+    found = sq.audit(mean[0].ravel(), np.repeat([0, 1], 150), "binomial", "model").evaluation().effects[0]
+    assert found.estimate == pytest.approx(effect[0]) and found.std_error == pytest.approx(np.sqrt(model[0]), rel=1e-6)
+
+
+def test_the_authors_iteration_does_not_end_at_the_maximum_of_the_likelihood() -> None:
+    rows = fig1.authors_rows()
+    end, best = fig1.fisher_scoring(rows.Z, rows.y, 1000)[-1], fig1.maximum_likelihood(rows.Z, rows.y)
+    found, optimum = fig1.correlations(rows.Z, rows.x, np.array([end, best]))
+    assert np.abs(rows.Z.T @ (rows.y - 1.0 / (1.0 + np.exp(-rows.Z @ best)))).max() < 1e-8
+    assert found > optimum + 0.04
+
+
+def test_the_projected_path_crosses_zero_where_the_printed_one_ends() -> None:
+    rows = fig1.authors_rows()
+    Q = rows.x[:, None] / np.linalg.norm(rows.x)
+    along = fig1.correlations(rows.Z, rows.x, fig1.fisher_scoring(rows.Z, rows.y, 120, Q))
+    assert along[fig1.SHOWN] > 0.0 > along[120]
+
+
+def test_cells_say_when_they_were_made(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"key": {"n": 0}, "result": 0}\n', encoding="utf-8")
+    cells = Cells(path)
+    cells({"n": 1}, lambda: sum(range(10**5)))
+    cells({"n": 2}, lambda: 2, keep=lambda result: False)
+    assert cells.made()["unknown"] == 0 and cells.made()["library"] == [library()]
+    again = Cells(path)
+    assert {"n": 1} in again and {"n": 2} not in again
+    again({"n": 0}, lambda: 1)
+    again({"n": 1}, lambda: 1)
+    made = again.made()
+    assert made["unknown"] == 1 and len(made["dates"]) == 1 and made["minutes"] >= 0.0
+    assert page.made(made).endswith("1 parts are from a run that was not recorded.")
