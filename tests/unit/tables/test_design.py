@@ -321,3 +321,12 @@ def test_importing_loads_no_dataframe_library() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "set()"
+
+
+def test_a_missing_number_of_an_array_is_a_level_of_its_own() -> None:
+    rows = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0], [0.0, 1.0]])
+    design = tables.learn(rows, missing="level")
+    assert design.names == ("x0", "x1", "x1[missing]")
+    np.testing.assert_array_equal(design.apply(rows).values[1], [3.0, 3.0, 1.0])
+    complete = tables.learn(np.nan_to_num(rows), missing="level", unseen="pool")  # the mean of the training rows is kept
+    np.testing.assert_array_equal(complete.apply(rows).values[1], [3.0, 2.25])

@@ -104,7 +104,8 @@ def test_small_groups_are_named_and_masked() -> None:
     row = result.groups().set_index("group").loc["Tiny"]
     assert row["n"] == 4
     assert np.isnan(row["mean"])
-    assert "race: Tiny (4)" in "".join(result.numbers.notes)
+    (note,) = [note for note in result.numbers.notes if note.code == "small-groups"]
+    assert "race: Tiny (4)" in note and note.severity == "caution"
 
 
 def test_undefined_numbers_are_nan_with_a_note_and_rates_of_zero_are_uncertain() -> None:
