@@ -125,3 +125,17 @@ def test_predictions_outside_their_bounds_leave_no_state(call, tmp_path: Path) -
     assert " of 1200 predictions lie outside 0 to 0.5" in err
     assert "--bounds" in err
     assert not (tmp_path / "m.state").exists()
+
+
+def test_files_have_no_numbers_of_a_group_of_three_rows(call, tmp_path: Path, table: pd.DataFrame) -> None:
+    rare = table.assign(race=np.where(np.arange(N) < 3, "Rare", table["race"]))
+    rare.loc[:2, "score"] = [0.123457, 0.543219, 0.987653]
+    rare.to_csv(tmp_path / "table.csv", index=False)
+    options = ("--protected", "race", "--threshold", "0.5", "--json", "out.json", "--html", "page.html")
+    values = ("0.12345", "0.54321", "0.54322", "0.98765", f"{np.mean([0.123457, 0.543219, 0.987653]):.4f}")
+    for limit in ((), ("--min-group", "1")):
+        code, out, err = call("audit", *options, *limit)
+        assert code in (0, 1), err
+        written = (tmp_path / "out.json").read_text() + (tmp_path / "page.html").read_text() + out
+        assert any(value in written for value in values) == bool(limit)
+    assert "Rare" in written
