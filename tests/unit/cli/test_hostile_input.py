@@ -216,7 +216,7 @@ def test_a_column_of_a_wide_table_is_found_without_listing_all(monkeypatch):
     "command",
     [
         "audit wide.csv --predictions c0 --protected sex,c1 --family gaussian --quiet",
-        pytest.param("correct wide.csv --outcome y --protected sex --model m --folds 2 --quiet", marks=pytest.mark.slow),
+        pytest.param("correct wide.csv --outcome y --protected sex --model m --folds 2", marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.usefixtures("table")

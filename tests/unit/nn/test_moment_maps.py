@@ -175,3 +175,8 @@ def test_transport_by_combinations_of_two_columns_is_that_of_numpy():
         found = blinded.eval()(units, protected=X).double().numpy()
     expected = sq.LinearOrthogonalizer(moments=2).fit_transform(units.double().numpy(), protected=X.double().numpy())
     np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_map_that_was_not_fitted_has_counts_of_one_number():
+    moments = sq.nn.blind(network(), ["1"], moments=2, n_protected=1).corrections["1"].moments
+    assert moments.is_empty and moments.rows.tolist() == moments.skipped.tolist() == [0.0]

@@ -18,6 +18,7 @@ import pytest
 
 from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
+from setsquare.tables.design import _is_finite
 
 MAKERS: dict[str, Any] = {
     "pandas": pd.DataFrame,
@@ -328,5 +329,13 @@ def test_a_missing_number_of_an_array_is_a_level_of_its_own() -> None:
     design = tables.learn(rows, missing="level")
     assert design.names == ("x0", "x1", "x1[missing]")
     np.testing.assert_array_equal(design.apply(rows).values[1], [3.0, 3.0, 1.0])
-    complete = tables.learn(np.nan_to_num(rows), missing="level", unseen="pool")  # the mean of the training rows is kept
+    complete = tables.learn(np.nan_to_num(rows), missing="level", unseen="pool")  # the mean is kept
     np.testing.assert_array_equal(complete.apply(rows).values[1], [3.0, 2.25])
+
+
+@pytest.mark.parametrize("place", [0, 999, 1000, 1001, 2000, 2001, 2499])
+def test_a_number_that_is_not_finite_is_found_wherever_it_is(place: int) -> None:
+    values = np.full(2500, 1e308)  # the sum is infinite, so that each number is looked at
+    assert _is_finite(values)
+    values[place] = np.nan
+    assert not _is_finite(values)
