@@ -139,3 +139,14 @@ def test_files_have_no_numbers_of_a_group_of_three_rows(call, tmp_path: Path, ta
         written = (tmp_path / "out.json").read_text() + (tmp_path / "page.html").read_text() + out
         assert any(value in written for value in values) == bool(limit)
     assert "Rare" in written
+
+
+def test_a_table_of_small_groups_only_has_a_page_without_their_figure(
+    call, tmp_path: Path, table: pd.DataFrame
+) -> None:
+    options = ("--protected", "race", "--threshold", "0.5", "--html", "page.html", "--json", "out.json")
+    for rows, drawn in ((table, True), (table.groupby("race").head(6), False)):
+        rows.to_csv(tmp_path / "table.csv", index=False)
+        code, _, err = call("audit", *options)
+        assert code in (0, 1), err
+        assert ("Selection rate by group" in (tmp_path / "page.html").read_text()) == drawn
