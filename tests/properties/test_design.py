@@ -34,7 +34,7 @@ def rows(table: dict[str, list[Any]], order: Any) -> dict[str, list[Any]]:
 
 
 @given(drawn_tables(), MAKERS, MISSING, CODING, st.randoms(use_true_random=False))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_permuted_rows_give_permuted_rows(table: Any, make: Any, missing: Any, coding: Any, random: Any) -> None:
     order = list(range(len(table["p"])))
     random.shuffle(order)
@@ -50,7 +50,7 @@ def test_permuted_rows_give_permuted_rows(table: Any, make: Any, missing: Any, c
 
 
 @given(drawn_tables(), MISSING, CODING)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_all_libraries_agree(table: Any, missing: Any, coding: Any) -> None:
     matrices = []
     for make in (pd.DataFrame, pl.DataFrame, pa.table):
@@ -61,7 +61,7 @@ def test_all_libraries_agree(table: Any, missing: Any, coding: Any) -> None:
 
 
 @given(drawn_tables(), MAKERS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_cells_saturate(table: Any, make: Any) -> None:
     columns = ["p", "q", "flag"]
     encoded = tables.learn(make(table), columns, basis="cells", missing="level").apply(make(table))
@@ -75,7 +75,7 @@ def test_cells_saturate(table: Any, make: Any) -> None:
 
 
 @given(drawn_tables(), MAKERS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_dummies_undo_to_the_levels(table: Any, make: Any) -> None:
     learned = tables.learn(make(table), "p", missing="level")
     encoded = learned.apply(make(table))
@@ -86,7 +86,7 @@ def test_dummies_undo_to_the_levels(table: Any, make: Any) -> None:
 
 
 @given(drawn_tables(), MAKERS, MISSING, CODING)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_plain_data_carry_the_whole_design(table: Any, make: Any, missing: Any, coding: Any) -> None:
     learned = tables.learn(make(table), missing=missing, basis=coding)
     again = tables.Design.from_dict(json.loads(json.dumps(learned.to_dict())))
@@ -95,7 +95,7 @@ def test_plain_data_carry_the_whole_design(table: Any, make: Any, missing: Any, 
 
 
 @given(drawn_tables(), MAKERS, CODING)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_drop_is_learning_on_the_complete_rows(table: Any, make: Any, coding: Any) -> None:
     dropped = tables.learn(make(table), missing="drop", basis=coding)
     complete = [i for i in range(len(table["p"])) if all(values[i] is not None for values in table.values())]
@@ -107,7 +107,7 @@ def test_drop_is_learning_on_the_complete_rows(table: Any, make: Any, coding: An
 
 
 @given(drawn_tables(holes=False), drawn_tables(holes=False), MAKERS, CODING)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 def test_pooled_rows_are_counted_exactly(train: Any, later: Any, make: Any, coding: Any) -> None:
     columns = ["p", "q"]
     learned = tables.learn(make(train), columns, basis=coding, unseen="pool")

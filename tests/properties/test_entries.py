@@ -198,33 +198,48 @@ def test_an_audit_depends_on_nothing_that_may_not_matter(seed: int) -> None:
 
 
 # --------------------------------------------------------------------------------------------- one road for rows
-@pytest.mark.parametrize("name", ["classifier", "classes", "gaussian", "poisson"])
+@pytest.mark.parametrize("name", ["classifier", "classes", "gaussian", "poisson", "gamma", "large", "linear"])
 @given(seed=SEEDS)
 @quick
 def test_a_stream_is_its_rows(name: str, seed: int) -> None:
     rows, (make, outcome) = draw(seed), MODELS[name]
-    columns = [*FEATURES, *PROTECTED, outcome]
+    columns = [*FEATURES, *PROTECTED] + ([] if name in MAPS else [outcome])
     one = solved(name, rows)
     cuts = np.sort(np.random.default_rng(seed).integers(0, len(rows), 2))
     parts = [part for part in (rows[: cuts[0]], rows[cuts[0] : cuts[1]], rows[cuts[1] :]) if len(part)]
     try:
         with calm():
-            model = make().fit(sq.Stream([part[columns] for part in parts]), outcome)
+            model = make().fit(sq.Stream([part[columns] for part in parts]), None if name in MAPS else outcome)
             other = output(model, rows[[*FEATURES, *PROTECTED]])
     except NotOrthogonalError:
         other = np.full(1, np.nan)
     np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-6)
 
 
-def test_a_cluster_is_its_rows() -> None:
-    dask = pytest.importorskip("dask.dataframe")
-    rows = draw(1)
-    columns = [*FEATURES, *PROTECTED, "label"]
+@pytest.mark.parametrize("name", ["classifier", "poisson", "linear"])
+def test_a_cluster_is_its_rows(name: str) -> None:
+    dask = pytest.importorskip("dask")
+    frame = pytest.importorskip("dask.dataframe")
+    rows, (make, outcome) = draw(1), MODELS[name]
+    columns = [*FEATURES, *PROTECTED] + ([] if name in MAPS else [outcome])
+    with calm(), dask.config.set(scheduler="synchronous"):
+        cluster = frame.from_pandas(rows[columns], npartitions=3)
+        model = make().fit(cluster, None if name in MAPS else outcome)
+    np.testing.assert_allclose(output(model, rows[[*FEATURES, *PROTECTED]]), solved(name, rows), atol=1e-7)
+
+
+@given(seed=SEEDS)
+@quick
+def test_the_audit_of_a_stream_is_that_of_its_rows(seed: int) -> None:
+    rows = draw(seed)
     with calm():
-        model = sq.OrthogonalGLMClassifier(protected=PROTECTED).fit(
-            dask.from_pandas(rows[columns], npartitions=3), "label"
-        )
-    np.testing.assert_allclose(output(model, rows[[*FEATURES, *PROTECTED]]), solved("classifier", rows), atol=1e-7)
+        one = sq.audit(rows["z0"].to_numpy(), rows[PROTECTED], family="gaussian")
+        parts = sq.Stream([rows[["z0", *PROTECTED]][:30], rows[["z0", *PROTECTED]][30:]])
+        other = sq.audit(parts["z0"], parts[PROTECTED], family="gaussian")
+    for found in (one, other):
+        assert found.n == len(rows)
+    assert other.certificate.correlation == pytest.approx(one.certificate.correlation, rel=1e-9)
+    assert other.evaluations[0].joint.statistic == pytest.approx(one.evaluations[0].joint.statistic, rel=1e-6)
 
 
 @each_entry

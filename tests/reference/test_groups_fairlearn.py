@@ -46,13 +46,14 @@ def case(request: pytest.FixtureRequest) -> Case:
         data = {"adult": datasets.load_adult, "compas": datasets.load_compas}[request.param]()
     except DataNotFoundError as error:
         pytest.skip(str(error))
-    features, protected = pd.DataFrame(data.features_table()), pd.DataFrame(data.protected_table())
+    features, protected = (pd.DataFrame(t)[:6000] for t in (data.features_table(), data.protected_table()))
+    y = np.asarray(data.y, dtype=float)[:6000]
     Z = StandardScaler().fit_transform(tables.learn(features).apply(features).values)
-    score = LogisticRegression(max_iter=200).fit(Z, data.y).predict_proba(Z)[:, 1]
+    score = LogisticRegression(max_iter=200).fit(Z, y).predict_proba(Z)[:, 1]
     columns = [name for name in protected.columns if protected[name].nunique() < 10][:2]
     assert columns
     weight = np.random.default_rng(0).uniform(0.5, 2.0, len(score))
-    return Case(score, (score >= 0.5).astype(float), np.asarray(data.y, dtype=float), protected[columns], weight)
+    return Case(score, (score >= 0.5).astype(float), y, protected[columns], weight)
 
 
 def numbers(case: Case, weight: np.ndarray | None = None) -> GroupNumbers:
@@ -98,7 +99,7 @@ def test_numbers_equal_those_of_metric_frame(case: Case, weighted: bool) -> None
             compared = 0
             for label, value in zip(labels, theirs, strict=True):
                 if np.isfinite(ours[label]):  # fairlearn calls 0/0 a rate of 0
-                    assert ours[label] == pytest.approx(value, abs=1e-12)
+                    assert ours[label] == pytest.approx(value, abs=1e-11)
                     compared += 1
             assert compared > 1, (name, part.source)
 

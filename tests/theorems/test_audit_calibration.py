@@ -8,7 +8,7 @@ from scipy import stats
 
 import setsquare as sq
 
-N_SAMPLES = 400
+N_SAMPLES = 200
 
 
 def draw(kind: str, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -50,7 +50,7 @@ def test_paper_mode_is_blind_where_the_default_sees() -> None:
 @pytest.mark.parametrize("leak", [0.0, 0.4])
 def test_upper_bounds_hold(leak: float) -> None:
     rng = np.random.default_rng(0)
-    x = (rng.random(1_000_000) < 0.4).astype(float)
+    x = (rng.random(200_000) < 0.4).astype(float)
     whole = sq.audit(1.0 / (1.0 + np.exp(-rng.normal(size=len(x)) - leak * x)), x).certificate
     truth = (whole.correlation, whole.columns[0].effect) if leak else (0.0, 1.0)
     held = np.zeros(2)

@@ -157,12 +157,13 @@ def test_bounds_of_our_own_models_are_those_of_leave_one_out_predictions_and_tig
     for _ in range(N_SAMPLES):
         Z, y, X = draw(rng, leak)
         own = sq.audit_model(sq.OrthogonalGLMRegressor(), Z, y, X)
-        folds = sq.audit_model(sq.OrthogonalGLMRegressor(), Z, y, X, sample_weight=np.ones(N))
         model = sq.OrthogonalGLMRegressor().fit(Z, y, protected=X)
         found = model.solution_.certificate.new_rows
         assert own.certificate.correlation_upper == pytest.approx(max(found.upper, own.certificate.correlation))
         assert [note.code for note in own.notes].count("leave-one-out") == 1
-        ratios.append(folds.certificate.correlation_upper / own.certificate.correlation_upper)
+        if len(ratios) < 12:
+            folds = sq.audit_model(sq.OrthogonalGLMRegressor(), Z, y, X, sample_weight=np.ones(N))
+            ratios.append(folds.certificate.correlation_upper / own.certificate.correlation_upper)
         covered += np.linalg.norm(correlations(np.ravel(model.coef_), leak)) <= own.certificate.correlation_upper
     assert covered >= ENOUGH
     assert np.median(ratios) > 1.05

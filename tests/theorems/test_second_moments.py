@@ -13,6 +13,7 @@ import setsquare as sq
 from setsquare.errors import InputError, NotOrthogonalError, SecondMomentsWarning
 from setsquare.projection import Eraser, Transport, fit_quadratic, protected_basis
 from setsquare.projection.isotropic import find_isotropic
+from setsquare.projection.oblique import find_oblique
 
 
 def draw(n: int = 3000, q: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -272,3 +273,27 @@ def test_second_moments_of_preserved_outcome_classes():
     fitted = fit_quadratic(Z, protected_basis(X), X, None, pd.get_dummies(y).to_numpy(float)[:, 1:])
     by_name = sq.LinearOrthogonalizer(using="features", moments=2, preserve="outcome").fit(Z, y, protected=X)
     assert by_name.eraser_.kept == pytest.approx(fitted.kept, rel=1e-6)
+
+
+def test_of_several_preserved_columns_the_least_kept_is_reported():
+    """Shares are those of the R² of regressions on the features after and before."""
+    rng = np.random.default_rng(3)
+    X = rng.integers(0, 2, (3000, 1)).astype(float)
+    Z = rng.normal(size=(3000, 8)) * (1.0 + 0.5 * X) + 0.5 * X
+    Y = np.column_stack([Z[:, 0] + rng.normal(size=3000), Z[:, 1] - Z[:, 2] + rng.normal(size=3000)])
+    fitted = fit_quadratic(Z, protected_basis(X), X, None, Y)
+    after = fitted.apply(Z)
+
+    def explained(features: np.ndarray) -> np.ndarray:
+        A = np.column_stack([np.ones(len(features)), features])
+        return 1.0 - (Y - A @ np.linalg.lstsq(A, Y, rcond=1e-8)[0]).var(axis=0) / Y.var(axis=0)
+
+    shares = explained(after) / explained(Z)
+    assert fitted.kept == pytest.approx(shares.min(), rel=1e-6) and shares.min() < shares.max() - 1e-3
+
+
+def test_a_column_that_is_not_related_to_the_features_is_preserved_as_it_is():
+    protected, preserved = np.array([[0.6], [0.0], [0.0]]), np.array([[0.3, 0.0], [0.3, 0.0], [0.0, 0.0]])
+    alone, beside = find_oblique(protected, preserved[:, :1]), find_oblique(protected, preserved)
+    np.testing.assert_allclose(beside.variates @ beside.left.T, alone.variates @ alone.left.T, atol=1e-12)
+    assert beside.overlap == pytest.approx(alone.overlap)

@@ -33,10 +33,15 @@ def estimates(solution):
     return np.column_stack([solution.intercept, solution.coef])
 
 
+#: Refits of one row each take long; every option and every family is left without these.
+LONG = {("multinomial", "weights"), ("multinomial", "ridge"), ("poisson", "given"), ("poisson", "ridge")}
+LONG |= {("gaussian", "given"), ("gaussian", "ridge")}
+
+
 @pytest.mark.parametrize(
     ("name", "option"),
     [
-        (name, option)
+        pytest.param(name, option, marks=pytest.mark.slow if (name, option) in LONG else ())
         for name in ("gaussian", "binomial", "poisson", "multinomial")
         for option in ("plain", "weights", "clusters", "given", "outcome", "ridge")
         # Knots of a numeric outcome move when a row is left out; the sandwich takes them as fixed.

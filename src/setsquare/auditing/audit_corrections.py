@@ -213,7 +213,7 @@ def audit_correction(
     >>> age = rng.normal(size=300)
     >>> y = age + 0.5 * rng.normal(size=300) > 0
     >>> symptoms = rng.integers(2, size=(300, 3))  # unrelated to age and outcome
-    >>> audit_correction(symptoms, y, age, n_shuffles=5).flagged
+    >>> audit_correction(symptoms, y, age, n_shuffles=2).flagged
     True
     """
     n = tables.n_rows(Z)

@@ -67,7 +67,7 @@ class Descent:
     >>> X = rng.normal(size=(500, 1))
     >>> Z = X + rng.normal(size=(500, 3))
     >>> y = (Z[:, 0] + rng.logistic(size=500) > 0).astype(float)
-    >>> solution = solve(Problem(Z, y, X, "binomial"), "mdmm", descent=Descent(rate=0.01))
+    >>> solution = solve(Problem(Z, y, X, "binomial"), "mdmm", descent=Descent(0.05), max_iter=10_000)
     >>> exact = solve(Problem(Z, y, X, "binomial"))
     >>> bool(solution.certificate.max_correlation < 0.01 and solution.certificate.loss < exact.certificate.loss + 1e-3)
     True

@@ -38,3 +38,11 @@ def test_coded_columns_serve_a_second_audit_of_the_same_rows_only() -> None:
     third = audit_rows(gaps, group, options, first.coded)
     assert third.coded is not first.coded
     assert third.result.n == 195
+
+
+def test_too_few_permutations_for_any_finding_are_noted_and_enough_are_not() -> None:
+    rng = np.random.default_rng(0)
+    group, score = rng.choice(["a", "b"], 40), rng.normal(size=40)
+    for count, noted in ((19, True), (199, False)):
+        found = sq.audit(score, group, evaluation=["glm", "independence"], n_permutations=count)
+        assert ("few-permutations" in [note.code for note in found.notes]) == noted

@@ -18,6 +18,9 @@ import pyarrow as pa
 import pytest
 
 import setsquare as sq
+from setsquare.auditing.certificate import _find_references
+from setsquare.auditing.documents.number_sections import number_section
+from setsquare.auditing.documents.sections import effects
 from setsquare.document.formats import number, p_value, term_name
 from setsquare.errors import InputError, MissingDependencyError
 from setsquare.tables import frame as frames
@@ -272,3 +275,22 @@ def test_the_reason_has_the_adjusted_p_value() -> None:
     smallest = min(member.adjusted for member in found.members)
     said = "p < 0.001" if smallest < 0.001 else f"p = {smallest:.2g}"
     assert said in found.statistics and "p = " not in found.reason
+
+
+def test_a_source_whose_levels_cover_all_rows_has_no_reference_group():
+    sizes = (40, 30)
+    assert _find_references(np.array([0.4, 0.3]), ("race", "race"), sizes).sources == ("race",)
+    assert _find_references(np.array([0.4, 0.6]), ("race", "race"), sizes).sources == ()
+
+
+def test_pages_name_the_reference_group_and_the_combinations_of_groups():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"race": rng.choice(["a", "b"], 300, p=[0.6, 0.4]), "sex": rng.choice(["F", "M"], 300)})
+    found = sq.audit(rng.random(300), table)
+    assert "Each group is compared with the reference group (race: a" in json.dumps(
+        effects({"one": found}), default=str
+    )
+    text = json.dumps(number_section({"one": found}), default=str)
+    assert "race and sex: a, F" in text and "race and sex: b, M" in text
+    numbers = sq.audit(rng.random(300), rng.normal(size=300))
+    assert "reference group" not in json.dumps(effects({"one": numbers}), default=str)

@@ -125,3 +125,28 @@ def test_predictions_outside_their_bounds_leave_no_state(call, tmp_path: Path) -
     assert " of 1200 predictions lie outside 0 to 0.5" in err
     assert "--bounds" in err
     assert not (tmp_path / "m.state").exists()
+
+
+def test_files_have_no_numbers_of_a_group_of_three_rows(call, tmp_path: Path, table: pd.DataFrame) -> None:
+    rare = table.assign(race=np.where(np.arange(N) < 3, "Rare", table["race"]))
+    rare.loc[:2, "score"] = [0.123457, 0.543219, 0.987653]
+    rare.to_csv(tmp_path / "table.csv", index=False)
+    options = ("--protected", "race", "--threshold", "0.5", "--json", "out.json", "--html", "page.html")
+    values = ("0.12345", "0.54321", "0.54322", "0.98765", f"{np.mean([0.123457, 0.543219, 0.987653]):.4f}")
+    for limit in ((), ("--min-group", "1")):
+        code, out, err = call("audit", *options, *limit)
+        assert code in (0, 1), err
+        written = (tmp_path / "out.json").read_text() + (tmp_path / "page.html").read_text() + out
+        assert any(value in written for value in values) == bool(limit)
+    assert "Rare" in written
+
+
+def test_a_table_of_small_groups_only_has_a_page_without_their_figure(
+    call, tmp_path: Path, table: pd.DataFrame
+) -> None:
+    options = ("--protected", "race", "--threshold", "0.5", "--html", "page.html", "--json", "out.json")
+    for rows, drawn in ((table, True), (table.groupby("race").head(6), False)):
+        rows.to_csv(tmp_path / "table.csv", index=False)
+        code, _, err = call("audit", *options)
+        assert code in (0, 1), err
+        assert ("Selection rate by group" in (tmp_path / "page.html").read_text()) == drawn

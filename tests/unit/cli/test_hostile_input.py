@@ -210,3 +210,20 @@ def test_a_column_of_a_wide_table_is_found_without_listing_all(monkeypatch):
     frame = open_table(pa.table({f"c{j}": [float(j)] for j in range(50)}))
     monkeypatch.setattr(nw.DataFrame, "columns", property(lambda self: pytest.fail("all columns were listed")))
     assert read(frame, "c7").values.tolist() == [7.0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "audit wide.csv --predictions c0 --protected sex,c1 --family gaussian --quiet",
+        pytest.param("correct wide.csv --outcome y --protected sex --model m --folds 2", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.usefixtures("table")
+def test_a_table_of_2000_columns_and_60_rows_gets_an_answer(command: str, monkeypatch, capsys):
+    rows = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2000))).rename(columns="c{}".format)
+    rows.assign(sex=["F", "M"] * 30, y=[0, 1, 1] * 20).to_csv("wide.csv", index=False)
+    monkeypatch.setattr("sys.argv", ["setsquare", *command.split()])
+    from setsquare.cli.arguments import run
+
+    assert run() == 0, capsys.readouterr().err

@@ -15,7 +15,7 @@ from setsquare.tables import learn
 from setsquare.tables.coders import Numeric
 from setsquare.tables.column import TableRows
 from setsquare.tables.design import Design
-from setsquare.tables.expansion import Hinges, Products, learn_hinges
+from setsquare.tables.expansion import RANK_POINTS, Hinges, Products, _range, learn_hinges, rank_curve
 from setsquare.tables.frame import open_table
 
 
@@ -179,3 +179,27 @@ def test_knots_go_where_the_values_are(values: list[float], knots: tuple[float, 
     found = learn_hinges(Numeric("x"), np.array(values), 5)
     assert found.knots == knots
     assert min(found.scales) > 0.0
+
+
+def test_a_column_that_hardly_varies_has_its_whole_range():
+    """Of many values the inner 99 % of the rows count, unless they are all equal."""
+    spread = np.sort(np.random.default_rng(0).normal(size=1000))
+    assert spread[0] < _range(spread, spread)[0] < _range(spread, spread)[1] < spread[-1]
+    rare = np.concatenate([np.zeros(29_970), np.arange(1.0, 31.0)])
+    assert _range(rare, np.unique(rare)) == (0.0, 30.0)
+
+
+def test_many_columns_get_a_knot_each() -> None:
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(2400, 60))
+    names = tuple(f"x{j}" for j in range(60))
+    design = widen(learn(Z), TableRows(open_table(Z), names, "error"))
+    assert len(design.names) == 2 * 60
+
+
+def test_curves_of_ranks_have_few_points() -> None:
+    values = np.random.default_rng(0).permutation(np.arange(100.0))
+    places, ranks = rank_curve(values)
+    assert len(places) == RANK_POINTS and (places[0], places[-1]) == (0.0, 99.0)
+    assert ranks == tuple((np.array(places) + 0.5) / 100.0)
+    assert rank_curve(np.arange(RANK_POINTS) ** 3.0)[0] == tuple(np.arange(RANK_POINTS) ** 3.0)

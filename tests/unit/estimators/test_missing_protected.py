@@ -11,6 +11,7 @@ import pytest
 
 import setsquare as sq
 from setsquare.errors import HardlyObservedWarning, InputError, MissingValuesError
+from setsquare.glm.missing_protected import cross_fit_columns
 
 
 def _table(n: int = 600, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
@@ -168,3 +169,12 @@ def test_rows_that_are_hardly_ever_observed_are_named() -> None:
     table.loc[table["z0"] > 0.3, "race"] = None
     with pytest.warns(HardlyObservedWarning, match="of 4000 rows"):
         sq.OrthogonalGLMClassifier(protected="race", missing="model").fit(table.drop(columns="sex"), y)
+
+
+def test_columns_are_predicted_from_the_rows_of_other_folds() -> None:
+    rng = np.random.default_rng(0)
+    V = rng.normal(size=(400, 3)) + 5.0
+    X = V @ [[1.0], [-2.0], [0.0]] + 0.01 * rng.normal(size=(400, 1))
+    observed, fold = rng.random(400) < 0.5, np.arange(400) % 4
+    predicted = cross_fit_columns(V, np.where(observed[:, None], X, np.nan), observed, np.ones(400), fold)
+    assert np.abs(predicted - X).max() < 0.2 < X.std()

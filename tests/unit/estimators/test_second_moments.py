@@ -120,3 +120,11 @@ def test_cells_of_few_and_of_many_values():
     place = cells.of(X)
     assert place.min() == 0 and len(np.unique(place)) == len(cells.codes) == 30
     assert (np.sort(np.unique(X[place == 4, 0])) == X[place == 4, 0][0]).all()
+
+
+@pytest.mark.parametrize("options", [{"moments": 2}, {"preserve": "outcome"}, {"moments": 2, "preserve": "outcome"}])
+def test_what_is_exact_on_the_training_rows_is_not_promised_on_new_rows(options: dict):
+    Z, protected, y = people()
+    model = sq.LinearOrthogonalizer(using="features", orthogonal_on="new rows", **options)
+    with pytest.raises(InputError, match="are exact on the training rows"):
+        model.fit(Z, y, protected=protected)

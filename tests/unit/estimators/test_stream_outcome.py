@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 import setsquare as sq
 from setsquare.errors import InputError, MissingValuesError
@@ -53,3 +54,18 @@ def test_outcomes_that_a_stream_cannot_use_are_refused() -> None:
         sq.OrthogonalGLMRegressor(protected=["x"]).fit(batches(table(np.where(np.arange(N) == 7, np.nan, 1.0))), "y")
     with pytest.raises(InputError, match="class"):
         sq.OrthogonalGLMClassifier(protected=["x"]).fit(batches(table(np.full(N, "a"))), "y")
+
+
+def test_a_stream_takes_reference_levels_and_refuses_constant_protected_columns() -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.normal(size=(90, 3)), columns=["a", "b", "c"])
+    rows = rows.assign(race=np.array(["u", "v", "w"])[np.arange(90) % 3], y=rows.a + rng.normal(size=90))
+    for reference in ({}, {"race": "w"}):
+        make = sq.OrthogonalGLMRegressor(protected=["race"], reference=reference)
+        whole = clone(make).fit(rows.drop(columns="y"), rows.y)
+        streamed = clone(make).fit(sq.Stream([rows[:40], rows[40:]]), "y")
+        names = streamed.reader_.protected.names
+        assert names == whole.reader_.protected.names
+        assert all(("w" in name) != bool(reference) for name in names[-1:])
+    with pytest.raises(InputError, match="constant"):
+        sq.OrthogonalGLMRegressor(protected=["race"]).fit(sq.Stream([rows.assign(race="u")]), "y")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 
 import setsquare as sq
 from setsquare.errors import InputError
@@ -106,3 +107,8 @@ def test_refits_are_refused_for_other_rows_and_options(rows):
     box = sq.OrthogonalGLMClassifier("sex", relax="box").fit(table, y)
     with pytest.raises(InputError, match="relax="):
         box.bootstrap(table, y, n_samples=5)
+
+
+def test_a_model_that_was_not_fitted_has_no_bootstrap():
+    with pytest.raises(NotFittedError):
+        sq.OrthogonalGLMRegressor(protected=["x"]).bootstrap(pd.DataFrame({"x": [1.0], "z": [2.0]}), [1.0])

@@ -472,3 +472,31 @@ def test_distances_from_the_boundary_are_half_of_the_nearest_mean() -> None:
     assert boundary_distances(np.array([[-3.0], [4.0]]), activation("identity")) == (0.0, 0.0)
     near = np.array([[1.0 - 1e-16], [0.5]])
     assert boundary_distances(near, sigmoid)[1] == np.finfo(float).epsneg
+
+
+def test_which_losses_are_convex() -> None:
+    convex = [family("gaussian"), family("binomial", "log"), family("poisson"), gamma(), family("multinomial")]
+    convex += [family("gamma", "log"), family("negative_binomial", "log", 2.0), family("tweedie", "log", 1.5)]
+    convex += [family("tweedie", "canonical", 1.5)]
+    assert all(one.is_convex for one in convex)
+    assert not any(one.is_convex for one in (family("gaussian", "log"), family("tweedie", "log", 3.0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("identity", (-np.inf, np.inf)),
+        ("sigmoid", (0.0, 1.0)),
+        ("exp", (0.0, np.inf)),
+        ("relu", (0.0, np.inf)),
+        ("tanh", (-1.0, 1.0)),
+        ("leaky_relu", (-np.inf, np.inf)),
+        ("softplus", (0.0, np.inf)),
+        ("elu", (-1.0, np.inf)),
+    ],
+)
+def test_ranges_and_inverses_of_activations(name: str, ends: tuple[float, float]) -> None:
+    found, eta = activation(name), np.array([-3.0, -0.5, 0.0, 0.5, 3.0])
+    assert found.range == ends
+    if found.inverse is not None:
+        np.testing.assert_allclose(found.inverse(found(eta)), eta, atol=1e-12)

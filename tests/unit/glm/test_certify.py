@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy.linalg import null_space
 from scipy.special import expit
 
 import setsquare as sq
+from setsquare.glm.influence import Tally
 from setsquare.glm.solver import Solution
 
 
@@ -77,3 +79,9 @@ def test_numbers_of_a_certificate_are_those_of_the_predictions() -> None:
     assert c.reach == pytest.approx(np.abs(p - share).max() / np.abs(y - share).max(), rel=1e-6)
     loose = sq.solve(sq.Problem(Z, y, X, family="binomial"), max_iter=1)
     assert not loose.certificate.is_optimal
+
+
+def test_no_row_is_left_out_of_two() -> None:
+    few = SimpleNamespace(influence=np.ones(2))
+    assert Tally.without_few(few, np.array([0.1, 0.7, 0.9]), 2) == (0.0, 0)  # type: ignore[arg-type]
+    assert Tally.without_few(few, np.array([0.1, 0.7, 0.9]), 3) == (0.7, 1)  # type: ignore[arg-type]

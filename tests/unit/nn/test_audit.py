@@ -295,7 +295,8 @@ def test_missing_values_are_named() -> None:
 def test_too_few_permutations_for_so_many_units_are_said() -> None:
     images, group = draw(200)
     result = audit_layer(network(), [(images, group)], "1", evaluation="relu", n_permutations=59, n_components=4)
-    assert any("reduce n_components" in note for note in result.notes)
+    (note,) = [note for note in result.notes if note.code == "few-permutations"]
+    assert "reduce n_components" in note and note.severity == "warning"
     assert len(result.evaluation("relu").effects) == 4
 
 

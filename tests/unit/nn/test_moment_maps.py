@@ -6,6 +6,7 @@ import copy
 import io
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -162,3 +163,20 @@ def test_bad_rows_are_refused():
     only = sq.nn.Orthogonalize(1, moments=2, inference="features")
     with pytest.raises(NotOrthogonalError, match="varies more in every direction"):
         sq.nn.fit_layer(nn.Sequential(only), [(wide, group[:400])], only, forward=lambda m, b: m[0](*b))
+
+
+def test_transport_by_combinations_of_two_columns_is_that_of_numpy():
+    torch.manual_seed(0)
+    X = torch.randint(0, 2, (400, 2)).float()
+    units = torch.randn(400, 3) * (1.0 + X[:, :1] + 2.0 * X[:, 1:]) + X.sum(1, keepdim=True)
+    blinded = sq.nn.blind(nn.Sequential(nn.Identity()), ["0"], moments=2, where="post")
+    sq.nn.fit_layer(blinded, [(units, X)])
+    with torch.no_grad():
+        found = blinded.eval()(units, protected=X).double().numpy()
+    expected = sq.LinearOrthogonalizer(moments=2).fit_transform(units.double().numpy(), protected=X.double().numpy())
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_a_map_that_was_not_fitted_has_counts_of_one_number():
+    moments = sq.nn.blind(network(), ["1"], moments=2, n_protected=1).corrections["1"].moments
+    assert moments.is_empty and moments.rows.tolist() == moments.skipped.tolist() == [0.0]

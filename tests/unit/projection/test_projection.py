@@ -9,7 +9,8 @@ import pytest
 
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import contrasts, family
-from setsquare.projection import GeneralizedProjector, Projector, project_out, protected_basis
+from setsquare.projection import GeneralizedProjector, Projector, Transport, isotropic, project_out, protected_basis
+from setsquare.projection.controls import fit_controls
 
 
 def draw(n: int = 300, p: int = 3, d: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -250,3 +251,38 @@ def test_a_projection_with_a_target_has_that_mean() -> None:
     wild[150] = 1e4
     half = GeneralizedProjector.fit(wild, X, "exp", weight)
     np.testing.assert_allclose(half.coefficients, GeneralizedProjector.fit(eta[:100], X[:100], "exp").coefficients)
+
+
+def test_one_control_is_taken_out_and_constant_ones_are_not_there() -> None:
+    rng = np.random.default_rng(0)
+    C = rng.normal(size=(100, 1))
+    X = C + rng.normal(size=(100, 1))
+    found = fit_controls(X, C, None, ("age",))
+    assert found.transform.shape == (1, 1) and np.abs(C.T @ found.residual(X, C)).max() < 1e-12
+    constant = np.column_stack([np.zeros(100), np.ones(100)])
+    none = fit_controls(X, constant, None, ("age",))
+    np.testing.assert_allclose(none.residual(X, constant), X - X.mean())
+
+
+def test_conjugate_gradients_solve_the_system_of_a_step() -> None:
+    rng = np.random.default_rng(0)
+    H, share = rng.normal(size=(2, 6, 3)), np.array([1.0, 0.25, 1.0])
+    target = rng.normal(size=(2, 3, 3))
+    target = 1e-3 * (target + np.swapaxes(target, 1, 2))
+    found = isotropic._solve(H, share, target, 0.1)
+    step = 2.0 * np.einsum("pdk,pkl->dl", H, found) * share
+    half = np.swapaxes(H, 1, 2) @ step
+    left = half + np.swapaxes(half, 1, 2) + 0.1 * found - target
+    assert np.linalg.norm(left) < 1e-3 * np.linalg.norm(target)
+
+
+def test_cells_that_are_shrunk_altogether_share_one_covariance() -> None:
+    rng = np.random.default_rng(0)
+    X = np.repeat([[0.0], [1.0]], 200, axis=0)
+    Z = rng.normal(size=(400, 2)) * (1.0 + 2.0 * X)
+    spreads = []
+    for shrinkage in (0.0, 1.0):
+        moved = Transport.fit(Z, X, shrinkage=shrinkage).apply(Z, X)
+        spreads.append(moved[200:].std(axis=0) / moved[:200].std(axis=0))
+    np.testing.assert_allclose(spreads[0], 1.0, atol=1e-6)  # exactly alike
+    assert (spreads[1] > 2.5).all()  # only the means are moved

@@ -114,3 +114,11 @@ def test_a_process_that_is_ended_leaves_nothing(number: signal.Signals, code: in
         child.send_signal(number)
         assert child.wait(20) == code and child.stderr is not None and child.stderr.read() == b""
     assert list(tmp_path.iterdir()) == [target] and target.read_bytes() == b"before"
+
+
+def test_what_replaces_a_file_is_at_first_for_its_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    secret, modes, real = tmp_path / "secret", list[int](), os.open
+    secret.write_bytes(b"before")
+    monkeypatch.setattr(os, "open", lambda *words: modes.append(words[2]) or real(*words))
+    write_files({secret: b"after", tmp_path / "new": b"new"})
+    assert sorted(modes) == [0o600, 0o666]

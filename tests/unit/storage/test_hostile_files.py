@@ -17,7 +17,7 @@ from tests.unit.storage.test_models import FIXTURES, sealed
 import setsquare as sq
 from setsquare.errors import InputError
 from setsquare.storage import models
-from setsquare.storage.container import DIGEST, TREE, pack, unpack
+from setsquare.storage.container import DIGEST, TREE, _read_array, pack, unpack
 
 
 def archive(members: dict[str, bytes], change: Callable[[zipfile.ZipInfo], None] = lambda _: None) -> bytes:
@@ -141,6 +141,9 @@ LONG = "x" * 1_000_000
         ("classifier", "reader.features.coders.2.fill", "much"),
         ("classifier", "reader.features.missing", "ignore"),
         ("classifier", "reader.inside", 3),
+        ("classifier", "reader.inside", [3]),
+        ("classifier", "reader.use_protected", "yes"),
+        ("classifier", "reader.use_protected", None),
         ("classifier", "reader", None),
         ("classifier", "feature_names_in", ["a"]),
         ("classifier", "feature_names_in.7", LONG),
@@ -178,3 +181,12 @@ def test_a_model_whose_parts_do_not_fit_is_refused(name: str, place: str, value:
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(models, "MAX_BYTES", 1000)
     assert "which no saved model is" in refused((FIXTURES / "model-v1-classifier.setsquare").read_bytes(), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["<f8,<f8", "|S8", "<c16", "<f16", "<M8[s]"])
+def test_only_arrays_of_plain_numbers_are_read(dtype: str):
+    assert _read_array(array((2,), "<f8", bytes(16))).tolist() == [0.0, 0.0]
+    with pytest.raises(ValueError, match="not an array of numbers"):
+        _read_array(array((1,), dtype, bytes(np.dtype(dtype).itemsize)))
+    with pytest.raises(ValueError, match="not an array of numbers"):
+        _read_array(array((3,), "<f8", bytes(16)))

@@ -284,3 +284,13 @@ def test_what_is_said_of_new_rows_is_kept(tmp_path):
         sq.save(model, tmp_path / name)
     assert sq.load(tmp_path / "eraser").new_rows_ == eraser.new_rows_
     assert sq.load(tmp_path / "around").learned_on_ == "cross-fitted predictions"
+
+
+def test_names_come_back_as_scikit_learn_keeps_them(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(60, 3)), columns=["a", "b", "x"])
+    model = sq.LinearOrthogonalizer(["x"]).fit(table)
+    sq.save(model, tmp_path / "model")
+    again = sq.load(tmp_path / "model")
+    assert model.feature_names_in_.dtype == again.feature_names_in_.dtype == object
+    assert list(again.feature_names_in_) == ["a", "b", "x"]

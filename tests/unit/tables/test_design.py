@@ -18,6 +18,7 @@ import pytest
 
 from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
+from setsquare.tables.design import _is_finite
 
 MAKERS: dict[str, Any] = {
     "pandas": pd.DataFrame,
@@ -321,3 +322,20 @@ def test_importing_loads_no_dataframe_library() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "set()"
+
+
+def test_a_missing_number_of_an_array_is_a_level_of_its_own() -> None:
+    rows = np.array([[1.0, 2.0], [3.0, np.nan], [5.0, 6.0], [0.0, 1.0]])
+    design = tables.learn(rows, missing="level")
+    assert design.names == ("x0", "x1", "x1[missing]")
+    np.testing.assert_array_equal(design.apply(rows).values[1], [3.0, 3.0, 1.0])
+    complete = tables.learn(np.nan_to_num(rows), missing="level", unseen="pool")  # the mean is kept
+    np.testing.assert_array_equal(complete.apply(rows).values[1], [3.0, 2.25])
+
+
+@pytest.mark.parametrize("place", [0, 999, 1000, 1001, 2000, 2001, 2499])
+def test_a_number_that_is_not_finite_is_found_wherever_it_is(place: int) -> None:
+    values = np.full(2500, 1e308)  # the sum is infinite, so that each number is looked at
+    assert _is_finite(values)
+    values[place] = np.nan
+    assert not _is_finite(values)

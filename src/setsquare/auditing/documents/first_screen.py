@@ -34,7 +34,7 @@ def summary(audits: Audits, scores: Scores, sides: Sequence[Side] = ()) -> Secti
             table("Key numbers", columns, key, form="key"),
             table("Further numbers", columns, rest[1:], detail=not scores),
         ]
-    figures = [_group_figure(numbers)] if numbers else []
+    figures = _group_figures(numbers) if numbers else []
     return section("summary", "In short", text=_about(audits, scores, sides), tables=tables, figures=figures)
 
 
@@ -113,13 +113,15 @@ def _interval(value: Interval) -> dict[str, Any]:
     return typed([value.estimate, value.ci_low, value.ci_high], "interval")
 
 
-def _group_figure(numbers: Mapping[str, GroupNumbers]) -> dict[str, Any]:
-    """Means or selection rates of the groups; of many groups those that are furthest from the rest."""
+def _group_figures(numbers: Mapping[str, GroupNumbers]) -> list[dict[str, Any]]:
+    """Means or selection rates of the groups, of many those that are furthest from the rest; none if all are small."""
     first = next(iter(numbers.values()))
     single = {part.source for part in first.partitions if not part.parts}
     shown = RATE if RATE in first.numbers else MEAN
     values = first.measures.columns[shown].value
     known = [k for k, g in enumerate(first.groups) if g.source in single and g.is_shown and values[k] == values[k]]
+    if not known:
+        return []
     middle = sum(values[k] * first.groups[k].n for k in known) / max(sum(first.groups[k].n for k in known), 1)
     most = max(MOST_MARKS // len(numbers), 4)
     far = set(sorted(known, key=lambda k: -abs(values[k] - middle))[:most])
@@ -142,7 +144,7 @@ def _group_figure(numbers: Mapping[str, GroupNumbers]) -> dict[str, Any]:
         f"Dots are the {found} of these rows. The true {found} of all groups lie within the bars with "
         f"{percent(first.confidence)} confidence.{more}"
     )
-    return {
+    figure = {
         "kind": "groups",
         "title": f"{what} by group",
         "summary": about,
@@ -151,6 +153,7 @@ def _group_figure(numbers: Mapping[str, GroupNumbers]) -> dict[str, Any]:
         "sides": list(numbers),
         "rows": rows,
     }
+    return [figure]
 
 
 def _mark(side: str, numbers: GroupNumbers, name: str, k: int) -> dict[str, Any]:

@@ -303,3 +303,13 @@ def test_numbers_as_labels_keep_their_order() -> None:
     p[np.arange(300), y - 9] = 0.9
     accuracy = sq.compare({"right": p}, y, rng.normal(size=300)).sides[0].scores[0]
     assert accuracy.metric == "accuracy" and accuracy.value.estimate == pytest.approx(1.0)
+
+
+def test_three_numbers_are_shares_or_too_many_classes() -> None:
+    shares = np.array([0.0, 0.5, 1.0])[np.arange(N) % 3]
+    found = sq.compare({"one": P}, shares, GROUP, family="binomial")
+    assert {score.metric for score in found["one"].scores} == {
+        score.metric for score in sq.compare({"one": P}, np.arange(N) % 4 / 3.0, GROUP, family="binomial")["one"].scores
+    }
+    with pytest.raises(InputError, match="The outcome has 3 values; the binomial family takes two classes, or shares"):
+        sq.compare({"one": P}, 2.0 * shares, GROUP, family="binomial")

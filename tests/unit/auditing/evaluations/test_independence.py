@@ -5,7 +5,7 @@ import pytest
 from scipy.spatial.distance import pdist, squareform
 from sklearn.metrics import mutual_info_score
 
-from setsquare.auditing.evaluations.independence import MEASURES, Dependence, independence
+from setsquare.auditing.evaluations.independence import MEASURES, Dependence, _restore_references, independence
 from setsquare.auditing.evaluations.permutation import permutation_test, row_blocks
 from setsquare.errors import InputError, MissingValuesError
 
@@ -197,3 +197,13 @@ def test_dcor_itself() -> None:
 
 def test_every_measure_by_default() -> None:
     assert tuple(run(*draw(50))) == MEASURES
+
+
+def test_the_reference_level_is_restored_for_dummies_only():
+    dummies = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    overlapping, numbers = np.array([[1.0, 1.0], [0.0, 1.0], [0.0, 0.0]]), np.array([[2.0], [0.0], [1.0]])
+    groups = {"level": [0, 1], "marks": [2, 3], "number": [4]}
+    restored = _restore_references(np.column_stack([dummies, overlapping, numbers]), groups)
+    np.testing.assert_array_equal(restored[0], np.column_stack([dummies, [0.0, 0.0, 1.0]]))
+    np.testing.assert_array_equal(restored[1], overlapping)  # several may be 1 in a row: no level is left out
+    np.testing.assert_array_equal(restored[2], numbers)

@@ -11,8 +11,8 @@ from sklearn.metrics import roc_auc_score
 import setsquare as sq
 from setsquare.auditing.groups.audited import number_groups
 from setsquare.auditing.groups.intervals import single
-from setsquare.auditing.groups.partitions import partition_rows
-from setsquare.auditing.groups.rates import Rows
+from setsquare.auditing.groups.partitions import Partition, partition_rows
+from setsquare.auditing.groups.rates import Rows, _midranks
 from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.errors import InputError, MissingValuesError
 
@@ -104,7 +104,8 @@ def test_small_groups_are_named_and_masked() -> None:
     row = result.groups().set_index("group").loc["Tiny"]
     assert row["n"] == 4
     assert np.isnan(row["mean"])
-    assert "race: Tiny (4)" in "".join(result.numbers.notes)
+    (note,) = [note for note in result.numbers.notes if note.code == "small-groups"]
+    assert "race: Tiny (4)" in note and note.severity == "caution"
 
 
 def test_undefined_numbers_are_nan_with_a_note_and_rates_of_zero_are_uncertain() -> None:
@@ -223,3 +224,13 @@ def test_equal_predictions_have_intervals(value):
     ends = found[[name for name in found.columns if name.endswith(("_low", "_high"))]]
     assert ends.notna().all().all()
     assert (found["mean_low"] <= value + 1e-12).all() and (found["mean_high"] >= value - 1e-12).all()
+
+
+def test_ranks_within_more_groups_than_short_integers_count() -> None:
+    codes = np.tile(np.arange(40_000), 2)
+    part = Partition("site", tuple(map(str, range(40_000))), codes, np.ones(40_000, dtype=bool))
+    score = np.random.default_rng(0).random(80_000)
+    (ranks,) = _midranks(score, part, np.argsort(score), np.ones(80_000))
+    first = score[:40_000] < score[40_000:]
+    np.testing.assert_array_equal(ranks[:40_000], np.where(first, 0.5, 1.5))
+    np.testing.assert_array_equal(ranks[40_000:], np.where(first, 1.5, 0.5))
