@@ -270,7 +270,7 @@ def fetch_set(name: str, /, *, output: Path | None = None, quiet: bool = False) 
 
 @app.command
 def demo(*, html: Path | None = None) -> None:
-    """Show what a correction does, before and after, on data that come with scikit-learn.
+    """Show a model before and after correction, on 5226 arrests (needs scikit-lego) or 442 patients.
 
     Parameters
     ----------
