@@ -28,8 +28,8 @@ FOLDS = KFold(5, shuffle=True, random_state=0)
 PLAIN, MODEL, PREDICTIONS = NAMES = ("plain", "corrected\nmodel", "corrected\npredictions")
 
 TRACE = (
-    "A trace is a dependence that is significant but demonstrably small: each of its upper bounds is below the limit of "
-    "the audit."
+    "A trace is a dependence that is significant but demonstrably small: each of its upper bounds is below the limit "
+    "of the audit."
 )
 YOURS = "setsquare audit predictions.csv --predictions score --protected sex"
 
