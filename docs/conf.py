@@ -47,6 +47,7 @@ html_math_renderer = "mathml"
 autosummary_generate = True
 autodoc_typehints = "none"  # numpydoc says the types in words
 autodoc_default_options = {"member-order": "bysource"}
+toc_object_entries_show_parents = "hide"  # "fit", so that it fits beside a page
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 numpydoc_use_plots = False

@@ -1,4 +1,4 @@
-"""Draw the README's pictures (needs ``pip install setsquare[report,data]``).
+"""Draw the README's pictures (needs ``pip install '.[report,data]'``).
 
 ``python docs/picture.py`` draws predictions before and after; ``python docs/picture.py --report`` takes a picture of
 the page that ``setsquare demo --html`` writes, with Chromium.

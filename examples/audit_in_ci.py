@@ -2,8 +2,8 @@
 An audit that fails the build
 =============================
 
-A model is only as blind as its last training run. Put the audit beside the other tests, and a model that has learned
-a protected column does not pass. Both ways are shown: a test for pytest, and a line of shell.
+Every training run can bring a leak back. Run the audit with your other tests, so that a model that has learned a
+protected column does not pass. Two ways are shown: a test for pytest, and a shell command.
 """
 
 # sphinx_gallery_thumbnail_path = '_static/logo.svg'
@@ -39,9 +39,8 @@ for name, model in candidates.items():
 # As a test
 # ---------
 #
-# ``tolerance`` is the correlation that you can live with: a leak that is certainly smaller is none. What counts as a
-# failure is yours to say. This test fails on a leak; a stricter one would ask for
-# ``audit.certificate.correlation_upper < 0.1``.
+# ``tolerance`` is the largest correlation that you accept: a dependence that is demonstrably smaller is a trace, not a
+# leak. This test fails on a leak; a stricter one would require ``audit.certificate.correlation_upper < 0.1``.
 
 
 def test_predictions_do_not_leak(path):
@@ -58,7 +57,7 @@ for name in candidates:
         print(f"{name}: FAILED, {error}")
 
 # %%
-# As a line of shell
+# As a shell command
 # ------------------
 #
 # In the workflow file of your build server::

@@ -2,9 +2,9 @@
 Embeddings in, corrected embeddings out
 =======================================
 
-A file of embeddings, no access to the network that made them, and the demand that age and sex be gone. The embeddings
-are synthetic, made in the first lines: 2500 patients with one to four images each, 256 columns in half precision,
-which know how severe a finding is, the age, the sex and the patient.
+You have a file of embeddings, but not the network that made them, and must remove age and sex. The embeddings are
+synthetic, made in the first lines: 2500 patients with one to four images each, 256 columns in half precision, which
+contain the severity of a finding, the age, the sex and the patient.
 """
 
 import tempfile
@@ -24,7 +24,7 @@ patient = np.repeat(np.arange(2500), rng.integers(1, 5, size=2500))
 n = len(patient)
 age = rng.normal(60, 12, size=2500)[patient]
 sex = rng.choice(["female", "male"], size=2500)[patient]
-# The finding is more frequent in old patients: a model of it has a reason to read the age.
+# The finding is more frequent in old patients, so age helps a model to predict it.
 severity = rng.normal(size=n) + 0.5 * (age - 60) / 12
 finding = rng.random(n) < 1 / (1 + np.exp(1.0 - 1.5 * severity))
 causes = np.column_stack([severity, (age - 60) / 12, 2 * (sex == "male"), rng.normal(size=(2500, 12))[patient]])
@@ -51,9 +51,8 @@ corrected = correction.transform(Z)
 np.save(folder / "corrected.npy", corrected)
 
 # %%
-# Are they gone? Probes try to read age and sex from the embedding, on patients that neither the correction nor the
-# probe has seen. What is left of the sex is the sampling error of a correction that learned from a third of the
-# patients.
+# Are they gone? Probes try to predict age and sex from the embedding, on patients that neither the correction nor the
+# probe has seen. What is left of sex is sampling error: the correction was fitted to a third of the patients.
 found = sq.probe(
     {"as it is": None, "corrected": sq.LinearOrthogonalizer(using="features")},
     protected,
@@ -66,7 +65,7 @@ found = sq.probe(
 print(found)
 
 # %%
-# A model of the finding on top of it, three ways. The last one is the corrected head: its *probabilities* are
+# Three models of the finding. The last one is the corrected head: its *probabilities* are
 # orthogonal on the training rows, which a logistic regression of orthogonal features does not promise.
 y = finding.astype(int)
 plain = LogisticRegression(max_iter=1000)

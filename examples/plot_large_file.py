@@ -4,7 +4,7 @@ A large file, block by block
 
 Rows stay in a memory-mapped file. A projection and principal components read them block by block, so memory holds a
 block and some sums, whatever the number of rows. The file is generated: 100 000 rows of 256 columns in half
-precision, in which the batch of a laboratory has left its mark. The same lines work for a file of many gigabytes.
+precision, with an effect of the laboratory batch on every column. The same code works for a file of many gigabytes.
 """
 
 import tempfile
@@ -30,7 +30,7 @@ for start in range(0, n, 10_000):
 stored.flush()
 
 # %%
-# The mark of the batch is taken out of every column, from file to file. ``Projector`` reads the rows twice to fit and
+# The batch effect is removed from every column, from file to file. ``Projector`` reads the rows twice to fit and
 # once to apply; ``out=`` says where corrected rows go. Twenty principal components of the corrected rows fit into
 # memory.
 measurements = np.load(folder / "measurements.npy", mmap_mode="r")
@@ -41,7 +41,7 @@ reduced = components.transform(corrected)
 print(f"{n} rows of {q} columns in {corrected.dtype}, reduced to {reduced.shape[1]} columns in {reduced.dtype}")
 
 # %%
-# Is the mark gone? An audit of the components, before and after.
+# Is the batch effect gone? An audit of the components, before and after.
 for name, Z in (("as stored", sq.PrincipalComponents(20).fit_transform(measurements)), ("corrected", reduced)):
     print(f"{name}: {sq.audit(Z, batch, max_rows=5000, n_permutations=199).reason}")
 

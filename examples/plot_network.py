@@ -3,8 +3,8 @@ A network that cannot see the scanner
 =====================================
 
 Digits of scikit-learn, scanned by two devices. The digits are real, the second device is simulated: it is brighter
-and noisier. A network learns to read the digits, and a hidden layer of it tells the devices apart. Two lines blind
-that layer, in a network that is trained already.
+and noisier. A network learns to recognise the digits, and one of its hidden layers also separates the devices. Two
+lines blind that layer, in a network that is already trained.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ scanner = torch.tensor(device[:, None], dtype=torch.float32)
 train, correct, probe_train, test = slice(0, 600), slice(600, 1200), slice(1200, 1500), slice(1500, None)
 
 # %%
-# A small network of your own; nothing in it knows of Setsquare.
+# A small network of your own; it does not use Setsquare.
 network = torch.nn.Sequential(
     torch.nn.Conv2d(1, 12, 3),
     torch.nn.ReLU(),
@@ -64,15 +64,15 @@ for name, fit in sq.nn.fit_layer(blinded, batches(correct), held_out=batches(pro
     print(f"{name}: largest correlation {fit.residual:.0e} on {fit.n_rows} images, {fit.held_out:.2f} on others")
 
 # %%
-# New images tell. The joint test is a permutation test over all units of the layer.
+# The audit uses new images. The joint test is a permutation test over all units of the layer.
 new = slice(1200, None)
 for name, model in (("as trained", network), ("blinded", blinded)):
     print(f"{name}: {sq.nn.audit_layer(model, batches(new), '4').reason}")
 
 # %%
-# What can a classifier read from the layer? It learns the device from images that the correction has not seen, and is
-# asked about others; chance is about 0.5. A linear correction leaves what is not linear: a forest still reads
-# something, for the second device is noisier.
+# Can a classifier still predict the device from the layer? It is trained on images that the correction has not seen,
+# and tested on others; chance is about 0.5. A linear correction leaves nonlinear effects: a forest still finds
+# something, because the second device is noisier.
 
 
 def hidden(model, rows):

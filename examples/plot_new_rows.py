@@ -1,6 +1,6 @@
 """
-Orthogonal on the next rows
-===========================
+Orthogonal on new rows
+======================
 
 A constraint that is exact on the training rows is fitted to the same noise as the model. On new rows part of the
 correlation comes back, and the more features there are for the rows, the more of it. The leave-one-out constraint

@@ -22,7 +22,7 @@ measurements = data.features_table().drop(columns=["age", "sex"])
 fast = (data.y > np.median(data.y)).astype(int)
 
 # %%
-# The model sees eight blood values, never age or sex, and splines give it room to find them there.
+# The model gets eight measurements, never age or sex; with splines it can recover them from the measurements.
 # ``set_fit_request`` asks scikit-learn to pass ``protected=`` on to this step.
 sklearn.set_config(enable_metadata_routing=True)
 basis = make_pipeline(StandardScaler(), SplineTransformer(n_knots=4, degree=2, include_bias=False))
@@ -35,8 +35,8 @@ print("ridge chosen by cross-validation:", search.best_params_["orthogonalglmcla
 print(search.best_estimator_[-1].solution_.certificate)
 
 # %%
-# On the training rows the certificate says it all. On rows that a model has not seen, an audit must tell:
-# ``audit_model`` refits the pipeline in folds, and its bounds allow for the fit.
+# The certificate is about the training rows. For rows that a model has not seen, audit it: ``audit_model`` refits the
+# pipeline in folds, and its bounds allow for the fit.
 audits = {
     name: sq.audit_model(model, measurements, fast, protected)
     for name, model in {"plain": plain, "corrected": search.best_estimator_}.items()
@@ -72,5 +72,5 @@ axis.legend(frameon=False)
 plt.show()
 
 # %%
-# The correction costs accuracy: with no age or sex at prediction time, everything that goes along with them must go.
+# The correction costs accuracy: without age and sex at prediction time, everything related to them has to be removed.
 # Where the protected columns are known at prediction time, :class:`setsquare.PredictionOrthogonalizer` keeps more.

@@ -2,9 +2,8 @@
 Why correcting before a ReLU is not enough
 ==========================================
 
-A layer is made orthogonal to a protected column *before* its ReLU. What leaves the ReLU follows the column all the
-same. Two corrections that hold are shown beside it. The data are synthetic: one unit of a layer, seen for two
-scanners.
+A layer is made orthogonal to a protected column *before* its ReLU. The output of the ReLU still depends on the column.
+Two corrections that do work are shown beside it. The data are synthetic: one unit of a layer, for two scanners.
 """
 
 import matplotlib.pyplot as plt
@@ -25,12 +24,12 @@ def relu(values):
 
 
 # %%
-# Three ways to correct the unit. The generalised projection moves the pre-activation just so far that the *output*
-# has no effect of the scanner; it stays a ReLU output, that is, at least 0.
+# Three ways to correct the unit. The generalised projection shifts the pre-activation so that the *output* shows no
+# effect of the scanner; it is still the output of a ReLU, so it is at least 0.
 outputs = {
     "as it is": relu(unit),
     "corrected before": relu(project_out(unit, scanner)),
-    "corrected behind": project_out(relu(unit), scanner),
+    "corrected after": project_out(relu(unit), scanner),
     "generalised": GeneralizedProjector.fit(unit, scanner, "relu").predict(unit, scanner),
 }
 for name, output in outputs.items():

@@ -52,6 +52,8 @@ def test_the_conda_recipe_has_the_same_dependencies_and_version():
     assert run.pop("python") == PROJECT["project"]["requires-python"].removeprefix(">=")
     assert run == bounds(PROJECT["project"]["dependencies"])
     assert recipe["context"]["version"] == __version__
+    (entry,) = recipe["build"]["python"]["entry_points"]
+    assert dict([entry.split(" = ")]) == PROJECT["project"]["scripts"]
 
 
 def test_the_version_stands_the_same_everywhere():

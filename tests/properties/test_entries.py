@@ -14,7 +14,6 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,6 @@ import setsquare as sq
 from setsquare import projection
 from setsquare.errors import NotOrthogonalError, SetsquareWarning
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
-from setsquare.nn.functional import generalized_project_out, project_out
 
 FEATURES, PROTECTED = ["z0", "z1", "z2", "z3"], ["sex", "age"]
 SEEDS = st.integers(0, 10**6)
@@ -266,6 +264,9 @@ def test_a_saved_model_is_the_model(name: str, seed: int) -> None:
 @given(seed=SEEDS)
 @quick
 def test_numpy_and_torch_agree(activation: str, seed: int) -> None:
+    torch = pytest.importorskip("torch")
+    from setsquare.nn.functional import generalized_project_out, project_out
+
     rows = draw(seed)
     Z, X = rows[FEATURES].to_numpy(), np.column_stack([rows["sex"] == "m", rows["age"]]).astype(float)
     exact, tensor = projection.project_out(Z, X), project_out(torch.tensor(Z), torch.tensor(X))

@@ -25,7 +25,7 @@ from setsquare.notes import message
 
 app = App(
     name="setsquare",
-    help="Models that provably ignore what they must not use: correct them, and show it.",
+    help="Audit predictions for a dependence on protected columns, and fit models that provably do not use them.",
     help_epilogue=(
         "Exit codes: 0 fine, 1 a leak or an alarm (with --fail-on-leak), 2 bad input, 130 interrupted, 143 terminated."
     ),
@@ -69,7 +69,7 @@ def audit(
 def compare(
     file: File, /, *, predictions: list[str], columns: Columns, outcome: str, options: Shared = DEFAULTS
 ) -> int:
-    """Compare predictions of the same outcome: what they leak, and how accurate they are.
+    """Compare several predictions of one outcome: whether they depend on protected columns, and how accurate they are.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def monitor(
     fail_on_leak: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Watch predictions that arrive over time: run it on each new file of rows; looking often raises no false alarms.
+    """Watch predictions that arrive over time: run it on each new file; frequent runs do not raise more false alarms.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def monitor(
     protected
         Columns with the groups, comma-separated.
     state
-        File that the monitor remembers earlier rows in; it is made by the first run.
+        File with the sums of earlier rows; the first run creates it.
     bounds
         Smallest and largest possible prediction; 0 and 1 by default.
     reference
@@ -244,7 +244,13 @@ def list_sets() -> int:
 
 @datasets.command(name="show")
 def show_set(name: str, /) -> int:
-    """Show outcome, protected columns, source and licence of a data set."""
+    """Show outcome, protected columns, source and licence of a data set.
+
+    Parameters
+    ----------
+    name
+        Name of the data set, as in `setsquare data list`.
+    """
     from setsquare.cli import data
 
     return data.show_set(name)
@@ -270,7 +276,7 @@ def fetch_set(name: str, /, *, output: Path | None = None, quiet: bool = False) 
 
 @app.command
 def demo(*, html: Path | None = None) -> None:
-    """Show what a correction does, before and after, on data that come with scikit-learn.
+    """Show a model before and after correction, on 5226 arrests (needs scikit-lego) or 442 patients.
 
     Parameters
     ----------

@@ -27,6 +27,12 @@ from setsquare.report import Report
 FOLDS = KFold(5, shuffle=True, random_state=0)
 PLAIN, MODEL, PREDICTIONS = NAMES = ("plain", "corrected\nmodel", "corrected\npredictions")
 
+TRACE = (
+    "A trace is a dependence that is significant but demonstrably small: each of its upper bounds is below the limit "
+    "of the audit."
+)
+YOURS = "setsquare audit predictions.csv --predictions score --protected sex"
+
 
 @dataclass(frozen=True, slots=True)
 class Story:
@@ -170,12 +176,14 @@ def _render(demo: Demo) -> Group:
         table,
         "\n[bold]In words[/bold]",
         *(_verdict(side) for side in demo.sides),
+        *([_indented(TRACE)] if any(str(side.audit.verdict) == "trace" for side in demo.sides) else []),
         "\n[bold]The price[/bold]",
-        Padding(
+        _indented(
             f"The corrected model predicts without {_protected(demo)} and gives up {cost:.0%} of what the features "
-            f"explain. The corrected predictions keep more of it, but need {_protected(demo)}.",
-            (0, 0, 0, 2),
+            f"explain. The corrected predictions keep more of it, but need {_protected(demo)}."
         ),
+        "\n[bold]Your data[/bold]",
+        _indented(YOURS),
     )
 
 
@@ -217,4 +225,8 @@ def _groups(demo: Demo) -> list[list[str]]:
 def _verdict(side: Side) -> Padding:
     name = side.name.replace("\n", " ")
     tone = colour(str(side.audit.verdict))
-    return Padding(f"[{tone}]{name[:1].upper()}{name[1:]}.[/] {escape(side.audit.reason)}", (0, 0, 0, 2))
+    return _indented(f"[{tone}]{name[:1].upper()}{name[1:]}.[/] {escape(side.audit.reason)}")
+
+
+def _indented(text: str) -> Padding:
+    return Padding(text, (0, 0, 0, 2))

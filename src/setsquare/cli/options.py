@@ -39,8 +39,8 @@ class AuditedColumns:
     """Columns that the predictions must not depend on, comma-separated; or a formula, such as
     "~ sex * bs(age, df=4)"."""
     given: tuple[str, ...] = ()
-    """Controls, comma-separated: columns that predictions may depend on the protected columns through; or "outcome"
-    (with --outcome), to compare predictions within each class of it."""
+    """Controls, comma-separated: columns that may explain differences between protected groups; or "outcome" (with
+    --outcome), to compare predictions within each class of it."""
     cluster: str | None = None
     """Cluster column, for example the patient; gives cluster-robust standard errors."""
     weight: str | None = None
@@ -116,19 +116,19 @@ class Fitting:
     """Cluster column, for example the patient; gives cluster-robust standard errors, no fold splits a cluster, and for
     new rows whole clusters are left out."""
     given: tuple[str, ...] = ()
-    """Controls, comma-separated: features that predictions may depend on the protected columns through; or "outcome",
-    for equal mean predictions within each class of it (constrained method)."""
+    """Controls, comma-separated: features that may explain differences between protected groups; or "outcome", for
+    equal mean predictions within each class of it (constrained method)."""
     l2: float | Literal["auto"] = 0.0
     """Ridge on the coefficients; auto (constrained method) chooses it by the leave-one-out loss."""
     expand: Literal["none", "auto"] = "none"
-    """Constrained method: auto widens the features by hinges of numbers and the products of two columns that matter,
-    with a ridge chosen by leave-one-out predictions."""
+    """Constrained method: auto adds hinge functions of numeric columns and products of pairs of columns to the
+    features, with a ridge chosen by leave-one-out predictions."""
     relax: Literal["none", "box"] = "none"
-    """Constrained method: box bounds the correlation with each protected column by the largest that chance would give,
-    where there are too many of them for orthogonal predictions. The model is then not called orthogonal."""
+    """Constrained method: box limits the correlation with each protected column to what chance would give, for more
+    protected columns than orthogonal predictions allow. The model is then not called orthogonal."""
     orthogonal_on: Literal["training-rows", "new-rows"] = "training-rows"
-    """Constrained method: rows on which the predictions are uncorrelated with the protected columns, exactly on the
-    training rows, or on new rows by leave-one-out predictions."""
+    """Constrained method: rows on which the predictions are uncorrelated with the protected columns: exactly on the
+    training rows, or on new rows, estimated by leave-one-out predictions."""
     max_correlation: float | None = None
     """Constrained method: write nothing and end with exit code 2 unless the upper bound on the correlation on new rows
     (at the level of --confidence) is at most this."""

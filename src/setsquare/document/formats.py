@@ -105,18 +105,29 @@ def cell(value: Any, kind: str, show: Callable[[object], str] = visible) -> str:
     ['0.0312', '29,170', '2', '-0.5000', 'inf']
     >>> cell([0.71, 0.68, 0.74], "interval"), cell([0.71, None, None], "interval")
     ('0.710 [0.680, 0.740]', '0.710')
+    >>> cell([0.0006, 0.0, 0.005], "interval"), cell([-0.0006, -0.02, 0.02], "interval")
+    ('0.0006 [0.0000, 0.0050]', '-0.001 [-0.020, 0.020]')
     """
     if value is None or kind == "text":
         return "-" if value is None else show(value)
     if kind == "interval":
-        digits = ".3f" if value[0] is not None and 1e-3 <= abs(float(value[0])) < 100.0 else ""
-        estimate, *ends = ("-" if v is None else f"{float(v):{digits}}" if digits else number(float(v)) for v in value)
+        numbers = [math.nan if v is None else float(v) for v in value]
+        digits = _digits(numbers)
+        estimate, *ends = (f"{v:{digits}}" if digits and not math.isnan(v) else number(v) for v in numbers)
         return estimate if "-" in ends else f"{estimate} [{', '.join(ends)}]"
     if kind == "count":
         return f"{value:,}"
     if kind == "plain":
         return f"{float(value):g}"
     return {"p": p_value, "signed": signed}.get(kind, number)(float(value))
+
+
+def _digits(values: Sequence[float]) -> str:
+    """Format of an estimate and its ends: as many decimals as the largest needs; none for very small or large ones."""
+    largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
+    if largest < 1e-3 or not abs(values[0]) < 100.0:
+        return ""
+    return ".3f" if largest >= 0.01 else ".4f"
 
 
 def grid_of(table: Mapping[str, Any], show: Callable[[object], str] = visible) -> list[list[str]]:
