@@ -119,7 +119,7 @@ def _derived(kind: type, attributes: State) -> State:
         scalar = kind is OrthogonalGLMRegressor
         derived["n_iter_"] = solution.n_iter
         derived["coefficient_names_"] = np.asarray(attributes["reader_"].feature_names, dtype=object)
-        derived["intercept_"] = float(solution.intercept[0]) if scalar else solution.intercept
+        derived["intercept_"] = float(solution.intercept.tolist()[0]) if scalar else solution.intercept
         derived["coef_"] = solution.coef[0] if scalar else solution.coef
     return derived
 

@@ -74,7 +74,8 @@ def learn_spline(base: Numeric, values: Array) -> Coder:
     few = len(distinct) <= FEW_VALUES
     degree = 1 if few else 3
     inner = distinct[1:-1] if few else np.unique(np.quantile(x, np.linspace(0.0, 1.0, INNER_KNOTS + 2)[1:-1]))
-    inner = inner[(inner > distinct[0]) & (inner < distinct[-1])]
+    gap = np.finfo(np.float64).eps * (distinct[-1] - distinct[0])  # closer knots would divide by zero
+    inner = inner[(np.diff(inner, prepend=distinct[0]) > gap) & (inner < distinct[-1] - gap)]
     knots = (*[distinct[0]] * (degree + 1), *inner, *[distinct[-1]] * (degree + 1))
     return Spline(base.name, tuple(map(float, knots)), degree, base.fill, base.indicator)
 

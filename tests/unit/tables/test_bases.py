@@ -14,6 +14,8 @@ from sklearn.preprocessing import PolynomialFeatures
 import setsquare as sq
 from setsquare import tables
 from setsquare.errors import InputError
+from setsquare.tables.coders import Numeric
+from setsquare.tables.smooth import learn_spline
 
 
 def rows(n: int = 300) -> tuple[Any, Any, Any]:
@@ -117,3 +119,12 @@ def test_an_old_file_has_the_new_word() -> None:
         assert "coding" not in model.get_params()
         if hasattr(model, "basis"):
             assert model.basis in ("linear", "cells")
+
+
+@pytest.mark.parametrize("more", [(), tuple(range(2, 12))], ids=["few values", "many values"])
+def test_values_that_differ_by_rounding_only_share_a_knot(more: tuple[int, ...]) -> None:
+    values = np.array([1.0, 0.0, 0.0, 5e-323, 1.0 - 1e-16, *more])
+    coder = learn_spline(Numeric("x"), values)
+    out = np.zeros((len(values), len(coder.made)))
+    coder.write(values, out)
+    assert np.isfinite(out).all()

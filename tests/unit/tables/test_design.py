@@ -20,11 +20,17 @@ from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
 from setsquare.tables.design import _is_finite
 
+
+def nullable(data: Any, **options: Any) -> pd.DataFrame:
+    with np.errstate(invalid="ignore"):  # pandas 2.2 casts infinite values to integers, to see whether they are any
+        return pd.DataFrame(data).convert_dtypes(**options)
+
+
 MAKERS: dict[str, Any] = {
     "pandas": pd.DataFrame,
     "pandas-object": lambda data: pd.DataFrame(data).astype(object),
-    "pandas-nullable": lambda data: pd.DataFrame(data).convert_dtypes(),
-    "pandas-arrow": lambda data: pd.DataFrame(data).convert_dtypes(dtype_backend="pyarrow"),
+    "pandas-nullable": lambda data: nullable(data),
+    "pandas-arrow": lambda data: nullable(data, dtype_backend="pyarrow"),
     "polars": pl.DataFrame,
     "pyarrow": pa.table,
 }

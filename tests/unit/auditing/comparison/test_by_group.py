@@ -46,7 +46,7 @@ def test_every_row_is_in_one_group(table: pd.DataFrame) -> None:
         np.testing.assert_array_equal(np.sort(np.concatenate(groups.rows)), np.arange(N))
         assert all(len(rows) for rows in groups.rows) and groups.labels[-1] == "missing"
     counts = table["city"].value_counts()
-    assert set(city.labels[:11]) == set(counts.index[:11]) and city.labels[11] == "5 other levels"
+    assert sorted(counts[list(city.labels[:11])]) == sorted(counts.iloc[:11]) and city.labels[11] == "5 other levels"
     for label, rows in zip(city.labels[:11], city.rows, strict=False):
         assert (table["city"].to_numpy()[rows] == label).all() and len(rows) == counts[label]
     assert score.labels == ("0", "1", "2", "missing") and score.centres == ()
