@@ -32,12 +32,14 @@ class Descent(NamedTuple):
 
 
 def conjugate_gradients(
-    apply: Apply, precondition: Apply, target: Array, tolerance: float, max_products: int
+    apply: Apply, precondition: Apply, target: Array, tolerance: float, max_products: int, project: Apply | None = None
 ) -> Descent:
     """Minimise ``x'Ax/2 - target'x`` on the range of a positive preconditioner, which may be a projection.
 
     It stops when the residual is below ``tolerance`` (absolute, in the preconditioner's norm), or in a direction of
-    negative curvature, where the step uses the absolute value of the curvature, as in ``sqp``.
+    negative curvature, where the step uses the absolute value of the curvature, as in ``sqp``. ``project`` removes from
+    a residual what the preconditioner maps to zero; left there, it grows, and its rounding error becomes larger than
+    the rest (Gould, Hribar and Nocedal 2001).
 
     Examples
     --------
@@ -46,7 +48,7 @@ def conjugate_gradients(
     >>> conjugate_gradients(lambda v: A @ v, lambda v: v, np.ones(3), 1e-12, 10).x
     array([1.  , 0.5 , 0.25])
     """
-    x, Ax, residual = np.zeros_like(target), np.zeros_like(target), target
+    x, Ax, residual = np.zeros_like(target), np.zeros_like(target), target if project is None else project(target)
     z = precondition(residual)
     p, square = z, float(residual @ z)
     size, largest = square, 0.0  # of p in the preconditioner's norm, in which z and the previous p are orthogonal
@@ -62,6 +64,7 @@ def conjugate_gradients(
             return Descent(x, Ax, count + 1, True, False)
         length = square / bend
         x, Ax, residual = x + length * p, Ax + length * Ap, residual - length * Ap
+        residual = residual if project is None else project(residual)
         z = precondition(residual)
         before, square = square, float(residual @ z)
         p, size = z + (square / before) * p, square + (square / before) ** 2 * size

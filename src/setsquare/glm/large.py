@@ -88,8 +88,12 @@ class Krylov:
         """Step by projected conjugate gradients, solved more accurately the closer the optimum."""
         normal = -frame.pinv @ model.c
         bent = model.H @ normal if normal.any() else normal
-        target = -(model.g + bent)
-        target = target - model.J.T @ (frame.pinv.T @ target)  # projected first, to avoid rounding error
+
+        def project(gradient: Array) -> Array:
+            """Gradient without the multipliers of the constraint."""
+            return np.asarray(gradient - model.J.T @ (frame.pinv.T @ gradient))
+
+        target = project(-(model.g + bent))
         metric, basis = self._conditioned(model, frame)
 
         def tangent(gradient: Array) -> Array:
@@ -106,6 +110,7 @@ class Krylov:
             target,
             tolerance,
             MOST_PRODUCTS if final else (1 + bool(self.rank)) * PATIENCE,
+            project,
         )
         if found.negative and self.rough:  # negative curvature may be rounding error
             self.rough = False

@@ -149,15 +149,16 @@ def test_features_far_from_zero_keep_their_digits(draw) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- krylov
-def test_conjugate_gradients_on_a_subspace_solve_the_constrained_problem() -> None:
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("seed", range(30))
+def test_conjugate_gradients_on_a_subspace_solve_the_constrained_problem(seed: int) -> None:
+    rng = np.random.default_rng(seed)
     A, J, g = rng.normal(size=(20, 20)), rng.normal(size=(3, 20)), rng.normal(size=20)
     A = A @ A.T + np.eye(20)
     P = np.eye(20) - np.linalg.pinv(J) @ J
-    found = conjugate_gradients(lambda v: A @ v, lambda v: P @ v, g, 1e-10, 100)  # 1e-12 depends on the BLAS
+    found = conjugate_gradients(lambda v: A @ v, lambda v: P @ v, g, 1e-12, 100, lambda v: P @ v)
     system = np.block([[A, J.T], [J, np.zeros((3, 3))]])
     exact = np.linalg.solve(system, np.concatenate([g, np.zeros(3)]))[:20]
-    assert found.solved and not found.negative and found.n_products <= 20
+    assert found.solved and not found.negative and found.n_products <= 22
     np.testing.assert_allclose(found.x, exact, atol=1e-10)
     np.testing.assert_allclose(found.Ax, A @ found.x, atol=1e-9)
 
