@@ -15,9 +15,6 @@ WHEEL := .venv-wheel
 CORE := tests/unit/auditing tests/unit/document tests/unit/estimators tests/unit/families tests/unit/glm tests/unit/projection \
 	tests/unit/storage tests/unit/tables tests/properties --ignore=tests/unit/tables/test_frame.py
 
-# scipy's nnls gives up in one of its problems with the rounding of an older OpenBLAS; the result then says exact=False.
-GIVES_UP := --deselect "tests/unit/auditing/evaluations/test_relu.py::test_descents_from_many_directions_reach_the_optimum_over_cells[0.0]"
-
 .PHONY: demo test test-lowest package lint bench bench-compare fuzz soak mutants docs paper clean
 .DEFAULT_GOAL := demo
 
@@ -49,7 +46,7 @@ test: $(VENV)/.test  ## everything but the experiments marked slow; one thread o
 test-lowest:  ## the core with the lowest versions that pyproject.toml allows (constraints-lowest.txt)
 	$(PYTHON) -m venv --clear $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[demo,formula]' pytest hypothesis polars statsmodels fairlearn
-	$(LOWEST)/bin/python -m pytest -q -m "not slow" $(CORE) $(GIVES_UP)
+	$(LOWEST)/bin/python -m pytest -q -m "not slow" $(CORE)
 
 package: $(BIN)/python  ## wheel and sdist in dist/, checked, then used in an empty environment without the clone
 	$(PIP) build twine
