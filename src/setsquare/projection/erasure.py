@@ -224,7 +224,7 @@ class Eraser:
                 np.copyto(target, found)
             return ()
 
-        sum_over_rows(kernel, *Z.shape, block_bytes=OWN_CACHE // 4)
+        sum_over_rows(kernel, len(Z), Z.shape[1], OWN_CACHE // 4)
         return out
 
 
