@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.bench_roofline import HEADS as ROOFLINE
 from benchmarks.bench_roofline import about as about_roofline
+from benchmarks.bench_roofline import about_fit
 from benchmarks.bench_roofline import cells as roofline_cells
 from benchmarks.estimate import BEST, WORST, Measured, n_tasks, seconds
 from benchmarks.frame import HERE, ON_PAPER, Bound, Ratio, digits
@@ -146,7 +147,8 @@ def roofline_part(record: Mapping[str, Any]) -> str:
     lines = [roofline_cells(line) for line in record["result"]["lines"]]
     where = f"{record['date'].partition('T')[0]}, {record['processor']}, {record['cores']} cores"
     source = f"*From `{record['command']}`, {where}: {about_roofline(record['result'])}.*"
-    return f"{table(ROOFLINE, lines)}\n{source}"
+    fit = about_fit(record["result"])
+    return f"{table(ROOFLINE, lines)}\n{source}" + (f"\n\n{fit}" if fit else "")
 
 
 def estimate_part(m: Measured, processor: str) -> str:

@@ -194,7 +194,6 @@ class _Parts:
         pull_alone = cluster_sums((z * S - 0.5 * size * (squares + z * z)) * own_alone, cluster)
         return near @ near.T, _powers(pull), np.einsum("pn,pn->p", near_alone, near_alone), _powers(pull_alone)
 
-
     def cell_sums(self, values: Array, M: Array, w: float) -> Sums:
         """The same sums from those of the powers of ``z`` (7, c) in cells of equal columns (c, p), of weights ``w``."""
         Q = self.basis.apply(values)

@@ -25,7 +25,7 @@ from setsquare.projection.ridge_erasure import (
     unbiased_gram,
 )
 from setsquare.projection.single_precision import is_enough, single_moments
-from setsquare.rows.parallel import Sums, room, row_slices, sum_over_rows
+from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
 from setsquare.tables.validation import refuse_constant_features, refuse_not_finite
 
 #: Features from which their squares take most of the time, so that single precision pays off.
@@ -214,12 +214,17 @@ class Eraser:
         centre = self.mean @ self.directions  # centring the scores, not the features, keeps all their digits
 
         def kernel(rows: slice, memory: Array) -> Sums:
-            z = room(memory, Z[rows], Z.shape[1])
-            np.copyto(z, Z[rows])
-            out[rows] = _less_product(z, z @ self.directions - centre, self.loadings)
+            target = out[rows]
+            own = target.dtype == np.float64 and target.flags.c_contiguous  # otherwise in other memory
+            z = target if own else room(memory, Z[rows], Z.shape[1])
+            if not (own and out is Z):
+                np.copyto(z, Z[rows])
+            found = _less_product(z, np.dot(z, self.directions) - centre, self.loadings)
+            if not np.may_share_memory(found, target):
+                np.copyto(target, found)
             return ()
 
-        sum_over_rows(kernel, *Z.shape)
+        sum_over_rows(kernel, len(Z), Z.shape[1], OWN_CACHE // 4)
         return out
 
 

@@ -149,7 +149,11 @@ def sum_over_rows(
     def work(share: Sequence[slice]) -> Sums:
         memory = np.empty((share[0].stop - share[0].start) * n_columns)  # reused: allocating new pages is slow
         with np.errstate(invalid="ignore", over="ignore"):  # overflow shows as sums that are not finite
-            return add_up(kernel(rows, memory) for rows in share)
+            total = tuple(map(np.array, kernel(share[0], memory)))
+            for rows in share[1:]:
+                for sum_, part in zip(total, kernel(rows, memory), strict=True):
+                    np.add(sum_, part, out=sum_)  # in place: a new array for each block takes longer
+            return total
 
     return share_out(work, slices)
 

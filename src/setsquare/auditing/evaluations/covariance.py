@@ -194,7 +194,7 @@ def _pearson(objective: Objective, theta: Array) -> float:
 
 
 def _meat(objective: Objective, theta: Array, inverse: Array, power: float, each: float | None) -> Array:
-    """Sum of squared scores, each divided by ``(1 - leverage)^power``, of rows with the weight ``each`` or their own."""
+    """Sum of squared scores, each divided by ``(1 - leverage)^power``; rows have the weight ``each``, or their own."""
     raw, T, k = objective.raw(theta), objective.to_raw, objective.n_predictors
     m = T.shape[1]
 
@@ -208,9 +208,7 @@ def _meat(objective: Objective, theta: Array, inverse: Array, power: float, each
     return np.asarray(grams.reshape(k, k, m, m).transpose(0, 2, 1, 3).reshape(k * m, k * m))
 
 
-def _adjusted_slopes(
-    objective: Objective, block: Block, raw: Array, inverse: Array, power: float, own: Array
-) -> Array:
+def _adjusted_slopes(objective: Objective, block: Block, raw: Array, inverse: Array, power: float, own: Array) -> Array:
     eta = linear_predictor(block, raw)
     terms = objective.family.terms(block.y, eta, np.zeros_like(eta))
     if power == 0.0:

@@ -247,9 +247,7 @@ def _squares(sample: Sample, maps: Sequence[_Map]) -> list[Array]:
     """Sums of the squared scores, each (k r, k r); over clusters where there are some."""
     mean = sample.moments.mean
     if sample.equal_weights and sample.cluster is None:  # a row of a cell stands for many
-        each = 1.0 / sample.n_rows
-        squares = sample.rows.reduce(partial(_square_sums, mean, maps))
-        return [each * square for square in squares]
+        return [square / sample.n_rows for square in sample.rows.reduce(partial(_square_sums, mean, maps))]
     if sample.cluster is None:
         return list(sample.rows.reduce(lambda block: tuple(_square(s) for s in _scores(mean, maps, block))))
     scores = _scores(mean, maps, all_rows(sample.rows))

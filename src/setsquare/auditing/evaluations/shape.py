@@ -249,7 +249,7 @@ def _cell_sizes(rows: CellRows, mean: Array, slopes: Array, least: Array) -> Row
     residual = y - fit[cells.codes]
     size = np.abs(residual)
     counts = size > least[0]
-    lean = float(np.sign(residual)[counts].sum()) / max(np.count_nonzero(counts), 1)
+    lean = float(np.sign(residual)[counts].sum()) / max(int(np.count_nonzero(counts)), 1)
     size -= lean * residual
     return cells.pairs(size)
 
