@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
 
 from setsquare import __version__
 from setsquare.cli.options import AuditedColumns, Fitting, Options, Reading
@@ -181,7 +181,7 @@ def tradeoff(
     /,
     *,
     fitting: Annotated[Fitting, Parameter(name="*")],
-    budgets: int = 20,
+    budgets: int = 21,
     options: Shared = DEFAULTS,
 ) -> int:
     """Show what a correction costs: loss, score and correlation for budgets from orthogonal to no correction.
@@ -310,6 +310,9 @@ def run() -> int:
         return int(code or 0)
     except BrokenPipeError:
         return _close_pipe()
+    except UnusedCliTokensError as error:
+        first = (error.unused_tokens or [""])[0]
+        return _refuse(f"Unexpected {first!r}: separate columns by commas, as in --protected sex,race.")
     except (SetsquareError, CycloptsError) as error:
         return _refuse(phrase(message(error)))
     except OSError as error:

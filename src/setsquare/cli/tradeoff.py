@@ -27,16 +27,14 @@ def show(file: str, fitting: Fitting, budgets: int, options: Options) -> int:
             )
         found = replace(found, notes=(*rows.notes, *map(message, noted), *found.notes))
         picked = found.pick(max_correlation=fitting.max_correlation) if found.knows_new_rows else None
-        document, about = found.document(), about_command(rows.origin)
+        document = found.document(max_correlation=fitting.max_correlation)
+        about = about_command(rows.origin)
         more = {"picked": None if picked is None else picked.budget}
         contents = render_results(options, document, lambda: about | found.to_dict() | more)
         write_files(contents)
     screen = Screen()
     if picked is not None:
-        limit = fitting.max_correlation
-        rule = "Smallest budget within one standard error of the smallest loss on new rows"
-        rule = rule if limit is None else f"Smallest loss with a correlation of at most {limit:g} on new rows"
-        screen.say(f"{rule}: --budget {picked.budget:.4g}")
+        screen.say(f"Recommended, for the reason below: --budget {picked.budget:.4g}")
     if not options.quiet:
         screen.show(document.brief())
         screen.written(list(contents))

@@ -363,7 +363,7 @@ class Certificate:
             [f"Largest |corr| on new rows, leave-{left}-out", f"{largest:.1e}", ""],
             ["Correlation with all columns on new rows", f"{found.correlation:.1e}", asked],
             [f"Upper bound on new rows, {found.confidence:.0%} confidence", f"{found.upper:.3f}", ""],
-            ["Leave-one-out loss", f"{found.loss:.6g}", ""],
+            [f"Leave-{left}-out loss", f"{found.loss:.6g}", ""],
             *(
                 [["Directions steered", f"{found.n_steered} of {found.n_directions}", ""]]
                 if found.steered is not None

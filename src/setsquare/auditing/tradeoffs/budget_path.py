@@ -33,7 +33,7 @@ def tradeoff(
     y: Any,
     protected: Table | None = None,
     *,
-    budgets: int | Sequence[float] = 20,
+    budgets: int | Sequence[float] = 21,
     new_rows: bool = True,
     confidence: float = 0.95,
     sample_weight: Any = None,
@@ -130,7 +130,7 @@ def read_budgets(budgets: int | Sequence[float]) -> tuple[float, ...]:
     if isinstance(budgets, int | np.integer) and not isinstance(budgets, bool):
         if not 2 <= budgets <= MOST_BUDGETS:
             raise InputError(f"budgets must be at least 2 and at most {MOST_BUDGETS}, not {budgets}.")
-        return tuple(float(share) for share in np.linspace(0.0, 1.0, int(budgets)))
+        return tuple(round(float(share), 12) for share in np.linspace(0.0, 1.0, int(budgets)))
     try:
         given = list(budgets)  # type: ignore[arg-type]
     except TypeError:

@@ -101,15 +101,16 @@ class Tradeoff(Documented):
         about = {"score": self.score, "confidence": self.confidence, "n_rows": self.n_rows, "picked": picked}
         return dict(plain(about | {"notes": list(self.notes), "points": self.rows()}))
 
-    def document(self) -> Document:
-        """The table and the figure, for every renderer."""
+    def document(self, *, max_correlation: float | None = None) -> Document:
+        """The table, the figure and the budget that :meth:`pick` picks, for every renderer."""
+        text = self._about(max_correlation)
         part = section(
-            "tradeoff", "Loss against correlation", text=self._about(), notes=self.notes, tables=[self._shown()]
+            "tradeoff", "Loss against correlation", text=text, notes=self.notes, tables=[self._shown()]
         )
         figures = plain([self._figure("loss", "loss"), self._figure("score", metric_name(self.score))])
         return Document("How much does it cost to be orthogonal?", (), ({**part, "figures": figures},))
 
-    def _about(self) -> list[str]:
+    def _about(self, max_correlation: float | None) -> list[str]:
         first, last = self.points[0], self.points[-1]
         text = [
             f"Budgets from {first.budget:g} to {last.budget:g}: the share of the covariance with the protected columns "
@@ -118,10 +119,14 @@ class Tradeoff(Documented):
             f"{last.correlation:.3f}. The price is the loss that a further unit of covariance would save.",
         ]
         if self.knows_new_rows:
-            picked = self.pick()
+            picked = self.pick(max_correlation=max_correlation)
+            rule = (
+                "The smallest budget within one standard error of the smallest loss on new rows"
+                if max_correlation is None
+                else f"The budget of the smallest loss with a correlation of at most {max_correlation:g} on new rows"
+            )
             text.append(
-                "The smallest budget within one standard error of the smallest loss on new rows is "
-                f"{picked.budget:.3g}: loss {picked.new_loss.estimate:.4g}, correlation {picked.new_correlation:.3f} "
+                f"{rule} is {picked.budget:.3g}: loss {picked.new_loss.estimate:.4g}, correlation {picked.new_correlation:.3f} "
                 f"(at most {picked.new_correlation_upper:.3f}). New rows: leave-one-out predictions."
             )
         return text
