@@ -13,8 +13,7 @@ from setsquare.auditing.comparison.metric import Interval, Metric, interval, mea
 from setsquare.auditing.comparison.performance import auc_metric, performance
 from setsquare.families import contrasts
 from setsquare.glm.budget import Spent
-from setsquare.glm.leave_one_out import rows_left_out
-from setsquare.glm.new_rows import measure_new_rows
+from setsquare.glm.new_rows import measure_each_row
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Path
 from setsquare.rows.blocks import ArrayRows
@@ -110,10 +109,9 @@ def _measure_new_rows(
     """Add what leave-one-out predictions show; nothing where the rows do not determine them."""
     fresh = spent.refreshed()
     prepared, inverse = replace(path.prepared, objective=fresh.objective), fresh.inverse()
-    found = measure_new_rows(prepared, fresh.end, confidence, inverse)
+    found, left = measure_each_row(prepared, fresh.end, confidence, inverse)
     if found is None:
         return point
-    left = rows_left_out(fresh.objective, fresh.end, inverse)
     weight = np.full(len(left.loss), 1.0 / len(left.loss)) if observed.weight is None else observed.weight
     loss = mean_metric("loss", left.loss, weight / weight.sum(), False)
     new_loss, new_score = (interval(one, confidence, observed.cluster) for one in (loss, observed.score(left.mean)))
