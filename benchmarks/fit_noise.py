@@ -29,6 +29,7 @@ from setsquare.errors import SetsquareWarning
 
 QUICK = {"splits": 1, "new_splits": 0}
 HELD_OUT = 0.3
+MEANS = ("statistic", "predicted", "correlation", "upper")
 #: Fewest rows of a cell.
 FEWEST = 5
 
@@ -76,7 +77,7 @@ def run(splits: int = 16, new_splits: int = 10) -> dict[str, Any]:
             limit = np.array([chi2.isf(0.05, one["df"]) / one["noise"] for one in each])
             found[where] = {
                 "splits": count,
-                **{key: np.mean([one[key] for one in each]) for key in ("statistic", "predicted", "correlation", "upper")},
+                **{key: np.mean([one[key] for one in each]) for key in MEANS},
                 "p below 0.05": np.mean([one["p"] < 0.05 for one in each]),
                 "p below 0.05 by noise alone": np.mean(chi2.sf(limit, [one["df"] for one in each])),
                 "each": each,
