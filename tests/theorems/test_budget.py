@@ -10,7 +10,7 @@ import setsquare as sq
 from setsquare._typing import Array
 from setsquare.glm.budget import follow, soften
 from setsquare.glm.budget_steps import cheapest_target
-from setsquare.glm.leave_one_out import Inverse, rows_left_out
+from setsquare.glm.leave_one_out import Inverse, tally_rows
 from setsquare.glm.newton import Settings
 from setsquare.glm.solver import fit_rows, solve
 from setsquare.glm.sqp import solve_sqp
@@ -153,7 +153,7 @@ def test_leave_one_out_predictions_go_from_those_of_the_orthogonal_to_those_of_t
     Z, y, X = _draw("gaussian", n=80)
     found = fit_rows(sq.Problem(Z, y, X, family="gaussian"), "sqp", Settings())
     ends = follow(found.prepared.objective, found.end, [0.0, 1.0], solve_sqp, Settings())
-    first, last = (rows_left_out(one.objective, one.end, one.inverse()).eta[:, 0] for one in ends)
+    first, last = (tally_rows(one.objective, one.end, one.inverse())[1].eta[:, 0] for one in ends)
     A = np.column_stack([np.ones(80), Z])
     for i in (0, 17, 63):
         rest = np.arange(80) != i
@@ -168,7 +168,7 @@ def test_leave_one_out_at_a_fixed_price_agrees_with_refits() -> None:
     Z, y, X = _draw("gaussian", n=80)
     found = fit_rows(sq.Problem(Z, y, X, family="gaussian"), "sqp", Settings())
     spent = follow(found.prepared.objective, found.end, [0.4], solve_sqp, Settings())[0]
-    eta = rows_left_out(spent.objective, spent.end, spent.inverse()).eta[:, 0]
+    eta = tally_rows(spent.objective, spent.end, spent.inverse())[1].eta[:, 0]
     whole = _basis(X)
     A, fitted = np.column_stack([np.ones(80), Z]), found.prepared.basis
     assert fitted is not None

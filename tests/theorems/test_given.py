@@ -11,7 +11,7 @@ from setsquare.auditing.evaluations.gcm import evaluate_gcm
 from setsquare.auditing.protected import Protected
 from setsquare.glm import Problem, Settings, prepare, solve, solve_sqp
 from setsquare.glm.given import outcome_basis
-from setsquare.glm.leave_one_out import rows_left_out
+from setsquare.glm.leave_one_out import tally_rows
 
 TIGHT = Settings(kkt=1e-11)
 
@@ -125,7 +125,7 @@ def test_gaussian_leave_one_out_with_controls_is_exact(target, weighted):
     problem = Problem(Z, y, X, "gaussian", w, given=C)
     prepared = prepare(problem)
     objective = prepared.objective.aimed(kappa)
-    left = rows_left_out(objective, solve_sqp(objective, None, TIGHT)).eta[:, 0]
+    left = tally_rows(objective, solve_sqp(objective, None, TIGHT))[1].eta[:, 0]
     for i in range(0, 120, 10):
         keep = np.arange(120) != i
         rest = prepare(Problem(Z[keep], y[keep], X[keep], "gaussian", None if w is None else w[keep], given=C[keep]))
@@ -141,7 +141,7 @@ def test_leave_one_out_given_the_outcome_agrees_with_refits():
     y = outcome("binomial", eta, rng)
     problem = Problem(Z, y, X[:, :1], "binomial", given="outcome")
     prepared = prepare(problem)
-    left = rows_left_out(prepared.objective, solve_sqp(prepared.objective, None, TIGHT)).eta[:, 0]
+    left = tally_rows(prepared.objective, solve_sqp(prepared.objective, None, TIGHT))[1].eta[:, 0]
     errors = []
     for i in range(0, 600, 40):
         keep = np.arange(600) != i

@@ -10,7 +10,7 @@ from scipy.special import ndtr
 import setsquare as sq
 from setsquare.families import contrasts, family
 from setsquare.glm import Problem, Settings, choose_l2, prepare, solve, solve_sqp
-from setsquare.glm.leave_one_out import invert, rows_left_out, tally
+from setsquare.glm.leave_one_out import invert, tally, tally_rows
 from setsquare.glm.new_rows_bound import absolute_quantile, length_quantile
 
 TIGHT = Settings(kkt=1e-11)
@@ -54,7 +54,7 @@ def compare(name, n, q, n_refits, *, l2=0.0, target=False, **options):
     prepared, objective, end = fit(problem, kappa)
     order = problem.order()
     left = np.empty((n, k))
-    left[slice(None) if order is None else order] = rows_left_out(objective, end).eta
+    left[slice(None) if order is None else order] = tally_rows(objective, end)[1].eta
     units = np.arange(n) if cluster is None else cluster
     found, again = [], []
     for unit in np.unique(units)[:: max(1, len(np.unique(units)) // n_refits)]:

@@ -8,6 +8,7 @@ import pytest
 import setsquare as sq
 from setsquare import tables
 from setsquare.glm import Problem, solve
+from setsquare.glm.bootstrap import _deviation
 
 
 def draw(n, seed=0):
@@ -108,3 +109,14 @@ def test_they_are_those_of_the_bootstrap_on_real_sets(name):
     # Columns that are nearly collinear (dates of custody in compas) or rest on few rows (net worth in health) are not
     # linear in the weights of the rows at the scale of the bootstrap; at a fifth of it their ratios are 1.02 to 1.07.
     assert abs(np.median(ratio) - 1.0) < 0.03 and np.mean(np.abs(ratio - 1.0) < 0.05) > 0.75
+
+
+def test_standard_errors_from_refits_say_how_precise_they_are():
+    """The spread of many standard deviations, for normal coefficients and for heavy tails."""
+    rng = np.random.default_rng(0)
+    drawn = np.stack([rng.normal(size=(400, 500)), rng.standard_t(9, size=(400, 500))], axis=2)
+    found = [_deviation(one[:, None, :]) for one in drawn]
+    errors, said = (np.asarray([pair[j][0] for pair in found]) for j in (0, 1))
+    actual = errors.std(axis=0) / errors.mean(axis=0)
+    assert actual[1] > 1.1 * actual[0]
+    assert np.abs(np.median(said, axis=0) / actual - 1.0).max() < 0.15

@@ -26,8 +26,10 @@ from setsquare.tables.validation import check_choice
 MOST_KNOTS, MOST_COLUMNS, ROWS_EACH = 5, 85, 10
 #: Most products, and rows for each of them.
 MOST_PRODUCTS, ROWS_PRODUCT = 60, 50
-#: Rows on which products are chosen, the most products among which they are chosen, and which are compared in full.
-PILOT_ROWS, MOST_CANDIDATES, MOST_SCREENED = 3000, 1000, 100
+#: Rows on which products are chosen: a quarter of them, but so many at least and at most.
+FEW_PILOT_ROWS, MOST_PILOT_ROWS = 2000, 5000
+#: Most products among which they are chosen, and which are compared in full.
+MOST_CANDIDATES, MOST_SCREENED = 1000, 100
 #: Least reduction of the loss by a product, in units of what a useless one takes away on average, where the constraint
 #: pulls at the rows with less than this share of the outcome's force. Where it pulls more, products also make room for
 #: the constraint, which one step from the pilot does not show, and all that fit are taken.
@@ -90,7 +92,8 @@ def _try_sample(problem: Problem, design: Design, rows: TableRows, quick: bool) 
     """Choose products of two columns, and a penalty, by a fit to some of the rows; None for what cannot be chosen."""
     weight = problem.weight
     known = np.arange(rows.n) if weight is None else np.flatnonzero(weight)
-    picked = np.sort(np.random.default_rng(0).permutation(known)[:PILOT_ROWS])
+    most = min(max(len(known) // 4, FEW_PILOT_ROWS), MOST_PILOT_ROWS)
+    picked = np.sort(np.random.default_rng(0).permutation(known)[:most])
     mask = np.zeros(rows.n, dtype=bool)
     mask[picked] = True
     few = TableRows(rows.frame, rows.columns, "level", mask)

@@ -24,6 +24,8 @@ class Refits(NamedTuple):
     ----------
     std_error : ndarray of shape (k, 1 + q)
         Standard deviations of intercepts and coefficients; NaN for coefficients that fewer than two refits determine.
+    precision : ndarray of shape (k, 1 + q)
+        Relative standard errors of these standard deviations, which are larger where refits have heavy tails.
     n_refits : int
         Refits that ended with a solution.
     n_failed : int
@@ -31,6 +33,7 @@ class Refits(NamedTuple):
     """
 
     std_error: Array
+    precision: Array
     n_refits: int
     n_failed: int
 
@@ -68,18 +71,21 @@ def refit_resampled(
         estimate[:, 1:][:, aliased] = np.nan
         drawn.append(estimate)
     if len(drawn) < 2:
-        return Refits(np.full((1, 1), np.nan), len(drawn), failed)
-    return Refits(_deviation(np.asarray(drawn)), len(drawn), failed)
+        return Refits(np.full((1, 1), np.nan), np.full((1, 1), np.nan), len(drawn), failed)
+    return Refits(*_deviation(np.asarray(drawn)), len(drawn), failed)
 
 
-def _deviation(drawn: Array) -> Array:
-    """Standard deviation over the refits that determine a coefficient."""
+def _deviation(drawn: Array) -> tuple[Array, Array]:
+    """Standard deviation over the refits that determine a coefficient, and its own relative error by the kurtosis."""
     known = np.isfinite(drawn)
     count = known.sum(axis=0)
     total = np.where(known, drawn, 0.0)
     mean = total.sum(axis=0) / np.maximum(count, 1)
-    square = (np.where(known, drawn - mean, 0.0) ** 2).sum(axis=0) / np.maximum(count - 1, 1)
-    return np.asarray(np.where(count > 1, np.sqrt(square), np.nan))
+    gap = np.where(known, drawn - mean, 0.0) ** 2
+    square = np.where(count > 1, gap.sum(axis=0) / np.maximum(count - 1, 1), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):  # coefficients that never change, or are not known
+        kurtosis = (gap**2).sum(axis=0) / count / square**2
+        return np.sqrt(square), np.sqrt(np.maximum(kurtosis - 1.0, 0.0) / (4.0 * count))
 
 
 def resample(problem: Problem, members: list[IntArray] | None, rng: np.random.Generator) -> Problem:

@@ -298,40 +298,46 @@ def tally_shared(objective: Objective, shared: Shared, mean_x: Array) -> Tallied
     """The second of these passes."""
 
     def kernel(block: Block) -> Sums:
-        left = leave_out(objective, shared, block)
-        loss, mean, steering = _values(objective, block, left)
-        Qt, w = np.ascontiguousarray(objective.basis(block).T), block.weight
-        gap = np.ascontiguousarray((mean - objective.start.mean).T)
-        weighted, (k, r) = w * gap, (len(gap), len(Qt))
-        beyond = weighted
-        if len(shared.mean) > 1:  # what the controls explain is no error
-            beyond = weighted - w * (shared.mean[1:].T @ objective.controls(block)[:, 1:].T)
-        units = np.empty((k * r + r + 1, len(w)))
-        np.multiply(beyond[:, None], Qt, out=units[: k * r].reshape(k, r, -1))
-        wQ = np.multiply(w, Qt, out=units[k * r : -1])
-        units[-1] = w
-        columns, own = wQ @ np.asarray(block.X), wQ * Qt
-        if mean_x.any():
-            columns -= np.outer(wQ.sum(axis=1), mean_x)
-        if block.group is not None:
-            first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
-            units, own = (np.add.reduceat(part, first, axis=1) for part in (units, own))
-        squares = np.square(units[: k * r])
-        return (
-            Qt @ weighted.T,
-            weighted.sum(axis=1),
-            np.einsum("kn,kn->k", weighted, gap),
-            np.asarray(w @ loss),
-            np.asarray(left.leverage.sum()),
-            np.asarray(float(left.lost.sum())),
-            units @ units.T,
-            np.einsum("cn,cn->c", squares, squares),
-            np.einsum("rn,rn->r", own, own),
-            columns,
-            steering,
-        )
+        return _sums(objective, shared, block, mean_x)[0]
 
     return Tallied(*objective.rows.reduce(_in_pieces(kernel, shared.project.shape[1], objective.n_predictors)))
+
+
+def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> tuple[Sums, RowsLeftOut]:
+    """Sums over the rows of a block, in the order of ``Tallied``, and the rows themselves."""
+    left = leave_out(objective, shared, block)
+    loss, mean, steering = _values(objective, block, left)
+    Qt, w = np.ascontiguousarray(objective.basis(block).T), block.weight
+    gap = np.ascontiguousarray((mean - objective.start.mean).T)
+    weighted, (k, r) = w * gap, (len(gap), len(Qt))
+    beyond = weighted
+    if len(shared.mean) > 1:  # what the controls explain is no error
+        beyond = weighted - w * (shared.mean[1:].T @ objective.controls(block)[:, 1:].T)
+    units = np.empty((k * r + r + 1, len(w)))
+    np.multiply(beyond[:, None], Qt, out=units[: k * r].reshape(k, r, -1))
+    wQ = np.multiply(w, Qt, out=units[k * r : -1])
+    units[-1] = w
+    columns, own = wQ @ np.asarray(block.X), wQ * Qt
+    if mean_x.any():
+        columns -= np.outer(wQ.sum(axis=1), mean_x)
+    if block.group is not None:
+        first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
+        units, own = (np.add.reduceat(part, first, axis=1) for part in (units, own))
+    squares = np.square(units[: k * r])
+    sums = (
+        Qt @ weighted.T,
+        weighted.sum(axis=1),
+        np.einsum("kn,kn->k", weighted, gap),
+        np.asarray(w @ loss),
+        np.asarray(left.leverage.sum()),
+        np.asarray(float(left.lost.sum())),
+        units @ units.T,
+        np.einsum("cn,cn->c", squares, squares),
+        np.einsum("rn,rn->r", own, own),
+        columns,
+        steering,
+    )
+    return sums, RowsLeftOut(left.eta, mean, loss, left.leverage)
 
 
 def _values(objective: Objective, block: Block, left: LeftOut) -> Sums:
@@ -351,29 +357,26 @@ class RowsLeftOut(NamedTuple):
     eta, mean : ndarray of shape (n, k)
         Linear predictors and predictions by the model without the row, or without its cluster.
     loss, leverage : ndarray of shape (n,)
-    influence : ndarray of shape (n, k, r)
-        Contribution of each row to the covariance of new rows' predictions with the basis: their mean is ``c_loo``.
     """
 
     eta: Array
     mean: Array
     loss: Array
     leverage: Array
-    influence: Array
 
 
-def rows_left_out(objective: Objective, end: Iterate, inverse: Inverse | None = None) -> RowsLeftOut:
-    """Leave-one-out results of rows in memory, row by row."""
+def tally_rows(
+    objective: Objective, end: Iterate, inverse: Inverse | None = None, mean_x: Array | None = None
+) -> tuple[Tallied, RowsLeftOut]:
+    """As :func:`tally`, for rows in memory, with the leave-one-out results of each row from the same pass."""
     shared = share(objective, end, inverse or invert(objective, end.model))
+    centre = np.zeros(1) if mean_x is None else mean_x
 
-    def kernel(block: Block) -> RowsLeftOut:
-        left = leave_out(objective, shared, block)
-        loss, mean = objective.family.value_terms(block.y, left.eta)
-        pull = (mean - objective.start.mean)[:, :, None] * objective.basis(block)[:, None, :]
-        return RowsLeftOut(left.eta, mean, loss, left.leverage, pull)
+    def kernel(block: Block) -> Sums:
+        sums, rows = _sums(objective, shared, block, centre)
+        parts = np.empty(1, dtype=object)  # lists in an array: sums over blocks join them in order
+        parts[0] = [rows]
+        return *sums, parts
 
-    def join(a: RowsLeftOut, b: RowsLeftOut) -> RowsLeftOut:
-        return RowsLeftOut(*(np.concatenate(pair) for pair in zip(a, b, strict=True)))
-
-    found: RowsLeftOut = objective.rows.reduce(kernel, join)  # type: ignore[call-arg]
-    return found
+    *sums, parts = objective.rows.reduce(_in_pieces(kernel, shared.project.shape[1], objective.n_predictors))
+    return Tallied(*sums), RowsLeftOut(*map(np.concatenate, zip(*parts[0], strict=True)))

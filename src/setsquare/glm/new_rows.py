@@ -26,7 +26,7 @@ from setsquare.families.activations import IDENTITY
 from setsquare.glm.certificate import MAX_KKT, NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.held_rows import are_same, is_held
-from setsquare.glm.leave_one_out import Inverse, Tallied, invert, share, tally, tally_shared
+from setsquare.glm.leave_one_out import Inverse, RowsLeftOut, Tallied, invert, share, tally, tally_rows, tally_shared
 from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit, sampling_error
 from setsquare.glm.newton import Iterate, Settings, kkt_residual
@@ -209,12 +209,24 @@ def measure_new_rows(
         if is_held(prepared.problem) and not are_same(prepared.objective, end, shared.loss):
             return None
         found = tally_shared(prepared.objective, shared, prepared.basis.mean)
+    return _bound_known(prepared, end, found, confidence)
+
+
+def measure_each_row(
+    prepared: Prepared, end: Iterate, confidence: float, inverse: Inverse
+) -> tuple[NewRows | None, RowsLeftOut]:
+    """As :func:`measure_new_rows` for rows in memory, with the leave-one-out results of each."""
+    assert prepared.basis is not None
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found, rows = tally_rows(prepared.objective, end, inverse, prepared.basis.mean)
+    return _bound_known(prepared, end, found, confidence), rows
+
+
+def _bound_known(prepared: Prepared, end: Iterate, found: Tallied, confidence: float) -> NewRows | None:
+    """Bound of a fit whose rows determine leave-one-out predictions."""
     known = np.isfinite(found.correlation) and np.isfinite(found.loss)
-    return (
-        _bound(prepared, found, confidence)
-        if known and not _is_lost(prepared.objective, end, found, prepared.problem.n_units)
-        else None
-    )
+    lost = not known or _is_lost(prepared.objective, end, found, prepared.problem.n_units)
+    return None if lost else _bound(prepared, found, confidence)
 
 
 def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:

@@ -178,3 +178,22 @@ def test_columns_are_predicted_from_the_rows_of_other_folds() -> None:
     observed, fold = rng.random(400) < 0.5, np.arange(400) % 4
     predicted = cross_fit_columns(V, np.where(observed[:, None], X, np.nan), observed, np.ones(400), fold)
     assert np.abs(predicted - X).max() < 0.2 < X.std()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_trade_off_is_about_the_columns_themselves() -> None:
+    """On new rows its correlations are those of the certificate, not those with the values that stand for the gaps."""
+    table, y = _table()
+    path = sq.tradeoff(_model(), table, y, budgets=[0.5])
+    known = _model(budget=0.5).fit(table, y).solution_.certificate.new_rows
+    point = path.points[0]
+    assert known.inflation > 1.2
+    assert point.new_correlation == pytest.approx(known.correlation, rel=1e-6)
+    assert point.new_correlation_upper == pytest.approx(known.upper, rel=1e-6)
+    assert "race" in path.notes[0] and "stand for them" in path.notes[0]
+    assert not sq.tradeoff(_model(given="outcome"), table, y, budgets=[0.5]).knows_new_rows
+
+
+def test_a_table_of_coefficients_says_that_values_are_taken_as_known() -> None:
+    table, y = _table()
+    assert "taken as known" in str(_model().fit(table, y).summary())

@@ -100,16 +100,23 @@ def tradeoff(
     from sklearn.base import clone
 
     own = clone(estimator).set_params(max_correlation=None)
-    problem, _, _ = own._penalised(own._read(X, y, protected, sample_weight, offset, cluster).problem)
+    read = own._read(X, y, protected, sample_weight, offset, cluster)
+    problem, _, _ = own._penalised(read.problem, chosen=read.ridge)
     if not len(problem.protected_names):
         raise InputError("A trade-off needs protected columns: name them in the estimator, or pass protected=.")
     solver = choose(problem) if own.solver == "auto" else own.solver
     path = fit_path(problem, shares, solver)
     known = new_rows and solver == "sqp" and can_leave_out(problem, solver)
-    points = measure_points(path, shares, confidence, new_rows=known)
+    known = known and (read.filled is None or own.given is None)
+    points = measure_points(path, shares, confidence, new_rows=known, filled=read.filled)
     score = SCORES.get(problem.family.name, "rmse")
     notes = [] if known or not new_rows else [f"Leave-one-out predictions are not available here (solver {solver})."]
     stalled = [f"{share:.3g}" for share, one in zip(shares, path.points, strict=True) if one.end.status not in SETTLED]
+    if read.filled is not None:
+        notes.append(
+            f"Partly missing: {', '.join(read.filled.missing)}. Covariances and correlations on the training rows are "
+            "with the values that stand for them; correlations on new rows are with the columns themselves."
+        )
     if stalled:
         notes.append(
             f"The loss may not be the lowest possible for the budget(s) {', '.join(stalled)}: try a ridge (l2)."

@@ -13,8 +13,8 @@ from setsquare.auditing.comparison.metric import Interval, Metric, interval, mea
 from setsquare.auditing.comparison.performance import auc_metric, performance
 from setsquare.families import contrasts
 from setsquare.glm.budget import Spent
-from setsquare.glm.leave_one_out import rows_left_out
-from setsquare.glm.new_rows import measure_new_rows
+from setsquare.glm.missing_protected import Completed
+from setsquare.glm.new_rows import measure_each_row
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Path
 from setsquare.rows.blocks import ArrayRows
@@ -81,18 +81,20 @@ class Observed(NamedTuple):
 
 
 def measure_points(
-    path: Path, budgets: Sequence[float], confidence: float, *, new_rows: bool
+    path: Path, budgets: Sequence[float], confidence: float, *, new_rows: bool, filled: Completed | None = None
 ) -> tuple[TradeoffPoint, ...]:
-    """Measure all fits of a path."""
+    """Measure all fits of a path; ``filled`` says how partly missing protected columns were completed."""
     observed = Observed.of(path.prepared.problem)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return tuple(
-            _measure(path, observed, spent, budget, confidence if new_rows else None)
+            _measure(path, observed, spent, budget, confidence if new_rows else None, filled)
             for budget, spent in zip(budgets, path.points, strict=True)
         )
 
 
-def _measure(path: Path, observed: Observed, spent: Spent, budget: float, confidence: float | None) -> TradeoffPoint:
+def _measure(
+    path: Path, observed: Observed, spent: Spent, budget: float, confidence: float | None, filled: Completed | None
+) -> TradeoffPoint:
     intercept, coef = path.prepared.coefficients(spent.end.theta)
     rows = observed.problem.rows
     assert isinstance(rows, ArrayRows)
@@ -101,19 +103,20 @@ def _measure(path: Path, observed: Observed, spent: Spent, budget: float, confid
     mean = observed.problem.family.value_terms(rows.y, eta)[1]
     score = observed.score(mean)
     point = TradeoffPoint(budget, spent.slope, spent.end.model.loss, score.value, spent.correlation)
-    return point if confidence is None else _measure_new_rows(path, observed, spent, point, confidence)
+    return point if confidence is None else _measure_new_rows(path, observed, spent, point, confidence, filled)
 
 
 def _measure_new_rows(
-    path: Path, observed: Observed, spent: Spent, point: TradeoffPoint, confidence: float
+    path: Path, observed: Observed, spent: Spent, point: TradeoffPoint, confidence: float, filled: Completed | None
 ) -> TradeoffPoint:
     """Add what leave-one-out predictions show; nothing where the rows do not determine them."""
     fresh = spent.refreshed()
     prepared, inverse = replace(path.prepared, objective=fresh.objective), fresh.inverse()
-    found = measure_new_rows(prepared, fresh.end, confidence, inverse)
+    found, left = measure_each_row(prepared, fresh.end, confidence, inverse)
     if found is None:
         return point
-    left = rows_left_out(fresh.objective, fresh.end, inverse)
+    if filled is not None:
+        found = found.inflated(filled.inflation, filled.inflations.tolist())
     weight = np.full(len(left.loss), 1.0 / len(left.loss)) if observed.weight is None else observed.weight
     loss = mean_metric("loss", left.loss, weight / weight.sum(), False)
     new_loss, new_score = (interval(one, confidence, observed.cluster) for one in (loss, observed.score(left.mean)))

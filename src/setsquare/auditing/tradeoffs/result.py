@@ -104,9 +104,7 @@ class Tradeoff(Documented):
     def document(self, *, max_correlation: float | None = None) -> Document:
         """The table, the figure and the budget that :meth:`pick` picks, for every renderer."""
         text = self._about(max_correlation)
-        part = section(
-            "tradeoff", "Loss against correlation", text=text, notes=self.notes, tables=[self._shown()]
-        )
+        part = section("tradeoff", "Loss against correlation", text=text, notes=self.notes, tables=[self._shown()])
         figures = plain([self._figure("loss", "loss"), self._figure("score", metric_name(self.score))])
         return Document("How much does it cost to be orthogonal?", (), ({**part, "figures": figures},))
 
@@ -126,8 +124,8 @@ class Tradeoff(Documented):
                 else f"The budget of the smallest loss with a correlation of at most {max_correlation:g} on new rows"
             )
             text.append(
-                f"{rule} is {picked.budget:.3g}: loss {picked.new_loss.estimate:.4g}, correlation {picked.new_correlation:.3f} "
-                f"(at most {picked.new_correlation_upper:.3f}). New rows: leave-one-out predictions."
+                f"{rule} is {picked.budget:.3g}: loss {picked.new_loss.estimate:.4g}, correlation "
+                f"{picked.new_correlation:.3f} (at most {picked.new_correlation_upper:.3f}). New rows: leave-one-out predictions."
             )
         return text
 

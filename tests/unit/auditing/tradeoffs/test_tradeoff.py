@@ -170,3 +170,17 @@ def test_new_rows_are_what_other_rows_show() -> None:
     assert abs(np.mean(gaps["left out"])) < 0.03
     assert abs(np.mean(correlations["left out"])) < 0.02
     assert np.mean(correlations["training"]) < np.mean(correlations["left out"])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_wider_feature_space_has_the_ridge_of_the_fit() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=400)
+    Z = X[:, None] + rng.normal(size=(400, 3))
+    y = (Z[:, 0] + Z[:, 1] * Z[:, 2] + rng.normal(size=400) > 0.5).astype(int)
+    model = sq.OrthogonalGLMClassifier(expand="auto")
+    point = sq.tradeoff(model, Z, y, protected=X, budgets=[0.0, 1.0], new_rows=False).points[0]
+    p = model.fit(Z, y, protected=X).predict_proba(Z)[:, 1]
+    loss = -np.mean(np.log(np.where(y == 1, p, 1.0 - p)))
+    ridge = 0.5 * model.l2_ * float(np.sum(model.coef_**2))
+    assert point.loss == pytest.approx(loss + ridge, rel=1e-6)
