@@ -125,7 +125,8 @@ class Tradeoff(Documented):
             )
             text.append(
                 f"{rule} is {picked.budget:.3g}: loss {picked.new_loss.estimate:.4g}, correlation "
-                f"{picked.new_correlation:.3f} (at most {picked.new_correlation_upper:.3f}). New rows: leave-one-out predictions."
+                f"{picked.new_correlation:.3f} (at most {picked.new_correlation_upper:.3f}). New rows: leave-one-out "
+                "predictions."
             )
         return text
 
