@@ -43,7 +43,7 @@ def write_state(model: Any) -> State:
     if _KINDS.get(kind.__name__, (None,))[0] is not kind:
         raise InputError(
             f"A {kind.__name__} cannot be saved without pickle: save one of {', '.join(sorted(_KINDS))}, or use the "
-            "model's own format."
+            "model's own format; for a model or pipeline of scikit-learn that is skops.io.dump of the package skops."
         )
     check_is_fitted(model)
     _check_formula(model)

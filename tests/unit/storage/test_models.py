@@ -220,7 +220,7 @@ def test_what_cannot_be_written_without_pickle_is_refused(tmp_path: Path):
     table, path = table.drop(columns="income"), tmp_path / "model.setsquare"
     numeric = table.drop(columns=["race", "region"])
     around = sq.PredictionOrthogonalizer(LinearRegression(), protected=["sex"]).fit(numeric, outcomes["count"])
-    with pytest.raises(InputError, match="A LinearRegression cannot be saved without pickle"):
+    with pytest.raises(InputError, match=r"A LinearRegression cannot be saved without pickle.* skops\.io\.dump"):
         sq.save(around, path)
     with pytest.raises(InputError, match="A LinearRegression cannot be saved"):
         sq.save(LinearRegression(), path)

@@ -129,7 +129,7 @@ def auc_number(rows: Rows, y: Array, partitions: Sequence[Partition]) -> Number:
     """Probability that a positive outcome of a group scores higher than a negative one of it; ties count half."""
     w = np.ones(len(y)) if rows.weight is None else rows.weight
     order = np.argsort(rows.score, kind="stable")
-    estimates, influences, sizes = [], [], []
+    estimates, influences, sizes, freedoms = [], [], [], []
     for part in partitions:
         up, down = w * y, w * (1.0 - y)
         n_up, n_down = _sums(part, up), _sums(part, down)
@@ -140,12 +140,24 @@ def auc_number(rows: Rows, y: Array, partitions: Sequence[Partition]) -> Number:
             area = np.where(n_down > 0.0, _sums(part, up * below), np.nan) / n_up
             psi = np.where(y == 1.0, up / n_up[c] * (below - area[c]), down / n_down[c] * (1.0 - under - area[c]))
             kish = [total**2 / _sums(part, x**2) for total, x in ((n_up, up), (n_down, down))]
+        psi = np.where((c >= 0) & np.isfinite(psi), psi, 0.0)
         estimates.append(area)
-        influences.append(np.where((c >= 0) & np.isfinite(psi), psi, 0.0))
+        influences.append(psi)
         sizes.append(np.nan_to_num(np.minimum(*kish)))
+        freedoms.append(_welch([_sums(part, psi**2 * own) for own in (y, 1.0 - y)], kish))
     number = _finish("auc", estimates, influences, w, rows, partitions, True, False, "one outcome only")
+    found = number.estimates
     # The variance of an AUC of A is at most A (1 - A) / min(positives, negatives) (Birnbaum and Klose 1957).
-    return replace(number, estimates=replace(number.estimates, size=np.concatenate(sizes)))
+    df = np.minimum(found.df, np.concatenate(freedoms)) if rows.cluster is None else found.df
+    return replace(number, estimates=replace(found, size=np.concatenate(sizes), df=df))
+
+
+def _welch(variances: Sequence[Array], sizes: Sequence[Array]) -> Array:
+    """Degrees of freedom of a sum of two variances (Welch and Satterthwaite); infinite where nothing varies."""
+    with np.errstate(all="ignore"):
+        parts = [v**2 / np.maximum(n - 1.0, 0.0) for v, n in zip(variances, sizes, strict=True)]
+        df = (variances[0] + variances[1]) ** 2 / (parts[0] + parts[1])
+    return np.where(np.isfinite(df), df, np.inf)
 
 
 def _finish(
