@@ -96,9 +96,7 @@ def solve_rows(
     return LeftOutRows(change, zz * bent * w, lost, steered)
 
 
-def _centring(
-    shared: Shared, zu: Array, Qt: Array, controls: Array | None
-) -> tuple[Array, Array, Array, Array, Array]:
+def _centring(shared: Shared, zu: Array, Qt: Array, controls: Array | None) -> tuple[Array, Array, Array, Array, Array]:
     """``u'G z``, ``u'F q``, ``u'G u``, the mean prediction and ``d'd`` of each row, or of all; without controls d is 1."""
     qu = shared.from_q[:, 0].T @ Qt
     if controls is None:
