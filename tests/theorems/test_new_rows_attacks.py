@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -9,6 +11,7 @@ from scipy.special import expit
 from setsquare import OrthogonalGLMClassifier
 from setsquare.errors import NotOrthogonalError
 from setsquare.glm import Problem, solve
+from setsquare.glm.new_rows_bound import bound_new_rows
 from setsquare.glm.solution import Status
 
 
@@ -122,3 +125,21 @@ def test_a_fit_whose_bound_is_one_is_refused():
     assert not certificate.is_orthogonal
     with pytest.raises(NotOrthogonalError, match="40 rows are too few for 16 features"):
         OrthogonalGLMClassifier(orthogonal_on="new rows").fit(Z, y, protected=X)
+
+
+def test_a_direction_that_rests_on_three_rows_has_two_of_them_left_for_its_spread():
+    """Bounds for a group of three rows of 300 held in 91 % of 223 fits, and with this in 93 %."""
+    rng, n = np.random.default_rng(0), 300
+    Z, y, _ = draw(rng, n, 6)
+    uppers = []
+    for x in (np.arange(n) < 3, np.arange(n) < 150):
+        found = solve(Problem(Z, y, x.astype(float)[:, None], "binomial")).certificate.new_rows
+        uppers.append((found.upper - found.correlation) * np.sqrt(n))
+    sums = SimpleNamespace(c=np.zeros((1, 1)), total=np.zeros(1), moments=np.diag([1.0 / n, 1.0 / n, 1.0 / n]))
+    sums.fourth, sums.columns, sums.spread = np.full(1, 3.0 / n**3), np.ones((1, 1)), 1.0
+    wide, usual = (
+        bound_new_rows(sums, ("x",), 0.95, n, 0.0, 0.0, False).upper
+        for sums.concentration in (np.full(1, 1.0 / 3.0), np.full(1, 1.0 / n))
+    )
+    assert wide / usual == pytest.approx(np.sqrt((1.0 - 1.0 / n) / (1.0 - 1.0 / 3.0)), rel=1e-9)
+    assert uppers[0] > 1.2 * uppers[1]

@@ -97,7 +97,7 @@ def solve_rows(
 
 
 def _centring(shared: Shared, zu: Array, Qt: Array, controls: Array | None) -> tuple[Array, Array, Array, Array, Array]:
-    """``u'G z``, ``u'F q``, ``u'G u``, the mean prediction and ``d'd`` of each row, or of all; without controls d is 1."""
+    """``u'G z``, ``u'F q``, ``u'G u``, the mean prediction and ``d'd`` of each row; without controls d is 1."""
     qu = shared.from_q[:, 0].T @ Qt
     if controls is None:
         return zu[0], qu[0], shared.uu[0], shared.mean[0], np.ones(1)

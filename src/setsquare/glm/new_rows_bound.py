@@ -256,7 +256,8 @@ def _small_sample(sums: Sums, n_units: int, confidence: float) -> Array:
     """Factors of the standard errors for few units: degrees of freedom, and quantiles of t instead of the normal.
 
     Where a few units have most of the variance, as those of a rare group have, it is known with fewer degrees of
-    freedom: ``2 n / (kurtosis - 1)``, which is n for normal contributions.
+    freedom: ``2 n / (kurtosis - 1)``, which is n for normal contributions. A mean of predictions of m such units is
+    taken from them, which leaves m - 1; ``concentration`` is 1/m.
     """
     r, k = sums.c.shape
     second = np.diag(sums.moments)[: k * r]
@@ -265,7 +266,8 @@ def _small_sample(sums: Sums, n_units: int, confidence: float) -> Array:
     few = np.where(np.tile(sums.concentration > FEW, k), FEWEST, 2.0 * n_units / np.maximum(kurtosis - 1.0, 1e-9))
     tail = 0.5 * (1.0 + confidence)
     quantile = special.stdtrit(np.clip(few, FEWEST, max(free, FEWEST)), tail)
-    return np.asarray(math.sqrt(n_units / free) * quantile / special.ndtri(tail))
+    own = np.sqrt(1.0 - np.tile(np.minimum(sums.concentration, 0.5), k))
+    return np.asarray(math.sqrt(n_units / free) * quantile / (own * special.ndtri(tail)))
 
 
 def length_quantile(b: Array, V: Array, confidence: float) -> float:

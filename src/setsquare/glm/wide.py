@@ -71,6 +71,7 @@ class WideObjective(Objective):
         return self.rows
 
     def ridge(self, theta: Array) -> float:
+        """Value of the ridge."""
         return 0.5 * self.l2 * float(np.sum(self.raw(theta)[1:] ** 2)) if self.l2 else 0.0
 
 
