@@ -166,6 +166,7 @@ def test_verdicts_name_the_most_different_groups() -> None:
     decided = sq.audit(score, frame, threshold=0.5)
     rates = decided.groups().set_index("group")["selection_rate"]
     assert f"Selected by race: {100 * rates['Black']:.1f} % of Black, " in decided.reason
+    assert f"(ratio {rates[['White', 'Black']].min() / rates.loc[frame['race'].unique()].max():.2f})" in decided.reason
 
 
 def test_local_law_144_counts_unknowns_and_leaves_out_small_groups() -> None:
