@@ -298,7 +298,7 @@ def test_names_come_back_as_scikit_learn_keeps_them(tmp_path):
 
 def test_a_category_with_one_level_is_saved_and_loaded(tmp_path):
     rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(60, 2)), columns=["z", "x"]).assign(city="here")
+    table = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a", "b", "c", "x"]).assign(city="here")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SetsquareWarning)
         model = sq.OrthogonalGLMRegressor(protected=["x"]).fit(table, rng.normal(size=60))
