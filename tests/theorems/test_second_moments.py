@@ -297,3 +297,12 @@ def test_a_column_that_is_not_related_to_the_features_is_preserved_as_it_is():
     alone, beside = find_oblique(protected, preserved[:, :1]), find_oblique(protected, preserved)
     np.testing.assert_allclose(beside.variates @ beside.left.T, alone.variates @ alone.left.T, atol=1e-12)
     assert beside.overlap == pytest.approx(alone.overlap)
+
+
+def test_the_largest_effect_on_squares_is_reported_before_and_after():
+    rng = np.random.default_rng(4)
+    X = rng.integers(0, 2, (4000, 2)).astype(float)
+    wide = np.where(np.arange(8) < 4, X[:, :1], 1.0 - X[:, :1])  # the second column changes nothing
+    Z = rng.normal(size=(4000, 8)) * (1.0 + 2.0 * wide)
+    fitted = fit_quadratic(Z, protected_basis(X), X)
+    assert fitted.squares_before > 0.2 > 1e-6 > fitted.squares

@@ -8,6 +8,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from tests.unit.storage.test_models import FIXTURES, sealed
 import setsquare as sq
 from setsquare.errors import InputError
 from setsquare.storage import models
-from setsquare.storage.container import DIGEST, TREE, _read_array, pack, unpack
+from setsquare.storage.checks import check_design
+from setsquare.storage.container import DIGEST, TREE, _check_members, _read_array, pack, unpack
+from setsquare.tables.design import Design
+from setsquare.tables.learned_terms import LearnedTerms
 
 
 def archive(members: dict[str, bytes], change: Callable[[zipfile.ZipInfo], None] = lambda _: None) -> bytes:
@@ -190,3 +194,22 @@ def test_only_arrays_of_plain_numbers_are_read(dtype: str):
         _read_array(array((1,), dtype, bytes(np.dtype(dtype).itemsize)))
     with pytest.raises(ValueError, match="not an array of numbers"):
         _read_array(array((3,), "<f8", bytes(16)))
+
+
+@pytest.mark.parametrize(("sizes", "stored"), [((6, 6), (6, 6)), ((5,), (4,)), ((4,), (5,))])
+def test_members_that_are_larger_than_the_file_are_refused(sizes: tuple[int, ...], stored: tuple[int, ...]):
+    members = [
+        SimpleNamespace(compress_type=0, flag_bits=0, file_size=a, compress_size=b)
+        for a, b in zip(sizes, stored, strict=True)
+    ]
+    with pytest.raises(ValueError, match="larger than the file"):
+        _check_members(members, 10)  # type: ignore[arg-type]
+
+
+def test_a_formula_that_names_a_variable_twice_is_refused():
+    age, program = ("age", None, False), ((("log", ("column", "age")),),)
+    check_design(Design((LearnedTerms("~ log(age)", (age,), program, ("log(age)",), ("age",), ()),), "error", "error"))
+    for variables in ((age, age), (("age",),)):
+        terms = LearnedTerms("~ log(age)", variables, program, ("log(age)",), ("age",), ())
+        with pytest.raises(InputError, match="formula"):
+            check_design(Design((terms,), "error", "error"))

@@ -294,3 +294,13 @@ def test_names_come_back_as_scikit_learn_keeps_them(tmp_path):
     again = sq.load(tmp_path / "model")
     assert model.feature_names_in_.dtype == again.feature_names_in_.dtype == object
     assert list(again.feature_names_in_) == ["a", "b", "x"]
+
+
+def test_a_category_with_one_level_is_saved_and_loaded(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(60, 4)), columns=["a", "b", "c", "x"]).assign(city="here")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SetsquareWarning)
+        model = sq.OrthogonalGLMRegressor(protected=["x"]).fit(table, rng.normal(size=60))
+        sq.save(model, tmp_path / "model")
+        np.testing.assert_array_equal(sq.load(tmp_path / "model").predict(table), model.predict(table))

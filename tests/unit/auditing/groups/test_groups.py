@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -13,6 +15,7 @@ from setsquare.auditing.groups.audited import number_groups
 from setsquare.auditing.groups.intervals import single
 from setsquare.auditing.groups.partitions import Partition, partition_rows
 from setsquare.auditing.groups.rates import Rows, _midranks
+from setsquare.auditing.groups.rates_with_intervals import _log
 from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.errors import InputError, MissingValuesError
 
@@ -166,6 +169,7 @@ def test_verdicts_name_the_most_different_groups() -> None:
     decided = sq.audit(score, frame, threshold=0.5)
     rates = decided.groups().set_index("group")["selection_rate"]
     assert f"Selected by race: {100 * rates['Black']:.1f} % of Black, " in decided.reason
+    assert f"(ratio {rates[['White', 'Black']].min() / rates.loc[frame['race'].unique()].max():.2f})" in decided.reason
 
 
 def test_local_law_144_counts_unknowns_and_leaves_out_small_groups() -> None:
@@ -234,3 +238,8 @@ def test_ranks_within_more_groups_than_short_integers_count() -> None:
     first = score[:40_000] < score[40_000:]
     np.testing.assert_array_equal(ranks[:40_000], np.where(first, 0.5, 1.5))
     np.testing.assert_array_equal(ranks[40_000:], np.where(first, 1.5, 0.5))
+
+
+def test_covariances_of_logarithms_are_relative() -> None:
+    rates = SimpleNamespace(value=np.array([0.5, 0.25, 0.0]), covariance=np.full((3, 3), 0.01))
+    np.testing.assert_allclose(_log(rates), 0.01 * np.outer([2.0, 4.0, 0.0], [2.0, 4.0, 0.0]))  # type: ignore[arg-type]
