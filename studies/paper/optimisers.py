@@ -216,6 +216,6 @@ def draw(record: Record, path: Path) -> Path:
         column[0].set_title(name)
         column[1].set_xlabel("steps")
     axes[0, 0].set_ylabel("|loss - exact loss|")
-    axes[1, 0].set_ylabel("correlation")
+    axes[1, 0].set(ylabel="correlation", ylim=(1e-4, 1.5e-2), yticks=(1e-4, 1e-3, 1e-2))
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figures.save(figure, path)
