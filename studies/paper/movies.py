@@ -270,7 +270,10 @@ def draw(record: Record, path: Path) -> Path:
         column[1].set_xlabel("ratio of predicted votes, 95 % (HC3)")
     axes[0, 0].set_ylabel("paper's coding,\none step up")
     axes[1, 0].set_ylabel("levels, to male")
+    there = {one["correction"] for one in found}
     for name, colour in colours.items():
+        if name not in there:
+            continue
         axes[0, 0].errorbar([], [], xerr=[], fmt="o", ms=3, color=colour, label=symbol(name))
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figures.save(figure, path)
