@@ -28,7 +28,6 @@ from studies.paper.movies_models import (
     IN_NETWORK,
     PREDICTIONS,
     UNSEEN,
-    WITHOUT,
     Movies,
     divergence,
     first_epochs,
@@ -41,7 +40,7 @@ from studies.paper.movies_models import (
 from studies.paper.movies_names import AUTHORS, LAYER, PAPER, TEXT, TRAINED
 from studies.paper.movies_network import Correction, Settings
 from studies.paper.movies_reasons import missed, reasons
-from studies.paper.names import symbol
+from studies.paper.names import WITHOUT, symbol
 from studies.paper.record import Record, Table
 
 #: Seconds for which a run of the study trains each of the paper's networks; a later run goes on.

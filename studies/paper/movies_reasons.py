@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from setsquare.document import p_value
-from studies.paper.movies_models import CODINGS, FIT, PREDICTIONS, UNSEEN, WITHOUT
+from studies.paper.movies_models import CODINGS, FIT, PREDICTIONS, UNSEEN
 from studies.paper.movies_names import AUTHORS, LAYER, PAPER, TEXT, TRAINED, model_p_values, training
+from studies.paper.names import WITHOUT
 
 
 def reasons(data: dict[str, Any]) -> tuple[str, ...]:
