@@ -103,7 +103,11 @@ def library() -> str:
         asked = (("log", "-1", "--format=%h"), ("status", "--porcelain"))
         commit, changed = (
             subprocess.run(
-                ["git", *words, "--", "src/setsquare"], cwd=root, capture_output=True, text=True, check=True
+                ["git", "--no-optional-locks", *words, "--", "src/setsquare"],
+                cwd=root,
+                capture_output=True,
+                text=True,
+                check=True,
             ).stdout.strip()
             for words in asked
         )

@@ -16,14 +16,13 @@ from scipy import stats
 
 from studies.paper import figures
 from studies.paper.cells import Cells
-from studies.paper.names import symbol
+from studies.paper.names import MDMM, symbol
 from studies.paper.record import Cell, Record, Table
 from studies.paper.simulation import (
     BEFORE,
     EXACT,
     LINEAR,
     LINEAR_BEFORE,
-    MDMM,
     NEW,
     PLAIN,
     SEED,

@@ -28,7 +28,6 @@ from studies.paper.movies_models import (
     IN_NETWORK,
     PREDICTIONS,
     UNSEEN,
-    WITHOUT,
     Movies,
     divergence,
     first_epochs,
@@ -41,7 +40,7 @@ from studies.paper.movies_models import (
 from studies.paper.movies_names import AUTHORS, LAYER, PAPER, TEXT, TRAINED
 from studies.paper.movies_network import Correction, Settings
 from studies.paper.movies_reasons import missed, reasons
-from studies.paper.names import symbol
+from studies.paper.names import WITHOUT, symbol
 from studies.paper.record import Record, Table
 
 #: Seconds for which a run of the study trains each of the paper's networks; a later run goes on.
@@ -270,7 +269,10 @@ def draw(record: Record, path: Path) -> Path:
         column[1].set_xlabel("ratio of predicted votes, 95 % (HC3)")
     axes[0, 0].set_ylabel("paper's coding,\none step up")
     axes[1, 0].set_ylabel("levels, to male")
+    there = {one["correction"] for one in found}
     for name, colour in colours.items():
+        if name not in there:
+            continue
         axes[0, 0].errorbar([], [], xerr=[], fmt="o", ms=3, color=colour, label=symbol(name))
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figures.save(figure, path)

@@ -110,7 +110,7 @@ class LSTM(nn.Module):
         m = self.n_units
         driven = torch.addmm(self.bias, x, self.kernel)
         h = c = x.new_zeros(words.sizes[0] - len(words.joins[0]), m)
-        for drive, joins in zip(driven.split(words.sizes), words.joins, strict=True):
+        for drive, joins in zip(torch.split(driven, words.sizes), words.joins, strict=True):
             if len(joins):
                 h, c = torch.cat([h, h[joins]]), torch.cat([c, c[joins]])
             pre = torch.addmm(drive, h, self.recurrent)

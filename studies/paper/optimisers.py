@@ -115,8 +115,8 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
 def _missed(data: dict[str, Any]) -> tuple[str, ...]:
     """Sets on which MDMM was not as accurate as it is timed to when it was stopped."""
     return tuple(
-        f"{name}: after {end['steps']} steps MDMM is {end['loss'] - about['exact']['loss']:.1e} above the exact loss, at "
-        f"a correlation of {end['correlation']:.1e}; it was stopped there."
+        f"{name}: after {end['steps']} steps, where it was stopped, MDMM is {end['loss'] - about['exact']['loss']:.1e} "
+        f"above the exact loss, at a correlation of {end['correlation']:.1e}."
         for name, about in data.items()
         if reached(end := about["mdmm"], about["exact"]["loss"]) is None
     )
@@ -216,6 +216,6 @@ def draw(record: Record, path: Path) -> Path:
         column[0].set_title(name)
         column[1].set_xlabel("steps")
     axes[0, 0].set_ylabel("|loss - exact loss|")
-    axes[1, 0].set_ylabel("correlation")
+    axes[1, 0].set(ylabel="correlation", ylim=(1e-4, 1.5e-2), yticks=(1e-4, 1e-3, 1e-2))
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figures.save(figure, path)

@@ -15,6 +15,8 @@ from studies.paper.record import Cell, Record, Table
 
 #: Rows of a table that the page shows at most; the CSV files have all.
 MOST_ROWS = 10
+#: Findings of a section that the page shows at most; the JSON file has all.
+MOST_FINDINGS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,9 @@ SHOWN: dict[str, Shown] = {
     "table2": Shown((2,)),
     "fig3": Shown((0,), _ends),
     "table3": Shown((0,)),
-    "table4": Shown((3, 2), lambda row: row.get("components", 32) == 32),
+    "table4": Shown((3,)),
     "fig4": Shown((0,)),
-    "movies": Shown((3, 4)),
+    "movies": Shown((3,)),
     "fig-forest": Shown((0,), _ends),
     "fig-sim": Shown((1,)),
     "table6": Shown((0,), _ends),
@@ -58,7 +60,10 @@ def section(entry_name: str, label: str, record: Record, folder: Path) -> str:
     pictures = sorted(path.name for path in folder.glob(f"{entry_name}*.png") if _belongs(path.stem, entry_name))
     parts += [f"![{record.title}]({folder.name}/{picture})" for picture in pictures]
     parts += [_markdown(record.tables[k], about.keep) for k in about.tables if k < len(record.tables)]
-    parts.append("\n".join(f"* {reason}" for reason in record.reasons))
+    findings = [f"* {reason}" for reason in record.reasons[:MOST_FINDINGS]]
+    if (more := len(record.reasons) - MOST_FINDINGS) > 0:
+        findings.append(f"* {more} more in [{entry_name}.json]({folder.name}/{entry_name}.json).")
+    parts.append("\n".join(findings))
     if record.missed:
         parts.append("Not reproduced: " + " ".join(record.missed))
     names = sorted(path.name for path in folder.glob(f"{entry_name}*.csv") if _belongs(path.stem, entry_name))

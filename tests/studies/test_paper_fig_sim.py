@@ -25,7 +25,7 @@ PEERS = {"binomial": sm.families.Binomial(), "poisson": sm.families.Poisson()}
 def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     pytest.importorskip("matplotlib")
     found, paths = catalogue.run("fig-sim", tmp_path_factory.mktemp("paper"), quick=True)
-    assert [path.name for path in paths if path.suffix == ".png"] == ["fig-sim.png"]
+    assert [path.name for path in paths if path.suffix == ".png"] == ["fig-sim_binomial.png", "fig-sim_poisson.png"]
     return found
 
 

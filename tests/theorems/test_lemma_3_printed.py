@@ -44,6 +44,9 @@ def test_with_an_intercept_it_leaves_an_effect_and_moves_the_mean(data: tuple[np
     assert means[1] == pytest.approx(0.5, abs=1e-12) and means[0] > 0.8
     assert left == pytest.approx(logit(0.5) - logit(means[0]), abs=1e-8) and abs(left) > 1.0
     assert after.mean() > low.mean() + 0.3
+    constants = (0.2, float(low.mean()), 0.5)  # the appendix adds h(intercept): a covariance stays
+    covariances = [float(np.cov(printed(low, X, c), X[:, 0])[0, 1]) for c in constants]
+    assert covariances == pytest.approx([covariances[0]] * 3) and abs(covariances[0]) > 0.05
     centred = low - (X - X.mean()) @ np.linalg.lstsq(X - X.mean(), low, rcond=None)[0]  # what Corollary 4 centres
     assert np.abs(effects(centred, X, intercept=True)).max() < 1e-10
     assert centred.mean() == pytest.approx(low.mean(), abs=1e-12)
