@@ -35,7 +35,8 @@ from studies.datasets import load_nih_chest_xrays, load_utkface
 RESULTS = Path(__file__).parent / "results" / "network_outputs.json"
 SEEDS, ORDERS = (0, 1, 2, 3, 4), 200
 UNITS, EPOCHS, BATCH = 64, 15, 256
-RECOMMENDED = "blind and refit the head, for new rows"
+#: Chosen after the first results: it costs less than refitting behind a blinded layer, which the head cannot undo.
+RECOMMENDED = "constraint, then refit the head for new rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +136,10 @@ METHODS: tuple[tuple[str, bool, Callable[[Part, Part, int], Fitted]], ...] = (
     ("plain", False, plain),
     ("blind, fit_layer", True, blinded),
     ("blind and refit the head", True, blind_and_refit()),
-    (RECOMMENDED, True, blind_and_refit(orthogonal_on="new rows")),
+    ("blind and refit the head, for new rows", True, blind_and_refit(orthogonal_on="new rows")),
     ("refit the head alone, for new rows", False, refit),
     ("constraint", False, constrained),
-    ("constraint, then refit the head for new rows", False, constrained_and_refit),
+    (RECOMMENDED, False, constrained_and_refit),
 )
 
 
