@@ -27,7 +27,7 @@ CATALOGUE = {
     "glm": 7.0,
     "categories": 2.0,
     "levels": 1.0,
-    "linear": 8.0,
+    "linear": 12.0,
     "projection": 2.0,
     "prediction": 0.3,
     "audit": 1.0,

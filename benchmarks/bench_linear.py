@@ -1,17 +1,20 @@
 """The linear correction of a million rows, beside fairlearn, concept-erasure and a plain least-squares fit.
 
-    python -m benchmarks.bench_linear               # about 8 minutes
+    python -m benchmarks.bench_linear               # about 12 minutes
 
-Everyone learns the correction and applies it to the same rows, float64 and in memory, with its own default of threads.
-fairlearn takes features and protected columns in one array; ours is given that as well. Memory is what a process of its
-own needs at most beyond its data, as a multiple of the features' size: the corrected features alone are 1. Times are
-those of a process that keeps the memory that it frees, after a first round that does not count.
+Everyone learns the correction and applies it to the same rows, float64 and in memory, with its own default of threads;
+embeddings in single precision are erased on one core and on two. fairlearn takes features and protected columns in one
+array; ours is given that as well. Memory is what a process of its own needs at most beyond its data, as a multiple of
+the features' size: the corrected features alone are 1. Times are those of a process that keeps the memory that it
+frees, after a first round that does not count.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -136,8 +139,10 @@ def clock(n: int, q: int, p: int, rounds: int) -> dict[str, tuple[float, ...]]:
     return {name: each.seconds[1:] for name, each in timed.items()}
 
 
-def clock_single(n: int, q: int, p: int, rounds: int) -> dict[str, tuple[float, ...]]:
-    """Seconds of each round of both erasures of float32 embeddings, after one that does not count."""
+def clock_single(n: int, q: int, p: int, rounds: int, threads: int) -> dict[str, tuple[float, ...]]:
+    """Seconds of each round of both erasures of float32 embeddings on some cores, after one that does not count."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # ours takes as many threads as there are cores
+    torch.set_num_threads(threads)
     rng = np.random.default_rng(0)
     X = (rng.random((n, p)) < 0.4).astype(np.float32)
     Z = rng.standard_normal((n, q), dtype=np.float32)
@@ -148,12 +153,14 @@ def clock_single(n: int, q: int, p: int, rounds: int) -> dict[str, tuple[float, 
 
 
 def compare_single(rows: int, rounds: int) -> list[Ratio]:
-    """Ratios of erasures of embeddings, of each number and width, to both of their fitters."""
+    """Ratios of erasures of embeddings, of each number and width, on one core and two, to both of their fitters."""
     ratios = []
     sizes = [(int(rows * share), q) for share, q in EMBEDDINGS if 2 * q < rows * share]
-    for n, q in steps(sizes, "embeddings"):
-        timed = in_child(clock_single, n, q, 2, rounds, **KEEP_MEMORY)
-        what = f"C^l without protected columns to predict, {n} x {q} float32, 2 protected columns"
+    counts = range(1, min(2, len(os.sched_getaffinity(0))) + 1)
+    for (n, q), threads in steps(list(product(sizes, counts)), "embeddings"):
+        limit = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+        timed = in_child(clock_single, n, q, 2, rounds, threads, **KEEP_MEMORY, **limit)
+        what = f"C^l without protected columns to predict, {n} x {q} float32, 2 protected columns, {threads} thread(s)"
         for peer in (LEACE, BATCHED):
             ratios.append(Ratio.over(what, (ALONE, timed[ALONE]), (peer, timed[peer]), PACKAGES[LEACE], 1 / 2))
     return ratios

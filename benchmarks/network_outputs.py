@@ -3,6 +3,8 @@
     python -m benchmarks.network_outputs             # faces and chest X-rays, 5 seeds each: about 3 minutes on one core
     python -m benchmarks.network_outputs --quick     # one seed of the X-rays; nothing is written
 
+Results are kept, and the tables of docs/guide/network.md written from them.
+
 A network (64 ReLU units on an embedding) predicts sex from faces (protected: age and race) or effusion from chest
 X-rays (protected: age and sex). A seed cuts the rows in three parts, by patient where there are patients: the network
 is trained on the first, corrections are fitted to the second, and the third is scored: AUC, and the multiple
@@ -27,13 +29,14 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 import setsquare as sq
+from benchmarks import guide_tables
 from studies.datasets import load_nih_chest_xrays, load_utkface
 
 RESULTS = Path(__file__).parent / "results" / "network_outputs.json"
-GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "network.md"
 SEEDS, ORDERS = (0, 1, 2, 3, 4), 200
 UNITS, EPOCHS, BATCH = 64, 15, 256
-RECOMMENDED = "blind and refit the head, for new rows"
+#: Chosen after the first results: it costs less than refitting behind a blinded layer, which the head cannot undo.
+RECOMMENDED = "constraint, then refit the head for new rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +136,10 @@ METHODS: tuple[tuple[str, bool, Callable[[Part, Part, int], Fitted]], ...] = (
     ("plain", False, plain),
     ("blind, fit_layer", True, blinded),
     ("blind and refit the head", True, blind_and_refit()),
-    (RECOMMENDED, True, blind_and_refit(orthogonal_on="new rows")),
+    ("blind and refit the head, for new rows", True, blind_and_refit(orthogonal_on="new rows")),
     ("refit the head alone, for new rows", False, refit),
     ("constraint", False, constrained),
-    ("constraint, then refit the head for new rows", False, constrained_and_refit),
+    (RECOMMENDED, False, constrained_and_refit),
 )
 
 
@@ -182,6 +185,18 @@ def table(seeds: Sequence[dict[str, dict[str, float]]]) -> list[str]:
     return lines
 
 
+def guide_lines(found: dict[str, Sequence[dict[str, dict[str, float]]]]) -> list[str]:
+    """Tables for the guide."""
+    about = {
+        "faces": "Sex from faces, protected: age and race",
+        "X-rays": "Effusion from X-rays, protected: age and sex",
+    }
+    lines: list[str] = []
+    for name, seeds in found.items():
+        lines += ["", f"*{about[name]} (means of {len(seeds)} seeds)*", "", *table(seeds)]
+    return [*lines, ""]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one seed of the X-rays; nothing is written")
@@ -196,6 +211,7 @@ def main() -> None:
         print(f"\n**{name}**\n", *table(found[name]), sep="\n", flush=True)
     if not quick:
         RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        print(guide_tables.write("network.md", "network_outputs", guide_lines(found)))
 
 
 if __name__ == "__main__":

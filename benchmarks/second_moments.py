@@ -34,6 +34,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 import setsquare as sq
+from benchmarks import guide_tables
 from setsquare.auditing.probes.models import recover
 from studies.datasets import load_nih_chest_xrays, load_utkface
 from studies.paper.probing import Leace
@@ -213,6 +214,22 @@ def _score(truth: np.ndarray, scores: np.ndarray, n_levels: int) -> float:
 SETS: dict[str, Callable[[], Data]] = {"Faces": faces, "X-rays": xrays}
 
 
+def guide_lines(found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Tables for docs/guide/embeddings.md."""
+    lines: list[str] = []
+    for title, rows in found.items():
+        probes = [key for key in rows[0] if ", " in key]
+        columns = list(dict.fromkeys(key.split(", ")[0] for key in probes))
+        heads = [f"{name} ({'R²' if name == 'age' else 'AUC'}): linear, network, trees" for name in columns]
+        lines += ["", f"*{title}*", "", f"| | needs the columns | {' | '.join(heads)} | task (AUC) | CPU seconds |"]
+        lines.append("|---" * (4 + len(columns)) + "|")
+        for row in rows:
+            cells = [", ".join(f"{row[key]:.2f}" for key in probes if key.startswith(f"{name}, ")) for name in columns]
+            shown = [row["method"], row["needs X"], *cells, f"{row['task']:.3f}", f"{row['seconds']:.1f}"]
+            lines.append(f"| {' | '.join(shown)} |")
+    return [*lines, ""]
+
+
 def show(title: str, rows: list[dict[str, Any]]) -> None:
     """Print a table."""
     print(f"\n**{title}**\n\n| " + " | ".join(rows[0]) + " |\n" + "|---" * len(rows[0]) + "|")
@@ -239,6 +256,8 @@ def main() -> None:
             rows.append(measure(data, kinds, *entry))
             if not given.quick:
                 RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    if not given.quick and not given.show:
+        guide_tables.write("embeddings.md", "second_moments", guide_lines(found))
     for title, rows in found.items():
         show(title, rows)
 

@@ -61,8 +61,8 @@ class WeightWatch:
         if self.moved or any(module._modules.get(name) is not child for module, name, child in self.parts):
             self.moved = True
             return True
-        tensors = [getattr(module, name, None) for module, name in self.places]
-        if any(tensor is None for tensor in tensors):
+        tensors: list[Tensor] = [getattr(module, name) for module, name in self.places if hasattr(module, name)]
+        if len(tensors) < len(self.places):
             self.moved = True
         elif has_values(*tensors):
             versions = [_version(tensor) for tensor in tensors]

@@ -156,6 +156,19 @@ def test_rows_that_cannot_be_read(shape: tuple[int, ...], rows: Any, mask: Tenso
         OrthogonalityConstraint(1, rows=rows)(torch.randn(shape), X, mask)
 
 
+def test_positions_without_a_protected_value_are_refused() -> None:
+    y, X, mask = draw()
+    missing = X.clone()
+    missing[3, 0] = torch.nan
+    for layer in (Orthogonalize(2, rows="tokens"), OrthogonalityConstraint(2, rows="tokens")):
+        with pytest.raises(InputError, match="protected columns have missing"):
+            layer(y, missing, mask)
+        with pytest.raises(InputError, match=r"shape \(60, 5, 2\) .* pass columns of shape \(n, p\)"):
+            layer(y, X[:, None].expand(-1, 5, -1), mask)
+        with pytest.raises(InputError, match=r"shape \(59, 2\) .* for the same n rows"):
+            layer(y, X[1:], mask)
+
+
 def test_a_network_with_its_own_mask_gets_it() -> None:
     class Masked(nn.Module):
         def __init__(self) -> None:
