@@ -53,13 +53,8 @@ class Moments:
         block_bytes = max(OWN_CACHE, 8 * q * q)  # adding up the products must cost less than computing them
         first_rows = next(row_slices(n, q, block_bytes))
         # A column that varies only in rows of weight zero must come out as exactly constant.
-<<<<<<< HEAD
         has_weight = None if weight is None else weight[first_rows] > 0.0
         counted = slice(None) if has_weight is None or not has_weight.any() else has_weight
-=======
-        positive = None if weight is None else weight[first_rows] > 0.0
-        counted = positive if positive is not None and positive.any() else slice(None)
->>>>>>> refs/heads/nets
         with np.errstate(invalid="ignore", over="ignore"):  # far from zero, squares lose the digits of the variance
             shift = np.concatenate([part[first_rows][counted].mean(axis=0, dtype=np.float64) for part in parts])
 
