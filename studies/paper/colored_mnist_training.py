@@ -59,6 +59,7 @@ class Mode:
 MODES = {
     "uncorrected": Mode(),
     "published": Mode("published", inference="off"),
+    "second moments, red": Mode(channels=2),
     "post": Mode("post"),
     "post, off": Mode("post", inference="off"),
     "pre": Mode("pre"),
@@ -69,7 +70,6 @@ MODES = {
     "pooled, colour": Mode(constraint="mean", protected="colour"),
     "moments, red": Mode(constraint="moments"),
     "moments, colour": Mode(constraint="moments", protected="colour"),
-    "second moments, red": Mode(channels=2),
     "grey": Mode(grey=True),
 }
 
