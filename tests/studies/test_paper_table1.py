@@ -13,7 +13,7 @@ from setsquare.errors import DataNotFoundError, InputError
 from studies import datasets
 from studies.paper import catalogue, new_patients, table1
 from studies.paper.cells import Cells
-from studies.paper.embeddings import CONSTRAINED, LINEAR, WITHOUT
+from studies.paper.names import CLASSICAL, CONSTRAINED, WITHOUT
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_in_sample_effects_vanish_with_the_constraint_only(record):
         for name, result in record.data["methods"].items()
     }
     assert largest[CONSTRAINED] < 1e-7
-    assert largest[WITHOUT] > 5e-3 and largest[LINEAR] > 1e-3
+    assert largest[WITHOUT] > 5e-3 and largest[CLASSICAL] > 1e-3
 
 
 def test_new_patients_are_few_and_errors_know_it(record):

@@ -17,7 +17,8 @@ from studies import datasets
 from studies.paper import embeddings, table4
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
-from studies.paper.embeddings import CONSTRAINED, LINEAR, METHODS, PROJECTED, WITHOUT, Part
+from studies.paper.embeddings import METHODS, Part
+from studies.paper.names import CLASSICAL, CONSTRAINED, GENERALISED, WITHOUT
 from studies.paper.record import Record
 
 
@@ -128,13 +129,13 @@ def test_the_correction_holds_on_faces_that_were_not_fitted(
 ) -> None:
     assert abs(at(record, name, WITHOUT)[1]["correlations"]["age"]["estimate"]) > before
     assert at(record, name, WITHOUT)[1]["p_value"] < 1e-25
-    for method in (CONSTRAINED, PROJECTED):
+    for method in (CONSTRAINED, GENERALISED):
         train, test = at(record, name, method)
         assert embeddings.largest(train["correlations"]) < 1e-8
         assert max(abs(effect["estimate"]) for effect in train["effects"].values()) < 1e-7
         assert test["auc"]["estimate"] > auc and test["p_value"] > 0.05
         assert abs(test["correlations"]["age"]["estimate"]) < age
-    train, test = at(record, name, LINEAR)  # orthogonal features, not probabilities
+    train, test = at(record, name, CLASSICAL)  # orthogonal features, not probabilities
     assert embeddings.largest(train["correlations"]) > 0.05 and test["p_value"] < 0.01
 
 

@@ -59,4 +59,6 @@ def test_what_is_left_of_a_feature_that_is_nearly_explained_is_uncorrelated_as_f
     Z = X @ rng.normal(size=(3, 4)) + share * rng.normal(size=(N, 4))
     assert correlation(X, Z).min() > 0.1
     left = correlation(X, sq.LinearOrthogonalizer().fit_transform(Z, protected=X)).max()
-    assert left < 2e-15 / share
+    assert (
+        left < 4e-14 / share
+    )  # sums of 60 000 products: 5e-16 to 1e-15 with BLAS kernels for AVX2, to 2e-14 for AVX-512

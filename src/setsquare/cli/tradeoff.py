@@ -34,7 +34,9 @@ def show(file: str, fitting: Fitting, budgets: int, options: Options) -> int:
         write_files(contents)
     screen = Screen()
     if picked is not None:
-        screen.say(f"Recommended, for the reason below: --budget {picked.budget:.4g}")
+        limit = fitting.max_correlation
+        rule = "within one standard error of the smallest loss" if limit is None else f"correlation of at most {limit:g}"
+        screen.say(f"Recommended ({rule} on new rows): --budget {picked.budget:.4g}")
     if not options.quiet:
         screen.show(document.brief())
         screen.written(list(contents))

@@ -301,7 +301,7 @@ def test_the_page_shows_the_cluster_robust_intervals_of_terminal_and_json(call, 
     for model in found["models"]:
         for score in model["scores"]:
             low, high = score["value"]["ci_low"], score["value"]["ci_high"]
-            assert f'data-value="{low}"' in page and f'data-value="{high}"' in page
+            assert f"[{low:.3f}, {high:.3f}]" in page
             assert f"{low:.3f}" in out
     accuracy = next(s for s in found["models"][-1]["scores"] if s["metric"] == "accuracy")["value"]
     independent = np.sqrt(accuracy["estimate"] * (1 - accuracy["estimate"]) / N)
