@@ -148,8 +148,9 @@ def judge(
     return Decision(verdict, reason, _text((_further(what, kinds), size)), tuple(kinds), members)
 
 
-#: Of means that follow a curve, or differ between combinations of groups.
-NO_EFFECT = "Mean predictions show no linear effect"
+#: What means do not do where a curve, combinations of groups or the spread was found.
+NO_EFFECT = "No column alone raises or lowers their mean steadily."
+NO_DIFFERENCE = "No difference between mean predictions was found."
 
 
 def _text(parts: Sequence[str]) -> str:
@@ -188,9 +189,9 @@ def _finding(what: str, kinds: Mapping[str, Sequence[Member]]) -> str:
     """The finding on means, or else those of the other tests."""
     if EFFECTS in kinds:
         return f"{_sentence(what, EFFECTS, kinds[EFFECTS])}."
-    found = joined([_other(kind, members) for kind, members in kinds.items()])
-    means = "No difference between mean predictions was found" if set(kinds) == {SPREAD} else NO_EFFECT
-    return f"{means}, but {found}."
+    (first, members), *others = kinds.items()
+    found = joined([_sentence(what, first, members), *(_other(kind, members) for kind, members in others)])
+    return f"{found}. {NO_DIFFERENCE if set(kinds) == {SPREAD} else NO_EFFECT}"
 
 
 def _other(kind: str, members: Sequence[Member]) -> str:

@@ -76,8 +76,8 @@ def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
     alarm = f"{100 * (1 - audit.confidence):g}"
     return {
         Verdict.LEAK: (
-            f"The predictions depend on {names} more than chance explains: of 100 audits of predictions that "
-            f"ignore these columns, at most about {alarm} would report a leak."
+            f"The predictions depend on {names} more than chance explains. If predictions ignored these columns, this "
+            f"audit would raise a false alarm at most about {alarm} times in 100."
         ),
         Verdict.TRACE: (
             f"The predictions depend on {names}, but only slightly: with the same confidence the correlation is below "

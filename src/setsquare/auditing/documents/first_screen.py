@@ -141,8 +141,8 @@ def _group_figures(numbers: Mapping[str, GroupNumbers]) -> list[dict[str, Any]]:
     more = f" {left} {are} in the table below." if left else ""
     found = {RATE: "rates", MEAN: "means"}[shown]
     about = (
-        f"Dots are the {found} of these rows. The true {found} of all groups lie within the bars with "
-        f"{percent(first.confidence)} confidence.{more}"
+        f"Dots are the {found} in these data. The {found} that would be found in many more rows like these lie within "
+        f"the bars: with {percent(first.confidence)} confidence for all groups together.{more}"
     )
     figure = {
         "kind": "groups",

@@ -202,7 +202,7 @@ def bounds(certificates: Mapping[str, Certificate]) -> Section | None:
         "rows": [{"label": term, "marks": own} for term, own in list(marks.items())[:MOST_MARKS]],
     }
     about = (
-        "An audit can miss a dependence. These bounds say how large it can be, each with "
+        "An audit can miss a dependence. These upper limits say how large it can be at most, each taken by itself with "
         f"{confidence} confidence. A ratio of 1 or a difference of 0 means no effect."
     )
     return section(
