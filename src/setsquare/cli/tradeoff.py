@@ -35,7 +35,7 @@ def show(file: str, fitting: Fitting, budgets: int, options: Options) -> int:
     screen = Screen()
     if picked is not None:
         limit = fitting.max_correlation
-        rule = "within one standard error of the smallest loss" if limit is None else f"correlation of at most {limit:g}"
+        rule = "one standard error from the smallest loss" if limit is None else f"correlation of at most {limit:g}"
         screen.say(f"Recommended ({rule} on new rows): --budget {picked.budget:.4g}")
     if not options.quiet:
         screen.show(document.brief())
