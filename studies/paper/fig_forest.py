@@ -123,7 +123,7 @@ def half(data: BenchmarkSet, method: str) -> dict[str, float]:
 
 
 def says(name: str, method: str) -> str | None:
-    """What the paper says of its forests; it prints no figures, and missing boxes are runs that failed."""
+    """What the paper says of its forests; it prints no numbers, and missing boxes are runs that failed."""
     failed = (name, method) in {("health", "Zafar"), *(("bank", m) for m in ("Komiyama1", "Komiyama2", "Berk"))}
     if failed:
         return "failed"
@@ -164,14 +164,14 @@ def _importances(found: Mapping[str, Any]) -> Table:
 
 def _reasons(found: Mapping[str, Any], size: Mapping[str, int]) -> tuple[str, ...]:
     reasons = [
-        "The paper prints no figures of its forests, and none are saved: what it says in words stands beside. Its code "
+        "The paper prints no numbers of its forests, and none are saved: what it says in words stands beside. Its code "
         "takes ranger's permutation importance with the p-values of Altmann et al.",
         "Importances are Breiman's, out of bag, with p-values of Altmann et al. from "
         f"{size['permutations']} permutations, on at most {size['rows']} random rows, because each permutation costs a "
         "forest. R² is that of totally random trees, out of bag, on at most 20000 rows with "
         f"{PERMUTATIONS_R2} permutations; it is below 0 where there is nothing to predict.",
         f"Held out, R² is the mean of {FOLDS} folds and its p-value twice their median; importances are those of the "
-        "first fold. 'Other half' is fitted to one half and tested on the other: a fold is small and forgives much, "
+        "first fold. 'Other half' is fitted to one half and tested on the other: a small fold has little power, "
         "a fit to half of the rows has larger sampling errors, which may look like a leak.",
         "Orthogonality is about correlations. A forest may find more, the more rows it has.",
     ]

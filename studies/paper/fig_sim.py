@@ -37,15 +37,16 @@ from studies.paper.simulation import (
 
 #: The paper's optimiser takes tens of times as long: this many of its steps, and in the first repeat only.
 STEPS, QUICK_STEPS = 3000, 100
-CONSTANT = "only a constant is orthogonal"
-#: What the paper says of each; it prints no figures.
+#: A draw outside of the paper's condition q > p.
+NOT_FITTED = "not fitted: p = q"
+#: What the paper says of each; it prints no numbers.
 PRINTED = {
     PLAIN: "non-zero, p very small",
     LINEAR_BEFORE: "close to 0, p close to 1",
     EXACT: "close to 0, p close to 1",
 }
 MISSED = (
-    "The paper's own boxes: it prints no figures, so the column repeats its words. Its code draws coefficients without "
+    "The paper's own boxes: it prints no numbers, so the column repeats its words. Its code draws coefficients without "
     "a common scale, so that Poisson means would grow with p and rho; here the linear predictor has the standard "
     "deviation 1 in every setting."
 )
@@ -121,7 +122,7 @@ def _by_status(draws: Sequence[Draw]) -> Table:
     for draw in draws:
         status, s = draw.result["status"], draw.setting
         for method in (MDMM,) if MDMM in status else (PLAIN, LINEAR, EXACT):
-            counts.setdefault((s.family, method, status.get(method, CONSTANT)), Counter())[s.n, s.q] += 1
+            counts.setdefault((s.family, method, status.get(method, NOT_FITTED)), Counter())[s.n, s.q] += 1
     rows = [(*key, *(found[size] for size in sizes)) for key, found in sorted(counts.items(), key=str)]
     columns = ("family", "correction", "how the fit ended", *(f"n = {n}, q = {q}" for n, q in sizes))
     return Table("How the fits ended: number of draws, over rho and p", columns, rows)
@@ -139,8 +140,8 @@ def _on_training_rows(draws: Sequence[Draw], paper: Sequence[Draw], steps: int) 
         f"Training rows: the largest of {len(effects)} effects after {EXACT} is {effects.max():.1e}, the largest "
         f"correlation {correlation:.1e}. Where 0 is shown the evaluation model, which starts there, had nothing to "
         "improve (relative gradient of at most 1e-11). The constraint imposes p = 1, which tells nothing of new rows.",
-        f"{len(draws) - len(solved)} of {len(draws)} draws have p = q: only a constant is orthogonal then, so {EXACT} "
-        "has no effects to show. They are counted as such, and are in none of its boxes.",
+        f"{len(draws) - len(solved)} of {len(draws)} draws have p = q. The paper asks for q > p, so {EXACT} was not "
+        "fitted to these; they are counted, and are in none of its boxes.",
         "n = 200, q = 100: coefficients that the data hardly determine (separation) are called flat, in "
         + ", ".join(f"{count} ({name})" for name, count in flat.items())
         + f" of {len(tight)} draws. The constraint holds in these, too.",

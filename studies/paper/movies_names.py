@@ -10,7 +10,7 @@ from setsquare.document import p_value
 #: Models: the LSTM as in the paper, and so that it trains; and one on sentence embeddings.
 PAPER, TRAINED, TEXT = "LSTM, ReLU, rate 1e-6", "LSTM, tanh, rate 3e-3", "MiniLM, Poisson model"
 #: Corrections in the network, after its embedding: ours, and the authors', which projects each batch on its own.
-LAYER, AUTHORS = "layer", "layer, the authors'"
+LAYER, AUTHORS = "layer, ours", "layer, the authors'"
 
 
 def training(data: Mapping[str, Any], model: str, correction: str) -> dict[str, Any] | None:

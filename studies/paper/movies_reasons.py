@@ -34,7 +34,7 @@ def reasons(data: dict[str, Any]) -> tuple[str, ...]:
         f"{min(run['losses']):.0f}, that of a constant {run['loss_constant']:.0f}. With the level set by the "
         f"validation rows, its deviance on test rows is {trained['deviance_level']:.0f}, that of a constant "
         f"{data['constant']['deviance']['estimate']:.0f}. Rate ratios do not depend on the level.",
-        "After the layer no entry of the embedding is correlated with a protected column, but the LSTM that follows is "
+        "After our layer no entry of the embedding is correlated with a protected column, but the LSTM that follows is "
         f"not linear: the predictions keep a correlation of {layer['correlation_fit']:.3f} on the training rows and "
         f"{layer['correlation']:.3f} on the test rows ({trained['correlation_fit']:.3f} and "
         f"{trained['correlation']:.3f} without it). 78 % of the words are padding, where what the layer puts out is a "
@@ -108,7 +108,7 @@ def missed(data: dict[str, Any]) -> tuple[str, ...]:
     sentences = []
     for printed, name, low, high in (
         ("p < 2e-16 without a correction", WITHOUT, 0.0, 2e-16),
-        ("p = 0.993 and 1.0 with the layer", AUTHORS, 0.05, 1.0),
+        ("p = 0.993 and 1.0 with the authors' layer", AUTHORS, 0.05, 1.0),
     ):
         for model in (PAPER, TRAINED):
             run, one = training(data, model, name), found.get((model, name, "paper"))

@@ -291,8 +291,8 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
         "evidence there.",
         f"On the test patients a correlation of {age['estimate']:.2f} with age is left; its 95 % interval by patient "
         f"is {age['ci_low']:.2f} to {age['ci_high']:.2f}: {test['images']} images are of {test['patients']} patients. "
-        f"A tenth of them has {100 * test['tenth']:.0f} % of the images, so that all tell as much as "
-        f"{test['effective']:.0f} patients with equally many images.",
+        f"A tenth of them has {100 * test['tenth']:.0f} % of the images; the effective number of patients is "
+        f"{test['effective']:.0f}.",
         f"Over {len(seen)} random splits of all patients the same model leaves {seen.mean():.3f} on average, with a "
         f"standard deviation of {seen.std(ddof=1):.3f}. What the test patients show beyond it is the luck of a split. "
         "The certificate knows of the training rows only and cannot tell; an audit of new patients with errors by "

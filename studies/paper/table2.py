@@ -166,8 +166,8 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
         "Model-based errors belong to 0/1 outcomes and are too wide for probabilities: for race_asian without a "
         f"correction p is {hc3['p_model']:.3f} with them and {hc3['p_value']:.3f} with HC3 errors.",
         "On the rows that were fitted a zero effect is what the constraint says, and its p-value of 1 is no evidence.",
-        "On new rows the effects are zero up to the sampling errors of two halves, that of the fit and that of the "
-        f"audit, which make a correlation of about {new['by_chance']:.3f}; it is {new['correlation']:.3f}.",
+        "On new rows a correlation is left by the sampling errors of the fit and of the audit. Sampling error alone "
+        f"gives about {new['by_chance']:.3f}; we find {new['correlation']:.3f}.",
     ]
     if MDMM in found:
         left = found[MDMM]["all"]["correlation"]

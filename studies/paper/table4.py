@@ -233,7 +233,7 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
         "The printed effects without a correction agree with those of the recorded sex itself: they differ by at most "
         f"{max(map(abs, off.values())):.3f} from these on our training faces, and other training faces alone make "
         f"differences like that (largest: {worst}, {abs(off[worst]) / found['label'][worst]['sd']:.1f} standard "
-        "deviations over random splits). A network that has learned its training faces would give just that.",
+        "deviations over random splits). Overfitting would explain this; not tested.",
         f"32 components explain {100 * explained[0]:.0f} % (face recognition) and {100 * explained[1]:.0f} % "
         "(ImageNet) of the squared length of the embeddings; 95 % in the paper.",
         f"On test faces, which no fit has seen: face recognition {said('recognition', WITHOUT)} without a correction, "
