@@ -85,8 +85,8 @@ def reasons(runs: list[dict[str, Any]], red_and_label: float, early: list[dict[s
     sentences = [
         f"The correlation of red with the label is {red_and_label:.3f} in the training rows: red is the label, so "
         "whatever removes all of red removes the label, too.",
-        "The influence in the printed figure is zero by construction: the script projects [1, red] out of the responses "
-        "before it regresses them on red. Here it is measured on what the network puts out at test time.",
+        "The influence in the printed figure is zero by construction: the script projects [1, red] out of the "
+        "responses before it regresses them on red. Here it is measured on what the network puts out at test time.",
     ]
     networks = {label: mean[label]["test"] for label in ("published", "post", "pre", "generalized") if label in mean}
     for verdict, low in (("still reads the colour", True), ("mostly reads the digit", False)):

@@ -1,8 +1,8 @@
 """The paper's optimiser (appendix ``app:theo1``) beside the exact one, on the four sets of the fairness benchmark.
 
-The differential multiplier method with the gradient of the printed objective, and with the library's defaults. Both optimisers are timed up to the same
-accuracy: the first point at which the loss is within :data:`LOSS` of the exact optimum and the correlation within
-:data:`CORRELATION` of zero.
+The differential multiplier method has the gradient of the printed objective, and the library's defaults. Both
+optimisers are timed up to the same accuracy: the first point at which the loss is within :data:`LOSS` of the exact
+optimum and the correlation within :data:`CORRELATION` of zero.
 """
 
 from __future__ import annotations

@@ -142,5 +142,5 @@ Rügamer et al., "Generalizing Orthogonalization for Models with Non-Linearities
 authors' set-up gives here, and what holds on rows that were held out. Written by
 `python -m studies --page --output {folder}` from the results in `{folder}`; each section says when it was run, and with
 which commit of the library. Corrections: "without", classical or C^l (features), constrained or C^h (the fit),
-generalised (the predictions). MDMM is the optimiser that the paper prints.
+generalised (the predictions). MDMM is the paper's optimiser, with the gradient of the printed objective.
 """

@@ -1,6 +1,8 @@
-"""The differential multiplier methods as printed: their update, their scaling, their accuracy, and their limits."""
+"""Differential multiplier methods with the gradient of the printed objective: update, accuracy, and limits."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -21,7 +23,9 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("solver", "damping"), [("mdmm", 1.0), ("bdmm", 0.0)])
-def test_the_steps_are_the_printed_update(data: tuple[np.ndarray, ...], solver: str, damping: float) -> None:
+def test_the_steps_follow_the_gradient_of_the_printed_objective(
+    data: tuple[np.ndarray, ...], solver: str, damping: float
+) -> None:
     """gamma - nu grad E_P and lambda + nu A, with E_P = loss + lambda A + zeta/2 A^2, by numerical gradients."""
     Z, y, X = data
     n, rate, steps = len(y), 0.02, 3
@@ -42,6 +46,35 @@ def test_the_steps_are_the_printed_update(data: tuple[np.ndarray, ...], solver: 
         theta, lam = theta - rate * slope, lam + rate * A
     found = solve(Problem(Z, y, X, "binomial"), solver, max_iter=steps, descent=Descent(rate=rate))
     np.testing.assert_allclose(found.intercept[0] + Z @ found.coef[0], W @ theta, atol=1e-8)
+
+
+def test_the_penalty_adds_zeta_a_grad_a_and_not_the_printed_zeta_a(data: tuple[np.ndarray, ...]) -> None:
+    """The text adds zeta A to the direction, a number to a vector; the gradient of E_P has zeta A grad A."""
+    Z, y, X = data
+    Q, zeta, lam = X - X.mean(0), 1.0, 0.3
+    gamma, eye = np.array([0.5, -0.4, 0.3, 0.2]), 1e-6 * np.eye(4)
+
+    def parts(gamma: np.ndarray) -> tuple[float, float]:
+        eta = Z @ gamma
+        return float(np.mean(np.logaddexp(0.0, eta) - y * eta)), float(np.sum((Q.T @ expit(eta) / len(y)) ** 2))
+
+    def slope(value: Callable[[float, float], float]) -> np.ndarray:
+        return np.array([(value(*parts(gamma + e)) - value(*parts(gamma - e))) / 2e-6 for e in eye])
+
+    A = parts(gamma)[1]
+    plain, penalty = slope(lambda loss, A: loss + lam * A), slope(lambda loss, A: A)
+    whole = slope(lambda loss, A: loss + lam * A + 0.5 * zeta * A * A)
+    np.testing.assert_allclose(whole, plain + zeta * A * penalty, atol=1e-9)
+    assert np.abs(whole - (plain + zeta * A)).max() > 0.5 * zeta * A > 1e-3
+
+
+def test_minimised_over_lambda_as_printed_the_lagrangian_has_no_lower_bound(data: tuple[np.ndarray, ...]) -> None:
+    """E = loss + lambda A falls with -lambda wherever A > 0; the printed update ascends in lambda, which is right."""
+    Z, y, X = data
+    eta = Z @ np.array([0.5, -0.4, 0.3, 0.2])
+    A = float(np.sum(((X - X.mean(0)).T @ expit(eta) / len(y)) ** 2))
+    values = [float(np.mean(np.logaddexp(0.0, eta) - y * eta)) + lam * A for lam in (0.0, -1e3, -1e6)]
+    assert A > 1e-3 and values[0] > 0.0 > values[1] + 1.0 > values[2] + 1e3
 
 
 @pytest.mark.parametrize("solver", ["mdmm", "bdmm"])

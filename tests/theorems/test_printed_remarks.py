@@ -1,0 +1,85 @@
+"""Remarks of the paper beside its theorems: identity activation, as many columns as features, Concept 1, appendix D."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime, brentq
+from scipy.special import expit, logit
+
+from setsquare import Problem, solve
+
+
+def residual(design: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
+    fitted = design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    return fitted, float(np.sum((y - fitted) ** 2))
+
+
+@pytest.mark.parametrize("among", [False, True], ids=["X not in span(Z)", "X in span(Z)"])
+def test_with_the_identity_the_classical_correction_solves_corollary_4_if_the_features_span_x(among: bool) -> None:
+    """Else, in general, P Z gamma reads X, is not of the form Z gamma, and has a lower loss than Corollary 4 allows."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 1))
+    Z = np.column_stack(
+        [X @ [[1.0, 0.5, 0.0]] + rng.normal(size=(400, 3)), X] if among else [X + rng.normal(size=(400, 3))]
+    )
+    y = Z @ np.arange(1.0, 1.0 + Z.shape[1]) + rng.normal(size=400)
+    D = np.column_stack([np.ones(400), X])
+    classical, loss = residual(np.column_stack([np.ones(400), Z - D @ np.linalg.lstsq(D, Z, rcond=None)[0]]), y)
+    found = solve(Problem(Z, y, X))
+    constrained = found.intercept[0] + Z @ found.coef[0]
+    for fitted in (classical, constrained):  # both are orthogonal, and the outcome is not
+        assert abs(np.corrcoef(fitted, X[:, 0])[0, 1]) < 1e-10 < 0.3 < np.corrcoef(y, X[:, 0])[0, 1]
+    inside, _ = residual(np.column_stack([np.ones(400), Z]), classical)
+    if among:
+        np.testing.assert_allclose(classical, constrained, atol=1e-8)
+    else:
+        assert np.abs(classical - inside).max() > 0.5  # no coefficients of Z give these predictions
+        assert loss < 0.9 * np.sum((y - constrained) ** 2)
+
+
+@pytest.mark.parametrize(("rho", "low", "high"), [(0.0, 20, 45), (1.0, 0, 0)])
+def test_with_p_equal_q_a_sigmoid_may_leave_more_than_a_constant(rho: float, low: int, high: int) -> None:
+    """p = q = 1, 50 draws: with the identity the slope must be zero; behind a sigmoid it need not be."""
+    found = 0
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        z = rng.normal(size=200)
+        x = rho * z + rng.normal(size=200)
+        x -= x.mean()
+        assert abs(x @ z) > 1e-3  # so that intercept + slope z is orthogonal to x with slope zero only
+        grid = np.linspace(-6.0, 6.0, 61)
+        values = expit(grid[:, None] + 2.0 * z) @ x  # slope 2, some intercepts
+        for k in np.flatnonzero(values[1:] * values[:-1] < 0.0)[:1]:
+            a = brentq(lambda a, x=x, z=z: float(x @ expit(a + 2.0 * z)), grid[k], grid[k + 1], xtol=1e-15)
+            predictions = expit(a + 2.0 * z)
+            assert abs(np.corrcoef(x, predictions)[0, 1]) < 1e-10 and predictions.std() > 1e-3
+            found += 1
+    assert low <= found <= high
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_concept_1_coincides_if_the_other_features_are_orthogonal(
+    linked: bool,
+) -> None:
+    """Concept 1 can coincide with the paper's notion, as it says; with linked features it does not."""
+    rng = np.random.default_rng(2)
+    X = (rng.random((500, 1)) < 0.5).astype(float)
+    W = rng.normal(size=(500, 2))
+    D = np.column_stack([np.ones(500), X])
+    W = W + X if linked else W - D @ np.linalg.lstsq(D, W, rcond=None)[0]
+    y = W.sum(1) + 2.0 * X[:, 0] + rng.normal(size=500)
+    found = solve(Problem(np.column_stack([W, X]), y, X))
+    fitted = found.intercept[0] + np.column_stack([W, X]) @ found.coef[0]
+    assert abs(np.corrcoef(fitted, X[:, 0])[0, 1]) < 1e-10
+    assert abs(found.coef[0, -1]) > 1.0 if linked else abs(found.coef[0, -1]) < 1e-10
+
+
+def test_the_slope_of_the_link_in_appendix_d_belongs_at_h_of_zero() -> None:
+    """G = g'(h(0)) I, which is 4 for the sigmoid; the printed (h^-1)'(0) is the slope where the link is not defined."""
+    slope = approx_fprime(np.array([expit(0.0)]), lambda mu: logit(mu[0]))[0]
+    assert slope == pytest.approx(4.0, abs=1e-6)
+    assert np.isneginf(logit(0.0)) and (logit(2e-9) - logit(1e-9)) / 1e-9 > 1e8
+    variance = expit(0.0) * (1.0 - expit(0.0))  # V(h(0))^(1/2) as in E.1, not V(h(0)^(1/2))
+    root = np.sqrt(expit(0.0))
+    assert np.sqrt(variance) == pytest.approx(0.5) and root * (1.0 - root) == pytest.approx(0.2071, abs=1e-4)
