@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 import setsquare as sq
 from setsquare import datasets
-from studies.paper import benchmark_sets, fig1, items, page
+from studies.paper import benchmark_sets, fig1, fig_forest, items, optimisers, page
 from studies.paper.catalogue import ENTRIES, targets
 from studies.paper.cells import Cells, library
 from studies.paper.items import ERROR, MISPRINT, OPEN, TEXT, summary
@@ -58,6 +58,13 @@ def test_each_row_names_what_shows_it_and_each_error_has_a_test(records: dict[st
         assert path is None or (ROOT / path[1]).exists(), item
         assert path is not None or verdict != ERROR, item
         assert (verdict == MISPRINT and path is None) == (shown_by == TEXT), item
+
+
+def test_stored_findings_are_those_that_the_programs_write(records: dict[str, Record]) -> None:
+    """So that a sentence that is changed in a program, or a result, cannot differ from what the page says."""
+    steps, forests = records["optimisers"], records["fig-forest"]
+    assert steps.reasons == optimisers._reasons(steps.data) and steps.missed == optimisers._missed(steps.data["sets"])
+    assert forests.reasons == fig_forest._reasons(forests.data, fig_forest.FULL)
 
 
 def test_the_tests_that_proofs_name_exist() -> None:
