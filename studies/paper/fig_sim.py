@@ -148,7 +148,8 @@ def _on_training_rows(draws: Sequence[Draw], paper: Sequence[Draw], steps: int) 
         "Classical (C^l) is exact before the activation only: after it effects of up to "
         f"{pool(draws, LINEAR, SEEN, 'effect').max():.2g} are left on the training rows.",
         f"MDMM (at most {steps} steps, first repeat only) leaves effects of up to "
-        f"{pool(paper, MDMM, SEEN, 'effect').max():.1e}, and a mean loss {excess:.2g} above the exact one (median).",
+        f"{pool(paper, MDMM, SEEN, 'effect').max():.1e}, and a mean loss {abs(excess):.2g} "
+        f"{'below' if excess < 0.0 else 'above'} the exact one (median).",
         f"{missing} effects or p-values could not be computed.",
     )
 
