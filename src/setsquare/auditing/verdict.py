@@ -148,8 +148,8 @@ def judge(
     return Decision(verdict, reason, _text((_further(what, kinds), size)), tuple(kinds), members)
 
 
-#: What means do not do where a curve, combinations of groups or the spread was found.
-NO_EFFECT = "No column alone raises or lowers their mean steadily."
+#: What was not found where a curve or combinations of groups were (among the statistics), or the spread alone.
+NO_EFFECT = "Mean predictions show no linear effect."
 NO_DIFFERENCE = "No difference between mean predictions was found."
 
 
@@ -191,7 +191,7 @@ def _finding(what: str, kinds: Mapping[str, Sequence[Member]]) -> str:
         return f"{_sentence(what, EFFECTS, kinds[EFFECTS])}."
     (first, members), *others = kinds.items()
     found = joined([_sentence(what, first, members), *(_other(kind, members) for kind, members in others)])
-    return f"{found}. {NO_DIFFERENCE if set(kinds) == {SPREAD} else NO_EFFECT}"
+    return f"{found}. {NO_DIFFERENCE}" if set(kinds) == {SPREAD} else f"{found}."
 
 
 def _other(kind: str, members: Sequence[Member]) -> str:
@@ -204,7 +204,7 @@ def _other(kind: str, members: Sequence[Member]) -> str:
 
 def _further(what: str, kinds: Mapping[str, Sequence[Member]]) -> str:
     """P-values of the findings, with a sentence on those that the reason leaves out."""
-    said = []
+    said = [] if EFFECTS in kinds or set(kinds) == {SPREAD} else [NO_EFFECT]
     for kind, members in kinds.items():
         p = _p(min(member.adjusted for member in members))
         is_said = kind == EFFECTS or EFFECTS not in kinds
