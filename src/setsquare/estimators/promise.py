@@ -42,7 +42,8 @@ def _advise(found: NewRows, limit: float, automatic: bool) -> str:
         if needed is not None
         else f"The estimate itself is above the limit, so more {units} alone may not help"
     )
-    ridge = "" if automatic else f'; so may l2="auto" ({found.n_parameters:.0f} parameters are in use)'
+    may = 'l2="auto" may' if needed is None else 'so may l2="auto"'
+    ridge = "" if automatic else f"; {may} ({found.n_parameters:.0f} parameters are in use)"
     fewer = f", or fewer protected columns (now {found.n_directions} directions)" if found.n_directions > 1 else ""
     other = "A PredictionOrthogonalizer, which needs the protected columns to predict, is another way."
     return f"{advice}{ridge}{fewer}. {other}"

@@ -123,7 +123,7 @@ def resolve(frame: Frame, columns: ColumnSelection) -> tuple[int, ...]:
     """Positions of the columns asked for by name or by position."""
     if columns is None:
         return tuple(range(len(frame.names)))
-    asked: Iterable[Any] = [columns] if isinstance(columns, str | int | np.integer) else columns
+    asked: Iterable[Any] = columns if isinstance(columns, Iterable) and not isinstance(columns, str) else [columns]
     positions = tuple(_position(frame, column) for column in asked)
     _refuse_duplicates([frame.names[j] for j in positions])
     return positions
