@@ -56,7 +56,7 @@ ACTIVATIONS = {
     "leaky_relu": Activation(
         lambda u: 0.5 * u * F.leaky_relu(u, LEAK),
         lambda u: F.leaky_relu(u, LEAK),
-        lambda u: torch.where(u > 0.0, 1.0, LEAK).to(u.dtype),
+        lambda u: torch.full_like(u, LEAK).masked_fill(u > 0.0, 1.0),
     ),
     "softplus": Activation(
         lambda u: _softplus_antiderivative(u), lambda u: torch.logaddexp(u, u.new_zeros(())), torch.sigmoid
