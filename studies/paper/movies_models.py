@@ -212,13 +212,6 @@ def untrained(movies: Movies, coding: str, seed: int) -> dict[str, Any]:
     return {"p_values": [effect.p_value for effect in effects], "mean": float(np.exp(eta).mean())}
 
 
-def first_epochs(movies: Movies, rate: float, epochs: int) -> dict[str, list[float]]:
-    """Losses on the validation rows of the paper's network, without and with the authors' layer, at another rate."""
-    rows = _rows(movies, "paper").take(torch.from_numpy(movies.train))
-    settings = Settings("relu", rate, epochs=epochs, patience=10, validation=0.2)
-    return {name: train(name, rows, settings).losses for name in ("without", "published")}
-
-
 def divergence(movies: Movies, rate: float) -> dict[str, int | None]:
     """Steps after which the loss of the paper's network is no number any more, within an epoch."""
     rows = _rows(movies, "paper").take(torch.from_numpy(movies.train))

@@ -7,8 +7,9 @@ from typing import Any
 
 from setsquare.document import p_value
 
-#: Models: the LSTM as in the paper, and so that it trains; and one on sentence embeddings.
-PAPER, TRAINED, TEXT = "LSTM, ReLU, rate 1e-6", "LSTM, tanh, rate 3e-3", "MiniLM, Poisson model"
+#: Models: the LSTM as in the paper; at ten times its rate; and so that it trains; and one on sentence embeddings.
+PAPER, FASTER = "LSTM, ReLU, rate 1e-6", "LSTM, ReLU, rate 1e-5"
+TRAINED, TEXT = "LSTM, tanh, rate 3e-3", "MiniLM, Poisson model"
 #: Corrections in the network, after its embedding: ours, and the authors', which projects each batch on its own.
 LAYER, AUTHORS = "layer, ours", "layer, the authors'"
 

@@ -8,116 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, poisson_nll_loss
 
 from setsquare.nn import Orthogonalize, fit_layer
+from studies.paper.movies_lstm import LSTM, Activation, Words
 from studies.paper.published_layers import BatchProjection
 
 #: Words of the authors' list; 0 is the padding.
 N_WORDS = 10_000
-#: Of the LSTM's cell; the paper's is ReLU.
-Activation: TypeAlias = Literal["relu", "tanh"]
-ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 #: Layer between the embedding and the LSTM: none, ours, or the authors', which projects each batch on its own.
 Correction: TypeAlias = Literal["without", "layer", "published"]
 #: Batch of Keras' ``predict``, in which the authors' layer projects at prediction.
 PREDICTED = 32
-
-
-class Words(NamedTuple):
-    """Words of descriptions in the order of an LSTM's steps, without padding that other rows share.
-
-    Padding comes first. Until its first word a row is in the state of every other row with the same protected columns,
-    so one row for each of these goes through the padding, the one whose words start last; the others take its state
-    when they start. Four of five words are padding.
-
-    Attributes
-    ----------
-    rows, steps : Tensor of int
-        Row and step of each word that is read, by step.
-    sizes : list of int
-        Words that are read in each step; once a row has started it is read in every step.
-    joins : list of Tensor of int
-        For each step, the places of the rows whose state those that start take.
-    back : Tensor of int
-        Place of each row at the end.
-    """
-
-    rows: Tensor
-    steps: Tensor
-    sizes: list[int]
-    joins: list[Tensor]
-    back: Tensor
-
-    @classmethod
-    def of(cls, tokens: Tensor, groups: Tensor) -> Words:
-        """Order the words of tokens (n, steps) with groups (n,) of rows that share what padding becomes.
-
-        Examples
-        --------
-        >>> import torch
-        >>> tokens = torch.tensor([[0, 0, 7], [0, 5, 6], [0, 0, 0]])
-        >>> words = Words.of(tokens, torch.zeros(3, dtype=torch.long))
-        >>> words.sizes, words.rows.tolist()
-        ([1, 2, 3], [2, 2, 1, 2, 1, 0])
-        """
-        n_steps = tokens.shape[1]
-        word, group = (tokens != 0).numpy(), groups.numpy()
-        starts = np.where(word.any(axis=1), word.argmax(axis=1), n_steps - 1)  # no word: read the last padding
-        order = np.argsort(starts, kind="stable")
-        last = np.zeros(group.max() + 1, dtype=np.int64)
-        last[group[order]] = order  # of several rows the one that starts last
-        others = order[~np.isin(order, last)]
-        place = np.concatenate([last, others])
-        ends = len(last) + np.searchsorted(starts[others], np.arange(n_steps), side="right")
-        begins = np.concatenate([[len(last)], ends[:-1]])
-        joins = [torch.from_numpy(group[place[a:b]]) for a, b in zip(begins, ends, strict=True)]
-        rows = np.concatenate([place[:size] for size in ends])
-        back = np.empty_like(place)
-        back[place] = np.arange(len(place))
-        steps = np.repeat(np.arange(n_steps), ends)
-        return cls(torch.from_numpy(rows), torch.from_numpy(steps), ends.tolist(), joins, torch.from_numpy(back))
-
-
-class LSTM(nn.Module):
-    """An LSTM with a choice of activation; torch's own has tanh only.
-
-    With ReLU, as in the paper, nothing bounds its state, which can grow with each of the 100 steps.
-
-    Examples
-    --------
-    >>> import torch
-    >>> _ = torch.manual_seed(0)
-    >>> tokens = torch.tensor([[0, 0, 7, 1], [0, 5, 6, 2]])
-    >>> words = Words.of(tokens, torch.zeros(2, dtype=torch.long))
-    >>> LSTM(3, 5, "relu")(torch.randn(2, 4, 3)[words.rows, words.steps], words).shape
-    torch.Size([2, 5])
-    """
-
-    def __init__(self, n_inputs: int, n_units: int, activation: Activation) -> None:
-        super().__init__()
-        self.n_units, self.activation = n_units, ACTIVATIONS[activation]
-        self.kernel = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_inputs, 4 * n_units)))
-        self.recurrent = nn.Parameter(nn.init.orthogonal_(torch.empty(n_units, 4 * n_units)))
-        self.bias = nn.Parameter(torch.zeros(4 * n_units))
-        nn.init.ones_(self.bias.data[n_units : 2 * n_units])  # an open forget gate, as Keras has it
-
-    def forward(self, x: Tensor, words: Words) -> Tensor:
-        """State after the last step (n, units), from the inputs of the words that are read (m, inputs)."""
-        m = self.n_units
-        driven = torch.addmm(self.bias, x, self.kernel)
-        h = c = x.new_zeros(words.sizes[0] - len(words.joins[0]), m)
-        for drive, joins in zip(torch.split(driven, words.sizes), words.joins, strict=True):
-            if len(joins):
-                h, c = torch.cat([h, h[joins]]), torch.cat([c, c[joins]])
-            pre = torch.addmm(drive, h, self.recurrent)
-            enter, forget, leave = torch.sigmoid(pre[:, : 3 * m]).chunk(3, dim=1)
-            c = torch.addcmul(forget * c, enter, self.activation(pre[:, 3 * m :]))
-            h = leave * self.activation(c)
-        return h[words.back]
 
 
 class Network(nn.Module):
@@ -194,6 +98,8 @@ class Settings:
     batch : int
     validation : float
         Share of the training rows that early stopping looks at: a fifth in the authors' code.
+    last : bool
+        Whether these are the last training rows, as Keras' ``validation_split`` takes them, or drawn by the seed.
     seed : int
         Draws the validation rows, the first weights, the order of the batches and what drops out.
     """
@@ -204,6 +110,7 @@ class Settings:
     patience: int = 3
     batch: int = 128
     validation: float = 0.1
+    last: bool = False
     seed: int = 0
 
 
@@ -222,7 +129,7 @@ class Trained(NamedTuple):
     validation : Tensor of int
         Numbers of the validation rows.
     seconds : float
-        Time of all epochs, before and after a stop.
+        Processor time of all epochs, before and after a stop.
     """
 
     network: Network
@@ -250,13 +157,13 @@ def train(
     ----------
     correction : {"without", "layer", "published"}
     rows : Rows
-        All training rows; some of them, drawn by the seed, only tell when to stop.
+        All training rows; some of them only tell when to stop.
     settings : Settings
     checkpoint : Path, optional
     advance : callable
         Called after each batch.
     limit : float
-        Seconds after which no further epoch is begun in this call.
+        Processor seconds after which no further epoch is begun in this call.
     """
     torch.manual_seed(settings.seed)
     network = Network(settings.activation, correction, rows.protected.shape[1])
@@ -264,10 +171,11 @@ def train(
     generator = torch.Generator().manual_seed(settings.seed)
     order = torch.randperm(len(rows.votes), generator=generator)
     held_out = round(settings.validation * len(order))
+    order = torch.arange(len(order)).flip(0) if settings.last else order
     validation, training = rows.take(order[:held_out]), rows.take(order[held_out:])
     losses: list[float] = []
     best: dict[str, Any] = {}
-    diverged, seconds, begin = None, 0.0, time.monotonic()
+    diverged, seconds, begin = None, 0.0, time.process_time()
     if checkpoint is not None and checkpoint.exists():
         kept = torch.load(checkpoint, weights_only=True)
         network.load_state_dict(kept["network"])
@@ -276,9 +184,9 @@ def train(
         torch.set_rng_state(kept["dropout"])
         losses, best, seconds = kept["losses"], kept["best"], kept["seconds"]
     while goes_on := len(losses) <= settings.epochs and len(losses) - _best(losses) <= settings.patience:
-        if losses and time.monotonic() - begin > limit:
+        if losses and time.process_time() - begin > limit:
             break
-        start = time.perf_counter()
+        start = time.process_time()
         if losses:
             done = _epoch(network, training, optimizer, generator, settings.batch, advance)
             if done < len(training.votes):
@@ -289,7 +197,7 @@ def train(
         losses.append(loss_of(network, validation))
         if _best(losses) == len(losses) - 1:
             best = {name: value.clone() for name, value in network.state_dict().items()}
-        seconds += time.perf_counter() - start
+        seconds += time.process_time() - start
         if checkpoint is not None:
             kept = {
                 "network": network.state_dict(),

@@ -15,8 +15,9 @@ from setsquare import OrthogonalGLMRegressor, PredictionOrthogonalizer
 from studies import datasets
 from studies.paper import movies, movies_models
 from studies.paper.cells import Cells
+from studies.paper.movies_lstm import LSTM, Words
 from studies.paper.movies_models import CODINGS, FIT, PREDICTIONS, WITHOUT, Movies
-from studies.paper.movies_network import LSTM, Rows, Settings, Words, evaluate, loss_of, train
+from studies.paper.movies_network import Rows, Settings, evaluate, loss_of, train
 from studies.paper.record import Record
 
 # --- the network ---------------------------------------------------------------------------------------------------
@@ -59,6 +60,22 @@ def test_with_tanh_it_is_the_lstm_of_torch_though_padding_is_shared(groups: int)
         assert not torch.allclose(
             relu(x[words.rows, words.steps], words), ours(x[words.rows, words.steps], words), atol=1e-3
         )
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_the_gradient_that_is_written_out_is_the_numerical_one(activation: str) -> None:
+    torch.manual_seed(0)
+    lstm = LSTM(3, 4, activation).double()  # type: ignore[arg-type]
+    tokens, group = with_padding(12)
+    words = Words.of(tokens, group)
+    x = torch.randn(len(words.rows), 3, dtype=torch.float64, requires_grad=True)
+
+    def state(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        names = [name for name, _ in lstm.named_parameters()]
+        found: torch.Tensor = torch.func.functional_call(lstm, dict(zip(names, parameters, strict=True)), (x, words))
+        return found
+
+    assert torch.autograd.gradcheck(state, (x, *lstm.parameters()), atol=1e-7, rtol=1e-5)
 
 
 def made_up(n: int = 300) -> Rows:
