@@ -57,6 +57,7 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
     progress.advance(task)
     found["patients"] = cells({**key, "what": "patients"}, lambda: [_patients(part) for part in parts()])
     found["audit"] = cells({**key, "what": "audit"}, lambda: _audit(joined()))
+    found["explained"] = cells({**key, "what": "explained"}, lambda: _explained(data))
     task = progress.add_task("table1: settings on the test patients", total=len(SETTINGS))
     found["settings"] = {}
     for setting in SETTINGS:
@@ -81,6 +82,12 @@ def read(data: Dataset) -> tuple[Part, Part]:
     if train.cluster is None:
         train, test = (replace(part, cluster=np.arange(len(part.y))) for part in (train, test))
     return train, test
+
+
+def _explained(data: Dataset) -> float:
+    """Share of the variance of the training rows in the paper's number of components."""
+    components = PrincipalComponents(COMPONENTS).fit(embeddings.split(data)[0].Z)
+    return float(components.explained_variance_ratio_.sum())
 
 
 def _methods(train: Part, test: Part) -> dict[str, Any]:
