@@ -135,7 +135,10 @@ def _around(movies: Movies, cells: Cells, progress: Progress, *, quick: bool) ->
         first.append(cells({"start": seed, **size}, partial(untrained, movies, "paper", seed)))
         progress.advance(task)
     constant = np.full(len(movies.y), movies.y[movies.train].mean())
-    known = {"mean": float(constant[0]), **scores(movies, constant)}
+    votes = movies.y[movies.train]
+    cut = len(votes) - round(PAPERS.validation * len(votes))
+    known = {"mean": float(constant[0]), "early": float(votes[:cut].mean()), "late": float(votes[cut:].mean())}
+    known |= scores(movies, constant)
     return {"constant": known, "diverged": diverged, "splits": again, "untrained": first}
 
 

@@ -168,8 +168,8 @@ def network_model(
     Returns
     -------
     dict
-        ``losses`` and ``seconds`` as in :class:`~studies.paper.movies_network.Trained`; ``loss_constant``, that of
-        the mean; ``mean_with_dropout``; ``found``: a dict for each correction and coding, as :func:`measure` gives
+        ``losses``, ``ended``, ``seconds`` and ``before`` as in :class:`~studies.paper.movies_network.Trained`;
+        ``loss_constant``, that of the mean; ``mean_with_dropout``; ``found``: a dict for each correction and coding, as :func:`measure` gives
         it, with ``deviance_level``, that of predictions which one factor gives the mean of the validation rows.
     """
     rows, old = _rows(movies, coding), np.flatnonzero(movies.train)
@@ -199,6 +199,7 @@ def network_model(
         "loss_constant": float(mean - movies.y[unseen].mean() * np.log(mean)),
         "mean_with_dropout": mean_with_dropout(trained.network, outcome.state),
         "seconds": trained.seconds,
+        "before": trained.before,
         "found": found,
     }
 

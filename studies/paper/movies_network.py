@@ -128,8 +128,8 @@ class Trained(NamedTuple):
         Whether the rule of early stopping (or divergence) ended the training, not the time limit.
     validation : Tensor of int
         Numbers of the validation rows.
-    seconds : float
-        Processor time of all epochs, before and after a stop.
+    seconds, before : float
+        Processor time of all epochs, and of those before this call.
     """
 
     network: Network
@@ -138,6 +138,7 @@ class Trained(NamedTuple):
     ended: bool
     validation: Tensor
     seconds: float
+    before: float
 
 
 def train(
@@ -183,6 +184,7 @@ def train(
         generator.set_state(kept["generator"])
         torch.set_rng_state(kept["dropout"])
         losses, best, seconds = kept["losses"], kept["best"], kept["seconds"]
+    before = seconds
     while goes_on := len(losses) <= settings.epochs and len(losses) - _best(losses) <= settings.patience:
         if losses and time.process_time() - begin > limit:
             break
@@ -212,7 +214,7 @@ def train(
     if correction == "layer":
         fit_layer(network, [(batch.tokens, batch.protected) for batch in rows.batches(500)], forward=_represent)
     ended = diverged is not None or not goes_on
-    return Trained(network.eval(), losses, diverged, ended, order[:held_out], seconds)
+    return Trained(network.eval(), losses, diverged, ended, order[:held_out], seconds, before)
 
 
 def _best(losses: list[float]) -> int:

@@ -14,9 +14,9 @@ from studies.paper.names import CONSTRAINED, MDMM, WITHOUT
 from studies.paper.record import Cell, Record, Table
 
 #: Rows of a table that the page shows at most; the CSV files have all.
-MOST_ROWS = 10
+MOST_ROWS = 8
 #: Findings of a section that the page shows at most; the JSON file has all.
-MOST_FINDINGS = 6
+MOST_FINDINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ def section(entry_name: str, label: str, record: Record, folder: Path) -> str:
         parts.append("Not reproduced: " + " ".join(record.missed))
     names = sorted(path.name for path in folder.glob(f"{entry_name}*.csv") if _belongs(path.stem, entry_name))
     links = ", ".join(f"[{k}]({folder.name}/{name})" for k, name in enumerate(names, start=1))
-    command = f"Command: `python -m studies {entry_name}`; in the paper `{label}`."
-    parts.append(f"All rows as CSV: {links}. {command} {made(record.made)}")
+    command = f"`python -m studies {entry_name}`, in the paper `{label}`."
+    parts.append(f"All rows: {links}. {command} {made(record.made)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -124,12 +124,29 @@ def write(folder: Path) -> str:
 
 
 def times(records: Records) -> str:
-    """How long the items took that were run with a clock, and which were not."""
-    clocked = {name: record.made["minutes"] for name, record in records.items() if record.made.get("library")}
+    """Whether all items are from one run of one library, and how long each took.
+
+    Examples
+    --------
+    >>> made = {"library": ["3f30078"], "dates": ["2026-11-17"], "minutes": 1.26, "unknown": 0}
+    >>> print(times({"fig1": Record("fig1", "", (), (), {}, (), made)}))
+    One run, with the library of 3f30078, on 2026-11-17: 1 minutes of processor time (Figure 1 1.3).
+    <BLANKLINE>
+    """
+    clocked = {name: record.made for name, record in records.items() if record.made.get("library")}
+    libraries, dates = (
+        sorted({one for about in clocked.values() for one in about[key]}) for key in ("library", "dates")
+    )
+    whole = len(clocked) == len(records) and len(libraries) == 1 and not any(one["unknown"] for one in clocked.values())
+    each = ", ".join(f"{number(name)} {about['minutes']:.1f}" for name, about in clocked.items())
+    total = sum(about["minutes"] for about in clocked.values())
+    trained = records["movies"].data.get("trainings", []) if "movies" in records else []
+    before = sum(one.get("before", 0.0) for one in trained) / 60.0
+    more = f" Trainings of movies, which go on where they stopped, took {before:.0f} more before." if before else ""
     others = [number(name) for name in records if name not in clocked]
-    text = f"Processor minutes: {', '.join(f'{number(name)} {minutes:.1f}' for name, minutes in clocked.items())}"
-    kept = f"; kept from runs without a clock: {', '.join(others)}" if others else ""
-    return f"{text}; together {sum(clocked.values()):.0f}{kept}.\n"
+    kept = f" Kept from runs without a clock: {', '.join(others)}." if others else ""
+    text = f"{'One run' if whole else 'Several runs'}, with the library of {' and '.join(libraries)}, on "
+    return f"{text}{' and '.join(dates)}: {total:.0f} minutes of processor time ({each}).{more}{kept}\n"
 
 
 def _proofs() -> str:

@@ -171,7 +171,12 @@ def test_the_estimators_say_the_same(real: Movies) -> None:
 
 
 def test_a_quick_run(record: Record, cells: Cells, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert {one["model"] for one in record.data["found"]} == {movies.PAPER, movies.TRAINED, movies.TEXT}
+    assert {one["model"] for one in record.data["found"]} == {
+        movies.PAPER,
+        movies.FASTER,
+        movies.TRAINED,
+        movies.TEXT,
+    }
     assert record.reasons and all(np.isfinite(one["rmse"]["estimate"]) for one in record.data["found"])
     slow = next(one for one in record.data["trainings"] if one["model"] == movies.PAPER)
     assert abs(slow["losses"][-1] - slow["losses"][0]) < 0.1, "nothing moves at the paper's rate"

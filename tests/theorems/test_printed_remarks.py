@@ -1,4 +1,4 @@
-"""Remarks of the paper beside its theorems: identity activation, as many columns as features, Concept 1, appendix D."""
+"""Remarks of the paper beside its theorems: fairness, inversion, identity, p = q, Concept 1, appendices A and D."""
 
 from __future__ import annotations
 
@@ -7,12 +7,68 @@ import pytest
 from scipy.optimize import approx_fprime, brentq
 from scipy.special import expit, logit
 
-from setsquare import Problem, solve
+from setsquare import Problem, families, solve
+from setsquare.projection import project_out
 
 
 def residual(design: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
     fitted = design @ np.linalg.lstsq(design, y, rcond=None)[0]
     return fitted, float(np.sum((y - fitted) ** 2))
+
+
+def explained(values: np.ndarray, x: np.ndarray) -> float:
+    """Share of the variance that x explains linearly, the unfairness of section 3.1."""
+    return float(np.corrcoef(values, x)[0, 1] ** 2)
+
+
+def effect(y: np.ndarray, x: np.ndarray) -> float:
+    """Effect of x in the logistic evaluation model with an intercept."""
+    return float(solve(Problem(x[:, None], y, family=families.family("binomial"), quasi=True)).coef[0, 0])
+
+
+def test_corrected_is_perfectly_fair_and_fair_is_corrected_unless_measured_before_the_activation() -> None:
+    """With an intercept no explained variance and no effect are one condition; before h it is another one."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=2000)
+    Z = np.column_stack([x + rng.normal(size=2000), x**2 + rng.normal(size=2000)])
+    y = (rng.random(2000) < expit(Z.sum(1) - 1.0)).astype(float)
+    binomial = families.family("binomial")
+    free, fixed = solve(Problem(Z, y, family=binomial)), solve(Problem(Z, y, x[:, None], binomial))
+    for found, is_fair in ((free, False), (fixed, True)):
+        predictions = expit(found.intercept[0] + Z @ found.coef[0])
+        assert (explained(predictions, x) < 1e-16) == is_fair == (abs(effect(predictions, x)) < 1e-7)
+    # Fair before h (no covariance of the linear predictor with x, as for features P Z), but not behind it.
+    eta = project_out(Z, x[:, None]) @ np.array([0.5, 2.0])
+    skewed = eta * np.exp(0.5 * x)
+    skewed = project_out(skewed[:, None], x[:, None])[:, 0]
+    assert explained(skewed, x) < 1e-25 and abs(effect(expit(skewed), x)) > 0.02
+
+
+def test_naive_inversion_is_not_defined_and_where_it_is_leaves_effects() -> None:
+    """Section 3.2: as printed P y has values below 0; with the mean kept h^-1 can exist, but Z^+ is no inverse."""
+    rng = np.random.default_rng(5)
+    x = (rng.random(2000) < 0.5).astype(float)
+    Z = np.column_stack([np.ones(2000), 0.6 * x + rng.normal(size=2000), rng.normal(size=2000)])
+    predictions = expit(Z @ np.array([0.0, 1.0, 0.5]))
+    printed = predictions - x * (x @ predictions) / (x @ x)
+    assert (printed < 0.0).any()
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(logit(printed)).any()
+    kept = project_out(predictions[:, None], x[:, None])[:, 0]
+    inside = (kept > 0.0) & (kept < 1.0)
+    assert (~inside).any()  # probabilities near 0 and 1 leave the range
+    gentle = expit(0.3 * (Z @ np.array([0.0, 1.0, 0.5])))
+    kept = project_out(gentle[:, None], x[:, None])[:, 0]
+    assert ((kept > 0.0) & (kept < 1.0)).all() and abs(effect(kept, x)) < 1e-8 < 0.1 < effect(gentle, x)
+    again = expit(Z @ np.linalg.lstsq(Z, logit(kept), rcond=None)[0])
+    assert abs(effect(again, x)) > 0.01  # fitted features do not give the corrected predictions back
+
+
+def test_orthogonal_vectors_behind_an_activation() -> None:
+    """Appendix A: exp and sigmoid do not keep (1, 0) and (0, 1) orthogonal; ReLU does, so not every h breaks it."""
+    x, y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    assert x @ y == 0.0 and np.exp(x) @ np.exp(y) > 1.0 and expit(x) @ expit(y) > 0.5
+    assert np.maximum(x, 0.0) @ np.maximum(y, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("among", [False, True], ids=["X not in span(Z)", "X in span(Z)"])

@@ -1,0 +1,159 @@
+"""Items of the paper that need no experiment: what was proved or checked, and the test that shows it."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+REPRODUCED, IN_PART, ERROR, MISPRINT = "reproduced", "in part", "error of the paper", "misprint"
+STAND_IN, NOT_COMPARABLE, OPEN = "stand-in", "not comparable", "open"
+#: What shows a misprint that needs no computation.
+TEXT = "the text itself"
+#: Item, printed, ours, held out, verdict, and what shows it: a test, or the section of an experiment.
+Row: TypeAlias = tuple[str, str, str, str, str, str]
+
+
+def theory() -> list[Row]:
+    """Return the rows of sections 2 and 3."""
+    tests = "`tests/theorems/test_{}.py`".format
+    return [
+        ("Section 2 (C^l)", "P Z gives a linear model without effects", "the same", "", REPRODUCED, tests("lemma_3")),
+        (
+            "Section 3.1, Example 1",
+            "behind h effects are left",
+            "the same",
+            "",
+            REPRODUCED,
+            "`tests/studies/test_comparators_theorems.py`",
+        ),
+        ("Definitions 1 and 2", "three parts; corrected: no effect", "`sq.audit`", "", REPRODUCED, tests("audit")),
+        (
+            "Section 3.1, fairness",
+            "corrected is perfectly fair, not always the opposite",
+            "yes; the opposite holds for R\N{SUPERSCRIPT TWO} of the predictions, not for one before h",
+            "",
+            IN_PART,
+            tests("printed_remarks"),
+        ),
+        ("Lemma 3", "P y + h(0): no effect, no intercept", "holds", "", REPRODUCED, tests("lemma_3_printed")),
+        (
+            "Section 3.2, inversion",
+            "h^-1(P y) may not be defined",
+            "the same; with the mean kept it can be, and leaves effects",
+            "",
+            REPRODUCED,
+            tests("printed_remarks"),
+        ),
+        ("Corollary 4", "one squared constraint", "vector constraint, exact", "", REPRODUCED, tests("corollary_4")),
+        (
+            "Corollary 4, identity h",
+            "solved by C^l",
+            "if span(Z) contains X; else in general for P Z, not for Z",
+            "",
+            IN_PART,
+            tests("printed_remarks"),
+        ),
+        ("Example 2", "ReLU(X b) is not in span(X)", "the same", "", REPRODUCED, tests("relu")),
+        ("Theorem 5", "P Z before ReLU suffices", "counterexample: two rows", "", ERROR, tests("relu")),
+        ("Corollary 6", "P on the first axis of a tensor", "holds", "", REPRODUCED, tests("tensors")),
+        (
+            "Section 3.4, GLM tensors",
+            "can be extended",
+            "generalised projection; `sq.audit(..., family=)`",
+            "",
+            REPRODUCED,
+            "`tests/unit/auditing/test_unit_glms.py`",
+        ),
+        ("Corollary 7", "P before ReLU, tensors", "counterexample: two rows", "", ERROR, tests("torch_relu")),
+    ]
+
+
+def appendix() -> list[Row]:
+    """Return the rows of the discussion and the appendices."""
+    tests = "`tests/theorems/test_{}.py`".format
+    sets = "`tests/studies/test_paper_claims.py`"
+    return [
+        (
+            "Caveat",
+            "uncorrelated is not independent",
+            "the same, found by audits",
+            "",
+            REPRODUCED,
+            tests("audit_shape"),
+        ),
+        (
+            "Appendix A",
+            "x'y = 0, h(x)'h(y) is not",
+            "the same (exp, sigmoid; ReLU keeps it)",
+            "",
+            REPRODUCED,
+            tests("printed_remarks"),
+        ),
+        ("Figures 2 and 6", "drawings", "docs/theory.md", "", REPRODUCED, "docs/theory.md"),
+        ("Appendix B, Komiyama", "same effects as PHO", "to 1e-12 at bound 1", "", REPRODUCED, tests("pho")),
+        (
+            "Appendix D (GLM weights)",
+            "G, \N{GREEK CAPITAL LETTER UPSILON} constant at no effect",
+            "the same",
+            "",
+            REPRODUCED,
+            tests("lemma_3_printed"),
+        ),
+        (
+            "Appendix D, constants",
+            "(h^-1)'(0); V(h(0)^(1/2))",
+            "(h^-1)'(h(0)); V(h(0))^(1/2)",
+            "",
+            MISPRINT,
+            tests("printed_remarks"),
+        ),
+        (
+            "Lemma 8 (E.1)",
+            "weighted form, no intercept",
+            "holds with the weights at zero effects",
+            "",
+            REPRODUCED,
+            tests("lemma_3_printed"),
+        ),
+        (
+            "Appendix E.1, intercept",
+            "another constant suffices",
+            "no constant does",
+            "",
+            ERROR,
+            tests("lemma_3_printed"),
+        ),
+        (
+            "Appendix E.2, formulas",
+            "adds zeta A to the direction; argmin over lambda",
+            "zeta A grad A; no minimum, the ascent step is right",
+            "",
+            MISPRINT,
+            tests("mdmm"),
+        ),
+        ("Appendix E.3, E.5", "a'b: four products, all plus", "two are minus", "", ERROR, tests("relu")),
+        ("Table 5, health", "38653 rows, p = 4", "12766 complete rows, 5 effects", "", ERROR, sets),
+        (
+            "Table 5, others",
+            "UTKFace q = 256; Adult: White is the reference",
+            "F.4: q = 32; Table 2 has an effect of White",
+            "",
+            MISPRINT,
+            TEXT,
+        ),
+        (
+            "Appendix G.1",
+            "X = rho Z[:, 1:q] + E, dim(E) = dim(Z); Figures 8 and 9: rho = 0",
+            "Z[:, 1:p], dim(X); rho = 0 and 1",
+            "",
+            MISPRINT,
+            TEXT,
+        ),
+        (
+            "Limitations",
+            "q > p is needed",
+            "linear h: yes; sigmoid: at p = q more than a constant may be left",
+            "",
+            IN_PART,
+            tests("printed_remarks"),
+        ),
+    ]
