@@ -100,7 +100,7 @@ class _Cells(torch.autograd.Function):
         return torch.from_numpy(h)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         gates, h_before, c_before, c_after, R, words, activation = ctx.kept
         m, ends, dh = len(R), np.cumsum(words.sizes), grads[0].numpy().copy()
         dc, driven = np.zeros_like(dh), np.empty_like(gates)
@@ -128,7 +128,7 @@ class _Cells(torch.autograd.Function):
 
 
 def _sigmoid(x: Array) -> Array:
-    return 1.0 / (1.0 + np.exp(-x))  # type: ignore[no-any-return]
+    return 1.0 / (1.0 + np.exp(-x))
 
 
 def _activate(x: Array, activation: Activation) -> Array:

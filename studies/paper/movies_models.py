@@ -169,8 +169,9 @@ def network_model(
     -------
     dict
         ``losses``, ``ended``, ``seconds`` and ``before`` as in :class:`~studies.paper.movies_network.Trained`;
-        ``loss_constant``, that of the mean; ``mean_with_dropout``; ``found``: a dict for each correction and coding, as :func:`measure` gives
-        it, with ``deviance_level``, that of predictions which one factor gives the mean of the validation rows.
+        ``loss_constant``, that of the mean; ``mean_with_dropout``; ``found``: a dict for each correction and coding, as
+        :func:`measure` gives it, with ``deviance_level``, that of predictions which one factor gives the mean of the
+        validation rows.
     """
     rows, old = _rows(movies, coding), np.flatnonzero(movies.train)
     trained = train(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from setsquare._typing import Array, BoolArray
+from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.families import Family
 
 #: Values (rows times units) that are worked on at once, and steps at most.
@@ -66,7 +66,8 @@ def fit_units(Y: Array, Q: Array, w: Array, glm: Family) -> UnitFits:
 def _fit(Y: Array, Q: Array, w: Array, glm: Family) -> UnitFits:
     n, r = Q.shape
     D = np.column_stack([np.ones(n), Q])
-    pairs = np.tril_indices(r + 1)
+    first, second = np.tril_indices(r + 1)
+    pairs = first.astype(np.int64), second.astype(np.int64)
     products = (D[:, pairs[0]] * D[:, pairs[1]]).T
     inverse = glm.activation.inverse
     assert inverse is not None  # every family has a link
@@ -92,7 +93,7 @@ def _fit(Y: Array, Q: Array, w: Array, glm: Family) -> UnitFits:
 
 
 def _newton(
-    theta: Array, Y: Array, D: Array, w: Array, glm: Family, products: Array, pairs: tuple[Array, ...]
+    theta: Array, Y: Array, D: Array, w: Array, glm: Family, products: Array, pairs: tuple[IntArray, IntArray]
 ) -> Array:
     """Newton's method for all units; a step that does not lower the loss of a unit is halved for that unit."""
     loss = w @ glm.row_losses(Y, D @ theta)[0]
@@ -121,7 +122,7 @@ def _newton(
     return theta
 
 
-def _matrices(rows: Array, pairs: tuple[Array, ...]) -> Array:
+def _matrices(rows: Array, pairs: tuple[IntArray, IntArray]) -> Array:
     """Symmetric matrices (m, k, k) from their entries (pairs, m)."""
     k = int(pairs[0].max()) + 1
     found = np.empty((rows.shape[1], k, k))
@@ -131,8 +132,8 @@ def _matrices(rows: Array, pairs: tuple[Array, ...]) -> Array:
 
 def _inverses(H: Array) -> Array:
     """Inverses of symmetric matrices (m, k, k); a direction without curvature counts as nothing."""
-    ok = np.isfinite(H).all(axis=(1, 2))
-    values, vectors = np.linalg.eigh(np.where(ok[:, None, None], H, 0.0))
+    ok = np.asarray(np.isfinite(H).all(axis=(1, 2), keepdims=True))
+    values, vectors = np.linalg.eigh(np.where(ok, H, 0.0))
     small = np.abs(values) <= 1e-14 * np.abs(values).max(axis=1, keepdims=True)
     return np.asarray((vectors / np.where(small, np.inf, values)[:, None, :]) @ vectors.transpose(0, 2, 1))
 
