@@ -49,7 +49,9 @@ def test_numbers_of_many_values_are_cut_into_bands(values: int, bands: int) -> N
     assert len(part.labels) == bands and (len(part.edges) == 3) is (bands == 4)
     assert part.labels[0] == ("0" if bands == 12 else "0-2")
     assert part.counts.sum() == 1300 and part.shown.all()
-    late = np.concatenate([np.zeros(1000), np.repeat(np.arange(13), 400)])  # many values only after the first thousand rows
+    late = np.concatenate(
+        [np.zeros(1000), np.repeat(np.arange(13), 400)]
+    )  # many values only after the first thousand rows
     assert partition_rows(pd.DataFrame({"x": late}))[0].edges
 
 
