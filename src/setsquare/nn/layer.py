@@ -234,6 +234,8 @@ class Orthogonalize(nn.Module):
     def freeze(self, watch: WeightWatch | None) -> None:
         """Keep the moments from now on, for the weights that ``watch`` knows."""
         self.frozen, self._watch, self._fitted_to, self._told = True, watch, None, set()
+        if isinstance(self.moments, RunningMoments):
+            self.moments.remember_coefficients()
 
     def resume(self, watch: WeightWatch) -> None:
         """Watch the weights of a correction that was loaded; they may not be those that it was fitted to."""

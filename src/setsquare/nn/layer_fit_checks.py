@@ -102,9 +102,9 @@ def warn_of_rounding(left: Iterable[tuple[str, float]], stacklevel: int) -> None
     for name, correlation in left:
         if correlation > LEFT:
             warnings.warn(
-                f"The output of layer {name!r} is rounded so coarsely, compared with its spread, that a correlation of "
-                f"up to {correlation:.2f} with the protected columns is left on the rows of the loader: run the layer "
-                "in a wider dtype, such as float32, or blind one whose units are centred, such as a normalisation.",
+                f"The output of layer {name!r} is rounded so coarsely that a correlation of up to {correlation:.2f} "
+                "with the protected columns is left on the rows of the loader. Run the layer in a wider dtype, such as "
+                "float32, or blind one whose units are centred, such as a normalisation.",
                 RoundingWarning,
                 stacklevel=stacklevel,
             )
