@@ -113,13 +113,22 @@ def by_chance(X: Values, p: Values, cluster: Values | None, n_fitted: int) -> fl
     >>> round(by_chance(X, p, None, 1000), 3), round((5 / 1000 + 5 / 4000) ** 0.5, 3)
     (0.08, 0.079)
     """
+    units = unit_products(X, p, cluster)
+    return float(np.sqrt(np.sum(units**2) * (1.0 + len(units) / n_fitted)))
+
+
+def unit_products(X: Values, p: Values, cluster: Values | None) -> Values:
+    """Products of predictions and orthonormal protected columns, summed in each unit: a row, or a cluster.
+
+    The length of their sum over the units is the multiple correlation.
+    """
     basis, sizes, _ = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
     basis, gap = basis[:, sizes > 1e-9 * sizes[0]], p - p.mean()
     units = basis * (gap / np.linalg.norm(gap))[:, None]
-    if cluster is not None:
-        codes = np.unique(cluster, return_inverse=True)[1]
-        units = np.column_stack([np.bincount(codes, weights=column) for column in units.T])
-    return float(np.sqrt(np.sum(units**2) * (1.0 + len(units) / n_fitted)))
+    if cluster is None:
+        return units
+    codes = np.unique(cluster, return_inverse=True)[1]
+    return np.column_stack([np.bincount(codes, weights=column) for column in units.T])
 
 
 def try_one(population: Population, n: int, model: Any, options: dict[str, Any], seed: int) -> dict[str, list[float]]:

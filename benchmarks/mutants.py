@@ -28,6 +28,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from typing import Any
 import pytest
 
 from benchmarks.mutators import Mutant, mutants
+from benchmarks.swapped import Forks, holder, run_forked
 
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / ".mutants"
@@ -43,7 +45,7 @@ OTHER_TESTS = ("tests/properties", "tests/theorems", "tests/reference", "tests/u
 COPIED = ("src", "tests", "benchmarks", "studies", "docs", "examples", "pyproject.toml", "README.md", "Makefile")
 COPIED += ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "constraints.txt")
 #: CPU seconds of the tests that a mutant meets at first and in a wider run, and how many there are at most.
-NEAR, WIDE = (5.0, 80), (60.0, 900)
+NEAR, WIDE = (1.5, 80), (60.0, 900)
 #: Seconds until tests that wait for something are given up.
 STUCK = 1800.0
 #: Largest address space of a run in bytes.
@@ -230,19 +232,8 @@ def _become_child(tree: Path, tests: list[str], seconds: float, note: Path, log:
         with log.open("w") as stream:
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)
-        words = [
-            "-W",
-            "ignore::pytest.PytestAssertRewriteWarning",
-            "-x",
-            "-q",
-            "--tb=line",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:xdist",
-            "-p",
-            "no:faulthandler",
-        ]
+        words = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler"]
+        words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
         code = int(pytest.main([*words, *tests], plugins=[_FirstFailure(note)]))
     except BaseException:
         traceback.print_exc()
@@ -311,6 +302,59 @@ def main() -> int:
     return 0
 
 
+def _left(asked: argparse.Namespace, results: dict[str, Any], tests: list[dict[str, Any]]) -> list[Mutant]:
+    """Mutants of a sample that are still to be run."""
+    left = []
+    for mutant in sample(asked.number, asked.seed):
+        before = results.get(mutant.name)
+        open_again = before and before["outcome"] == "survived"
+        open_again = open_again and (asked.wider or asked.again or not before["tests"])
+        if (before and not open_again) or (asked.wider and not before):
+            continue
+        if asked.known and not nearest(mutant, tests, WIDE, wider=False):
+            continue  # its tests were not recorded yet
+        left.append(mutant)
+    return left
+
+
+def _preload() -> None:
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _swap(
+    mutants: list[Mutant],
+    tree: Path,
+    tests: list[dict[str, Any]],
+    wider: bool,
+    keep: Callable[[dict[str, Any]], None],
+    end: float,
+) -> list[Mutant]:
+    """Run mutants in forks of one process; the result are those that could not be run so."""
+    cost, chosen, left = {test["test"]: test["seconds"] for test in tests}, dict[Mutant, list[str]](), list[Mutant]()
+
+    def give() -> Iterator[tuple[Mutant, list[str], float]]:
+        for mutant in mutants:
+            if time.monotonic() > end:
+                return
+            chosen[mutant] = nearest(mutant, tests, WIDE, wider)
+            yield mutant, chosen[mutant], sum(cost[name] for name in chosen[mutant])
+
+    def report(mutant: Mutant, outcome: str, by: str) -> None:
+        if outcome == "not swapped":
+            left.append(mutant)
+            return
+        keep(asdict(mutant) | {"name": mutant.name, "tests": len(chosen[mutant]), "outcome": outcome, "by": by})
+
+    os.chdir(tree)
+    os.environ.update(_environment(tree))
+    sys.path[:0] = [str(tree / "src"), str(tree)]
+    run_forked(sorted({name.split("::")[0] for name in cost}), Forks(give, report, tree / "src/setsquare"))
+    os.chdir(ROOT)
+    return left
+
+
 def _run(asked: argparse.Namespace, kept: Path, results: dict[str, Any]) -> None:
     tree, end = KEPT / f"tree-{os.getpid()}", time.monotonic() + asked.seconds
     try:
@@ -323,20 +367,24 @@ def _run(asked: argparse.Namespace, kept: Path, results: dict[str, Any]) -> None
         subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree / "src")], check=False)
         if asked.record:
             return
-        for name in PRELOADED:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
-        for mutant in sample(asked.number, asked.seed):
-            before = results.get(mutant.name)
-            open_again = before and before["outcome"] == "survived"
-            open_again = open_again and (asked.wider or asked.again or not before["tests"])
-            if (before and not open_again) or time.monotonic() > end or (asked.wider and not before):
-                continue
-            if asked.known and not nearest(mutant, tests, WIDE, wider=False):
-                continue  # its tests were not recorded yet
-            results[mutant.name] = found = meet(mutant, tree, tests, asked.wider)
+        todo = _left(asked, results, tests)
+
+        def keep(found: dict[str, Any]) -> None:
+            results[found["name"]] = found
             print(f"{found['outcome']:9s} {found['name']}  {found['by']}", flush=True)
             kept.write_text("".join(json.dumps(row) + "\n" for row in results.values()))
+
+        inside, outside = list[Mutant](), list[Mutant]()
+        for mutant in todo:
+            held = holder((tree / "src/setsquare" / mutant.path).read_text(), mutant.start)
+            (outside if held is None else inside).append(mutant)
+        if inside:
+            outside += _swap(inside, tree, tests, asked.wider, keep, end)
+        if outside:
+            _preload()
+        for mutant in outside:
+            if time.monotonic() < end:
+                keep(meet(mutant, tree, tests, asked.wider))
     finally:
         shutil.rmtree(tree, ignore_errors=True)
 

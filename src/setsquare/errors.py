@@ -115,6 +115,10 @@ class NotFiniteWarning(SetsquareWarning):
     """A batch with missing or infinite values passed a layer, which learned nothing from it."""
 
 
+class RoundingWarning(SetsquareWarning):
+    """The output of a layer is rounded so coarsely that a correction leaves a correlation."""
+
+
 class StaleCorrectionWarning(SetsquareWarning):
     """Weights before a fitted correction changed, so it no longer holds."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from pathlib import Path
 from typing import Any
 
 from benchmarks.mutants import ROOT, WIDE, nearest, sample
 from benchmarks.mutators import mutants
+from benchmarks.swapped import holder, swap
 
 SOURCE = '''"""Doc 1."""
 from a import b
@@ -72,3 +74,22 @@ def test_a_mutant_meets_the_tests_that_enter_its_function_nearest_first() -> Non
     near = nearest(mutant, tests, WIDE, wider=False)
     assert near == [f"tests/unit/families/test_{stem}.py::test_b[1]", "tests/unit/cli/test_far.py::test_a"]
     assert nearest(mutant, tests, (200.0, 9), wider=True) == [f"tests/unit/families/test_{stem}.py::test_c"]
+
+
+def test_a_function_is_swapped_in_its_process_and_what_stands_outside_is_not(tmp_path: Path) -> None:
+    text = "LIMIT = 3\n\n\nclass A:\n    size = 4\n\n    def f(self, x: int = 1) -> int:\n"
+    text += "        return [x + LIMIT for _ in range(1)][0]\n"
+    path = tmp_path / "a.py"
+    path.write_text(text)
+    scope: dict[str, Any] = {}
+    exec(compile(text, str(path), "exec"), scope)
+    known = {(str(path), "A.f"): [scope["A"].f]}
+    results = set()
+    for mutant in mutants(path, tmp_path):
+        held = holder(text, mutant.start)
+        assert (held is None) is (mutant.line < 7) and (held is None or held[0] == "A.f")
+        if held is not None:
+            swap(mutant, path, known)
+            with contextlib.suppress(IndexError):
+                results.add((mutant.new, scope["A"]().f()))
+    assert {("(x - LIMIT)", -2), ("(2)", 5), ("(0)", 3)} <= results

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data.distributed import DistributedSampler
 
 from setsquare.errors import InputError
-from setsquare.nn.network_layers import call_model
+from setsquare.nn.network_layers import call_model, has_parameter
 
 #: Samplers that change the order of the rows in each pass.
 SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
@@ -45,23 +46,40 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
 def call_with_protected(model: nn.Module, batch: Any, mask: MaskOf | None = None) -> None:
     """Run a model on a batch: ``model(inputs, protected=protected)``."""
     inputs, protected = split_batch(batch)
+    refuse_lost_mask(model, batch)
     call_model(model, inputs, protected=protected, **({} if mask is None else {"mask": mask(batch)}))
+
+
+def refuse_lost_mask(model: nn.Module, batch: Any) -> None:
+    """Refuse ``(input_ids, attention_mask, ..., protected)``: only the first element is passed to the network."""
+    if not isinstance(batch, tuple | list) or len(batch) < 3 or not isinstance(batch[0], Tensor):
+        return
+    own = [part for part in batch[1:-1] if isinstance(part, Tensor) and part.shape == batch[0].shape and part.ndim == 2]
+    if any(bool((part == 0).any()) and bool(((part == 0) | (part == 1)).all()) for part in own) and any(
+        has_parameter(module, "attention_mask") for module in model.modules()
+    ):
+        raise InputError(
+            "The batches have an element of zeros and ones in the shape of the inputs, which may be the "
+            "attention_mask, and only the first element is passed to the network, so padding would count: pass "
+            "({'input_ids': ..., 'attention_mask': ...}, ..., protected), or forward=."
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedBatches:
-    """Batches ``(inputs, None, protected)`` of a loader and the protected columns of all its rows, in its order."""
+    """Batches ``(inputs, ..., protected)`` of a loader and the protected columns of all its rows, in its order."""
 
     loader: Iterable[Any]
     protected: Any
 
-    def __iter__(self) -> Iterator[tuple[Any, None, Any]]:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         start, total = 0, len(self.protected)
         for batch in self.loader:
-            inputs = batch[0] if isinstance(batch, tuple | list) else batch
-            end = start + len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
+            inputs, *others = batch if isinstance(batch, tuple | list) else [batch]
+            several = inputs.values() if isinstance(inputs, Mapping) else inputs
+            end = start + len(inputs if isinstance(inputs, Tensor | np.ndarray) else next(iter(several)))
             if end <= total:
-                yield inputs, None, self.protected[start:end]
+                yield inputs, *(others or [None]), self.protected[start:end]
             start = end
         if start != total:
             raise InputError(
@@ -69,12 +87,14 @@ class JoinedBatches:
             )
 
 
-def refuse_shuffled(loader: Any) -> None:
+def refuse_shuffled(loader: Any, what: str = "protected") -> None:
     """Refuse a loader that changes the order of the rows where they must be matched with columns of all rows."""
-    if isinstance(getattr(loader, "sampler", None), SHUFFLING):
+    batches = getattr(loader, "batch_sampler", None)
+    samplers = [getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
+    if any(isinstance(s, SHUFFLING) or (isinstance(s, DistributedSampler) and s.shuffle) for s in samplers):
+        instead = ", or pass the protected columns as the last element of each batch" if what == "protected" else ""
         raise InputError(
-            "The loader shuffles its rows, so they cannot be matched with protected: use shuffle=False, or pass "
-            "the protected columns as the last element of each batch."
+            f"The loader shuffles its rows, so they cannot be matched with {what}: use shuffle=False{instead}."
         )
 
 

@@ -22,6 +22,7 @@ from setsquare.errors import InputError
 from setsquare.nn.distributed import sum_over_processes
 from setsquare.nn.functional import check_n_given, check_n_protected, full_precision, refuse_missing
 from setsquare.nn.moments import MIN_EIGENVALUE, DoubleModule
+from setsquare.nn.network_layers import refuse_checkpoint
 from setsquare.nn.row_axes import Rows, check_rows, select_rows
 from setsquare.tables.validation import check_choice
 
@@ -147,6 +148,8 @@ class OrthogonalityConstraint(DoubleModule):
         Each position of ``activations`` (n, ...) beyond the first axis is a unit with its own constraint, unless
         ``rows`` says otherwise; then ``mask`` (n, positions) is true for the positions that count.
         """
+        if self.training:
+            refuse_checkpoint("The constraint")
         A, X = select_rows(activations, protected, mask, self.rows, self._n_columns)
         if self.n_rows.device != A.device:
             self.to(A.device)

@@ -19,6 +19,7 @@ from setsquare.glm.budget import check_budget
 from setsquare.glm.problem import Problem
 from setsquare.glm.ridge import choose_ridge
 from setsquare.glm.solver import Solution, solve
+from setsquare.nn.batches import refuse_shuffled
 from setsquare.nn.functional import read_protected
 from setsquare.nn.held_out import Sums, warn_if_left
 from setsquare.nn.network_layers import call_model, check_layer, eval_mode, takes_protected
@@ -42,6 +43,7 @@ def refit_head(
     budget: float = 0.0,
     basis: Any = "linear",
     expand: None = None,
+    cluster: Any = None,
     held_out: Iterable[tuple[Any, Tensor, Tensor]] | None = None,
 ) -> Solution:
     """Refit a network's last linear layer so that its predictions are orthogonal to the protected columns.
@@ -84,6 +86,10 @@ def refit_head(
         :class:`~setsquare.OrthogonalGLMClassifier`.
     expand : None
         The head is linear in its inputs, so they cannot be expanded: anything else is refused.
+    cluster : array of shape (n,), optional
+        Cluster of each row, for example the patient, in the order of the loader, which must not shuffle. Whole clusters
+        are then left out where rows are left out one at a time: for ``orthogonal_on="new rows"``, ``l2="auto"`` and
+        `max_correlation`.
     held_out : iterable of (inputs, outcome, protected), optional
         Further rows, on which the correlation of the new predictions is compared with chance; a
         :class:`~setsquare.errors.TrainingRowsWarning` says if it is larger.
@@ -113,16 +119,19 @@ def refit_head(
             "The inputs of a head cannot be expanded, because it is linear in them: leave out expand, or fit "
             "OrthogonalGLMClassifier(expand=...) to the activations."
         )
-    if held_out is not None and (given is not None or budget):
+    if held_out is not None and (given is not None or budget or cluster is not None):
         raise InputError(
-            "held_out compares the correlation on further rows with chance, but given and budget allow a correlation: "
-            "leave out held_out, and audit the predictions on these rows."
+            "held_out compares the correlation on further rows with that of independent rows by chance, but given and "
+            "budget allow a correlation, and clusters are not independent rows: leave out held_out, and audit the "
+            "predictions on these rows."
         )
+    if cluster is not None:
+        refuse_shuffled(loader, "cluster")
     layer = _find(model, head)
     Z, y, X = _collect(model, layer, loader)
     glm = _family(family, y, layer.out_features)
     _warn_of_training_rows(_means(Z, layer, glm), y)
-    problem = _problem(Z, y, X, glm, given, basis)
+    problem = _problem(Z, y, X, glm, given, basis, cluster)
     ridge = choose_ridge(problem, orthogonal_on=orthogonal_on, budget=budget).l2 if l2 == "auto" else l2
     asked: dict[str, Any] = {"orthogonal_on": orthogonal_on, "confidence": confidence, "budget": budget}
     solution = solve(problem.with_l2(ridge), **asked)
@@ -148,7 +157,9 @@ def refit_head(
     return solution
 
 
-def _problem(Z: NDArray[Any], y: NDArray[Any], X: NDArray[Any], glm: Family, given: Any, basis: Any) -> Problem:
+def _problem(
+    Z: NDArray[Any], y: NDArray[Any], X: NDArray[Any], glm: Family, given: Any, basis: Any, cluster: Any
+) -> Problem:
     """The problem of the head, given controls that are columns of ``X``, and with a basis of the other columns."""
     inside = [] if given is None or isinstance(given, str) else list(given)
     p = X.shape[1] if X.ndim == 2 else 1
@@ -166,7 +177,8 @@ def _problem(Z: NDArray[Any], y: NDArray[Any], X: NDArray[Any], glm: Family, giv
         raise InputError("All protected columns are given, so none is left to protect: leave one out of given.")
     if basis != "linear":
         X = np.asarray(dense(learn(X, basis=basis).apply(X).values))
-    return Problem(Z, y, X, glm, given=given if isinstance(given, str) else C if inside else None)
+    given = given if isinstance(given, str) else C if inside else None
+    return Problem(Z, y, X, glm, given=given, cluster=cluster)
 
 
 def _means(Z: NDArray[Any], layer: nn.Linear, glm: Family) -> NDArray[Any]:

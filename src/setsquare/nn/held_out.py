@@ -29,14 +29,20 @@ FALSE_WARNINGS = 0.01
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over rows of units and protected columns, from which their correlations follow."""
+    """Sums over rows of units and protected columns, from which their correlations follow.
+
+    They are sums of distances from the first row, so that no digits are lost far from zero.
+    """
 
     n_rows: int = 0
     parts: list[Tensor] = field(default_factory=list)
+    first: tuple[Tensor, Tensor] | None = None
 
     def add(self, units: Tensor, X: Tensor) -> None:
         """Add rows, units (n, d) and protected columns (n, p)."""
         a, x = units.detach().double(), X.double()
+        self.first = (a[0], x[0]) if self.first is None else self.first
+        a, x = a - self.first[0], x - self.first[1]
         found = [a.sum(0), x.sum(0), a.square().sum(0), x.square().sum(0), x.T @ a]
         self.parts = found if not self.n_rows else [old + new for old, new in zip(self.parts, found, strict=True)]
         self.n_rows += len(a)

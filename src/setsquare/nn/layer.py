@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +23,15 @@ from setsquare.nn.functional import (
 from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.moment_maps import ErasureMap, MomentMap, TransportMap
 from setsquare.nn.moments import Momentum, RunningMoments
+from setsquare.nn.network_layers import refuse_checkpoint
 from setsquare.nn.row_axes import Rows, check_rows, from_units, read_mask, read_rows, select_rows, to_units
 from setsquare.nn.weight_watch import WeightWatch
 from setsquare.tables.validation import check_choice
 
 Where: TypeAlias = Literal["post", "pre", "generalized"]
 Inference: TypeAlias = Literal["protected", "features", "marginal", "off"]
+#: Format of the state of a layer, the first number of which is this, or one more if the moments are frozen.
+STATE = 2.0
 
 
 class Orthogonalize(nn.Module):
@@ -182,6 +186,8 @@ class Orthogonalize(nn.Module):
             return y
         if not learning and self.moments.is_empty:
             raise InputError("The layer has not seen a batch: train the network, or call setsquare.nn.fit_layer first.")
+        if learning:
+            refuse_checkpoint("The Orthogonalize layer")
         units = to_units(y, self.rows)
         with full_precision(y):
             if learning:
@@ -228,11 +234,13 @@ class Orthogonalize(nn.Module):
     def freeze(self, watch: WeightWatch | None) -> None:
         """Keep the moments from now on, for the weights that ``watch`` knows."""
         self.frozen, self._watch, self._fitted_to, self._told = True, watch, None, set()
+        if isinstance(self.moments, RunningMoments):
+            self.moments.remember_coefficients()
 
     def resume(self, watch: WeightWatch) -> None:
         """Watch the weights of a correction that was loaded; they may not be those that it was fitted to."""
         if self._fitted_to is not None:
-            watch.compare(self._fitted_to)
+            watch.expect(self._fitted_to)
         self.freeze(watch)
 
     @property
@@ -243,11 +251,14 @@ class Orthogonalize(nn.Module):
     @property
     def is_stale(self) -> bool:
         """Whether weights before the layer changed after :func:`~setsquare.nn.fit_layer`."""
-        return self._watch is not None and self._watch.has_moved()
+        return self._watch is not None and self._watch.has_moved(self.training)
 
     def _check_weights(self) -> None:
         """Warn if the fitted correction no longer holds; in training, learn again."""
-        if self._watch is None or torch.compiler.is_compiling() or not self.is_stale:
+        if self._watch is None or torch.compiler.is_compiling():
+            return
+        if not self.is_stale:  # weights may come back, as after torch.func.functional_call
+            self._told.clear()
             return
         if self.training not in self._told:
             self._told.add(self.training)
@@ -275,16 +286,30 @@ class Orthogonalize(nn.Module):
             )
         self._n_warned = skipped
 
+    @property
+    def _settings(self) -> float:
+        """Checksum of the settings that give the moments their meaning."""
+        settings = (self.where, self.activation, self.rows, self.n_given, self.n_moments, self.inference == "features")
+        return float(crc32(repr(settings).encode()))
+
     def get_extra_state(self) -> Tensor:
-        """Return what ``state_dict`` holds besides the moments: whether they are frozen, and for which weights."""
+        """Return what ``state_dict`` holds besides the moments: settings, whether frozen, and for which weights."""
         known = self._fitted_to if self._watch is None else self._watch.values
-        frozen = torch.tensor([float(self.frozen)], dtype=torch.float64)
-        return frozen if known is None or not self.frozen or known.is_meta else torch.cat([frozen, known.reshape(-1)])
+        own = torch.tensor([STATE + self.frozen, self._settings], dtype=torch.float64)
+        return own if known is None or not self.frozen or known.is_meta else torch.cat([own, known.reshape(-1)])
 
     def set_extra_state(self, state: Tensor) -> None:
         """Restore it from a ``state_dict``."""
-        state = state.reshape(-1)  # older files have no weights
-        self.frozen, known = bool(state[0]), state[1:].double().cpu().reshape(-1, 4)
+        state = state.reshape(-1).double().cpu()
+        is_old = float(state[0]) < STATE  # without settings, and with another summary of the weights, if any
+        if not is_old and float(state[1]) != self._settings:
+            raise InputError(
+                "The state was saved by an Orthogonalize layer with other settings (where, activation, rows, n_given, "
+                f"moments) than Orthogonalize({self.extra_repr()}), so it would correct wrongly: build the layer, or "
+                "blind the network, as it was then."
+            )
+        self.frozen = bool(state[0] % STATE)
+        known = state[2:2] if is_old else state[2:].reshape(-1, 4)
         self._fitted_to = known if len(known) else None
         self._watch, self._told = None, set()  # the weights are being loaded too
 

@@ -6,9 +6,9 @@ import copy
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,17 @@ from setsquare.nn.generalized_moments import GeneralizedMoments
 from setsquare.nn.generalized_solver import Minimum, Prior, ProblemState, assemble, minimise, row_sums
 from setsquare.nn.held_out import Sums, layers_on, warn_if_left
 from setsquare.nn.layer import Orthogonalize
+from setsquare.nn.layer_fit_checks import (
+    Rounding,
+    check_columns,
+    refuse_compiled,
+    refuse_no_rows,
+    switch_off,
+    warn_of_rounding,
+)
 from setsquare.nn.moment_maps import MomentMap
 from setsquare.nn.network_layers import eval_mode, takes_protected
-from setsquare.nn.weight_watch import WeightWatch, started_modules, watch_before
-from setsquare.tables.validation import refuse_constant_protected
+from setsquare.nn.weight_watch import Progress, WeightWatch, follow
 
 #: Largest correlation that may be left on the rows of the loader.
 TOLERANCE = 1e-6
@@ -50,7 +57,8 @@ class LayerFit:
         Number of passes of the network over the rows.
     residual : float
         Largest remaining correlation between an activation and a protected column on these rows. NaN if it was not
-        measured: in a linear mode, where it is rounding error, or after a single pass.
+        measured: in a linear mode, where it is rounding error, or after a single pass. Where rounding is coarse, as
+        of large numbers in bfloat16, it is measured in one more pass.
     weak : tuple of int
         Units that could not be solved because few rows activate them. They are switched off: their activation is
         constant, so nothing leaks through them.
@@ -133,6 +141,7 @@ def fit_layer(
     """
     if forward is not None and (mask is not None or protected is not None):
         raise InputError("Pass either forward=, or protected= and mask=: forward= hands both to the model itself.")
+    refuse_compiled(model)
     forward = partial(call_with_protected, mask=mask) if forward is None else forward
     if protected is not None:
         refuse_shuffled(loader)
@@ -142,6 +151,10 @@ def fit_layer(
         names = _running_order(model, batches, forward) if layer is None else _name_of(model, layer)
         fitter = _Fitter(model, batches, forward, max_passes, names)
         fits = {name: fitter.fit(name) for name in names}
+    coarse = [name for name in names if fitter.rounding[name].is_coarse]
+    for name, sums in layers_on(model, coarse, batches, forward).items() if coarse else ():
+        fits[name] = replace(fits[name], residual=float(sums.correlations().abs().max()))
+    warn_of_rounding(((name, fits[name].residual) for name in coarse), stacklevel=3)
     if held_out is None:
         return fits
     return {name: _on_held_out(fits[name], sums) for name, sums in layers_on(model, names, held_out, forward).items()}
@@ -165,6 +178,7 @@ class _Fitter:
     n_passes: int = 0
     watch: WeightWatch | None = None
     weak: tuple[int, ...] = ()
+    rounding: dict[str, Rounding] = field(default_factory=dict)
 
     def fit(self, name: str) -> LayerFit:
         layer = self.model.get_submodule(name)
@@ -197,7 +211,7 @@ class _Fitter:
 
         self._pass(name, keep)
         if not parts:
-            _refuse_no_rows(name)
+            refuse_no_rows(name)
         units, X = (torch.cat(part) for part in zip(*parts, strict=True))
         refuse_missing(units, f"The units of layer {name!r} have")
         if is_distributed():
@@ -215,14 +229,13 @@ class _Fitter:
         finally:
             moments.momentum = momentum
         if moments.is_empty:
-            _refuse_no_rows(name)
+            refuse_no_rows(name)
         if moments.skipped > 0:
             raise MissingValuesError(
                 f"{int(moments.skipped)} batch(es) of layer {name!r} have missing or infinite values: remove or fill "
                 "those of the inputs, or check the weights for infinite values."
             )
-        if not bool((moments.gram.diagonal()[1:] > moments.gram[0, 1:].square()).any()):
-            refuse_constant_protected(("the last element of each batch",), f"remove from layer {name!r}")
+        check_columns(name, moments, stacklevel=6)
         if isinstance(moments, GeneralizedMoments) and self.max_passes > 1:
             return self._newton(name, moments)
         return float("nan")
@@ -270,9 +283,7 @@ class _Fitter:
         B[:, weak], left[weak], off[weak] = again.B, again.residual, ~again.converged
         self.weak = tuple(off.nonzero()[:, 0].tolist())
         if self.weak:
-            # Far below every pre-activation, the activation is constant: it leaks nothing, on new rows neither.
-            B[:, off] = 0.0
-            B[0, off] = 100.0 * (1.0 + float(all_units.abs().max()))
+            switch_off(name, B, off, all_units[:, off[weak]].double(), h)
             left[off] = 0.0
             warnings.warn(
                 f"{len(self.weak)} of {len(off)} units of layer {name!r} are active in too few rows to be solved and "
@@ -295,13 +306,16 @@ class _Fitter:
         """Run the model over the loader; earlier layers are corrected, this one and later ones are not."""
         later = self.names[self.names.index(name) :]
         layers = [module for key in later if isinstance(module := self.model.get_submodule(key), Orthogonalize)]
-        started: dict[nn.Module, None] = {}
+        progress: Progress | None = None
 
         def override(y: Tensor, protected: Tensor | None, mask: Tensor | None) -> Tensor:
-            if self.watch is None:
-                self.watch = watch_before(layers[0], started)
+            if self.watch is None and progress is not None:
+                self.watch = progress.watch(layers[0])
             if len(y):
-                visit(*layers[0].select(y, protected, mask))
+                units, X = layers[0].select(y, protected, mask)
+                if not self.n_passes:
+                    self.rounding.setdefault(name, Rounding()).add(units, y.dtype)
+                visit(units, X)
             return y
 
         try:
@@ -309,10 +323,10 @@ class _Fitter:
             for layer in layers[1:]:
                 layer.override = _pass_through
             for batch in self.loader:
-                watching: AbstractContextManager[dict[nn.Module, None]] = (
-                    started_modules(self.model) if self.watch is None else nullcontext({})
+                watching: AbstractContextManager[Progress | None] = (
+                    follow(self.model) if self.watch is None else nullcontext()
                 )
-                with watching as started:
+                with watching as progress:
                     self.forward(self.model, batch)
         finally:
             for layer in layers:
@@ -335,10 +349,6 @@ def _minimise(
     eps = torch.finfo(torch.float64).eps
     aim = 0.01 * TOLERANCE
     return minimise(sums, start, prior, eps=eps, tolerance=TOLERANCE, aim=aim, max_iter=max_iter, noise=noise)
-
-
-def _refuse_no_rows(name: str) -> NoReturn:
-    raise InputError(f"The loader gave no rows for layer {name!r}: pass at least one batch.")
 
 
 def _pass_through(y: Tensor, *_: Tensor | None) -> Tensor:

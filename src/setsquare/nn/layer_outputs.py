@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError
-from setsquare.nn.batches import MaskOf, call_with_protected, refuse_shuffled, split_batch
+from setsquare.nn.batches import MaskOf, call_with_protected, refuse_lost_mask, refuse_shuffled, split_batch
 from setsquare.nn.functional import refuse_ids
 from setsquare.nn.hook_checks import find_attention_masks, fit_attention_mask, mask_of_layer
 from setsquare.nn.hooks import Blinded
@@ -125,7 +126,7 @@ def collect_outputs(
         refuse_shuffled(loader)
     collector.network = network = model.model if isinstance(model, Blinded) else model
     check_layer(collector.name, [info.name for info in list_layers(network)])
-    forward, columns = forward or _call, []
+    forward, columns = forward or partial(_call, joined=protected is not None), []
     with torch.no_grad(), eval_mode(model), _after_all_hooks(network.get_submodule(collector.name), collector.take):
         for number, batch in enumerate(loader, 1):
             collector.n_calls, collector.batch = 0, batch
@@ -150,11 +151,15 @@ def collect_outputs(
     return units, protected
 
 
-def _call(model: nn.Module, batch: Any) -> None:
-    """Run a model on the inputs of a batch, and on its protected columns if the model takes them."""
+def _call(model: nn.Module, batch: Any, joined: bool) -> None:
+    """Run a model on the inputs of a batch, and on its protected columns if the model takes them.
+
+    ``joined`` says that the protected columns of all rows are given apart from the batches.
+    """
     if takes_protected(model):
         call_with_protected(model, batch)
     else:
+        refuse_lost_mask(model, [*batch, None] if joined and isinstance(batch, tuple | list) else batch)
         call_model(model, _inputs(batch))
 
 

@@ -128,7 +128,8 @@ class TransportMap(MomentMap):
         dtype = units.dtype
         D = torch.cat([torch.ones_like(X[:, :1]), X], dim=1).to(self.first.dtype)
         clean = units - (D @ self.first).to(dtype)
-        parts = torch.searchsorted(self.thresholds, X.T.contiguous(), right=True).T.to(self.codes.dtype)
+        # As torch.searchsorted(..., right=True), which ONNX does not have.
+        parts = (X[:, :, None] >= self.thresholds).sum(2).to(self.codes.dtype)
         moved, known = clean, torch.zeros_like(X[:, 0], dtype=torch.bool)
         for code, matrix, shift in zip(self.codes, self.matrices.to(dtype), self.shifts.to(dtype), strict=True):
             own = (parts == code).all(dim=1)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from setsquare.errors import InputError
 from setsquare.nn.distributed import is_distributed, sum_over_processes
+from setsquare.nn.functional import has_values
 
 Momentum: TypeAlias = float | Literal["auto"] | None
 #: With momentum "auto" the moments average over at least this many batches and this many rows per coefficient.
@@ -64,6 +65,8 @@ class RunningMoments(DoubleModule):
         self.n_repeats = 1.0
         #: Whether the buffers have their sizes, and no batch was seen.
         self.allocated = False
+        #: Coefficients, with the version of the moments that they belong to.
+        self._known: tuple[tuple[int, ...], Tensor] | None = None
         for name in ("anchor", "scale", "rows", "skipped", *self._shapes(0, 0)):
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
         self.reset()
@@ -71,9 +74,17 @@ class RunningMoments(DoubleModule):
     def _shapes(self, m: int, d: int) -> dict[str, tuple[int, ...]]:
         return {"gram": (m, m), "response": (m, d)}
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        self._known = None
+        return super()._apply(fn, recurse)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        self.remember_coefficients()
+
     def reset(self) -> None:
         """Forget all batches, and the numbers of columns and units."""
-        zeros, self.allocated = self.anchor.new_zeros, False
+        zeros, self.allocated, self._known = self.anchor.new_zeros, False, None
         for name in ("anchor", "scale", *self._shapes(0, 0)):
             setattr(self, name, zeros(0))
         # Not of shape (): torch.compile treats such a float64 as a constant and loses what is written to it.
@@ -119,7 +130,24 @@ class RunningMoments(DoubleModule):
 
     def coefficients(self) -> Tensor:
         """Shift and effects (1 + p, d) to subtract from the units, estimated from all rows in memory."""
+        known = self._known
+        if known is not None and (torch.compiler.is_compiling() or known[0] == self._counted()):
+            return known[1]
         return self._effects(self.gram) @ self.response
+
+    def remember_coefficients(self) -> None:
+        """Compute the coefficients once for moments that stay as they are, so that exported graphs hold the numbers."""
+        self._known = None
+        version = self._counted()
+        if version and not self.is_empty:
+            self._known = version, self.coefficients()
+
+    def _counted(self) -> tuple[int, ...]:
+        """What changes whenever the moments do; empty if that is not known."""
+        parts = (self.gram, self.response)
+        if not has_values(*parts) or any(part.is_inference() for part in parts):
+            return ()
+        return tuple(number for part in parts for number in (part._version, part.data_ptr()))
 
     def _effects(self, gram: Tensor) -> Tensor:
         """Matrix from mean products to what is subtracted: effects of the protected columns, not of the controls."""
@@ -143,6 +171,7 @@ class RunningMoments(DoubleModule):
 
         Gradients flow through the moments of the batch.
         """
+        self._known = None
         D = self.design(X, units.shape[1])
         n, narrow = self._count(D), D.to(units.dtype)
         gram = sum_over_processes(D.T @ D) / n

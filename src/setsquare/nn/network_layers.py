@@ -113,7 +113,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 def call_model(model: nn.Module, inputs: Any, **named: Any) -> Any:
     """Run a model on inputs: a tensor, or a tuple or dict of its arguments."""
-    if isinstance(inputs, dict):
+    if isinstance(inputs, Mapping):
         return model(**inputs, **named)
     return model(*(inputs if isinstance(inputs, tuple | list) else [inputs]), **named)
 
@@ -138,3 +138,12 @@ def in_checkpoint() -> bool:
         if frame.f_code.co_filename == torch.utils.checkpoint.__file__:
             return True
     return False
+
+
+def refuse_checkpoint(what: str) -> None:
+    """Refuse to learn inside :func:`torch.utils.checkpoint.checkpoint`, which runs a part of a network again."""
+    if in_checkpoint():
+        raise InputError(
+            f"{what} runs inside torch.utils.checkpoint, which runs it again for the gradient, so it would learn "
+            "twice: call it outside the checkpoint, or switch checkpointing off."
+        )

@@ -6,20 +6,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
+from zlib import crc32
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from setsquare.nn.functional import has_values
 
 #: Change of a sum of weights, relative to their size, that is rounding error of the sum itself.
 ROUNDING = 1e-13
+#: Number of tensors that are looked at in each call, apart from the changes that torch counts.
+SAMPLE = 16
+#: Types of numbers that are summed as they are; others, such as whole numbers, are converted.
+SUMMED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: Modules that hold parameters and have no forward pass.
+LISTS = (nn.ParameterList, nn.ParameterDict)
 
 
 @dataclass(slots=True)
 class WeightWatch:
-    """Fingerprint of parameters and buffers: sum and norm of each, taken again only when torch counted a change.
+    """Fingerprint of parameters and buffers, taken again only where something suggests a change.
+
+    Torch counts changes in place, except those through ``tensor.data``: these show in a few numbers that are read in
+    each call (on a CPU), and in all of them when the layer is switched between training and ``eval``.
 
     Attributes
     ----------
@@ -27,11 +37,14 @@ class WeightWatch:
         Where the tensors are.
     parts : list of (Module, str, Module)
         Modules inside others: one that is replaced, as by an adapter, changes the network without changing a tensor.
+    kinds : int
+        Checksum of the types of the modules that have no others inside, such as activations.
     """
 
     places: list[tuple[nn.Module, str]]
     parts: list[tuple[nn.Module, str, nn.Module]]
-    versions: list[tuple[int, int]] = field(default_factory=list)
+    kinds: int
+    seen: tuple[Any, ...] = ()
     values: Tensor = field(default_factory=lambda: torch.zeros(0, 4, dtype=torch.float64))
     moved: bool = False
 
@@ -44,37 +57,38 @@ class WeightWatch:
             tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
             places += [(module, name) for name, _ in tensors]
             parts += [(module, name, child) for name, child in module.named_children() if child in own]
-        watch = cls(places, parts)
-        watch.renew()
+        kinds = " ".join(type(module).__name__ for module in own if not module._modules)
+        watch = cls(places, parts, crc32(kinds.encode()))
+        watch.seen, watch.values = (), watch._fingerprint()
         return watch
 
-    def renew(self) -> None:
-        """Take the present weights as those that the correction was fitted to."""
-        tensors = [getattr(module, name) for module, name in self.places]
-        self.versions, self.values, self.moved = [_version(t) for t in tensors], _fingerprint(tensors), False
-
-    def has_moved(self) -> bool:
+    def has_moved(self, training: bool = False) -> bool:
         """Return whether a watched tensor has other values than at the start; conversions of the dtype do not count.
 
         Inside a transform of ``torch.func``, and on the meta device, tensors have no values to compare.
         """
-        if self.moved or any(module._modules.get(name) is not child for module, name, child in self.parts):
-            self.moved = True
+        if any(module._modules.get(name) is not child for module, name, child in self.parts):
             return True
         tensors: list[Tensor] = [getattr(module, name) for module, name in self.places if hasattr(module, name)]
         if len(tensors) < len(self.places):
-            self.moved = True
-        elif has_values(*tensors):
+            return True
+        if has_values(*tensors):
             versions = [_version(tensor) for tensor in tensors]
-            if versions != self.versions or any(version == UNCOUNTED for _, version in versions):
-                self.versions = versions
-                self.compare(self.values)
+            seen = (training, versions, _sample(tensors))
+            if seen != self.seen or any(version == UNCOUNTED for _, version in versions):
+                self.seen, self.moved = seen, not _same(self._fingerprint(), self.values)
         return self.moved
 
-    def compare(self, values: Tensor) -> None:
-        """Note whether the weights have another fingerprint than these values (k, 4)."""
-        now = _fingerprint([getattr(module, name) for module, name in self.places])
-        self.moved = self.moved or not _same(now, values)
+    def expect(self, values: Tensor) -> None:
+        """Compare with another fingerprint (k, 4), that of the weights which a loaded correction was fitted to."""
+        if not _same(self._fingerprint(), values):
+            self.values, self.moved, self.seen = values, True, ()
+
+    def _fingerprint(self) -> Tensor:
+        own = [[float(self.kinds), float(self.kinds), 1.0, torch.finfo(torch.float64).eps]]
+        kinds = torch.tensor(own, dtype=torch.float64, device="cpu")
+        rows = [_summary(getattr(module, name)) for module, name in self.places]
+        return torch.cat([row.cpu() if not row.is_meta else row for row in rows] + [kinds])
 
 
 #: Version of a tensor whose changes torch does not count.
@@ -87,17 +101,28 @@ def _version(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), UNCOUNTED if tensor.is_inference() else tensor._version
 
 
-def _fingerprint(tensors: Sequence[Tensor]) -> Tensor:
-    """Sum, norm, size and relative rounding of each tensor, (k, 4)."""
-    rows = []
-    for tensor in tensors:
-        flat = tensor.detach().reshape(-1)
-        flat = flat.float() if flat.dtype == torch.bool else flat
-        exact = flat.double() if not flat.is_floating_point() else flat
-        eps = torch.finfo(exact.dtype).eps
-        total, norm = exact.sum(dtype=torch.float64), torch.linalg.vector_norm(exact, dtype=torch.float64)
-        rows.append(torch.stack([total, norm, *(total.new_tensor(float(v)) for v in (len(flat), eps))]))
-    return torch.stack([row.cpu() if not row.is_meta else row for row in rows]) if rows else torch.zeros(0, 4).double()
+def _summary(tensor: Tensor) -> Tensor:
+    """Weighted sum, norm, size and relative rounding of a tensor, (1, 4); the weights tell rows and columns apart."""
+    exact = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+    exact = exact if exact.dtype in SUMMED else exact.double()
+    n = max(1, exact.shape[0]) if exact.ndim > 1 else 1
+    table = exact.reshape(n, exact.numel() // n)
+    total = sum(table.sum(axis, dtype=torch.float64) @ _weights(table.shape[1 - axis], table) for axis in (0, 1))
+    norm = torch.linalg.vector_norm(exact, dtype=torch.float64)
+    numbers = (norm.new_tensor(float(v)) for v in (exact.numel(), torch.finfo(exact.dtype).eps))
+    return torch.stack([0.5 * torch.as_tensor(total), norm, *numbers])[None]
+
+
+def _weights(n: int, like: Tensor) -> Tensor:
+    """Numbers between 0.5 and 1.5 without a pattern (n,), the same on every device."""
+    return 0.5 + (torch.arange(n, dtype=torch.float64, device=like.device) * 0.6180339887498949) % 1.0
+
+
+def _sample(tensors: Sequence[Tensor]) -> list[float]:
+    """One number of each of a few tensors that can be read without waiting for another device."""
+    near = [tensor for tensor in tensors if tensor.device.type == "cpu" and tensor.numel()]
+    some = near[:: max(1, len(near) // SAMPLE)]
+    return [float(tensor.detach()[tuple(size // 2 for size in tensor.shape)]) for tensor in some]
 
 
 def _same(new: Tensor, old: Tensor) -> bool:
@@ -111,29 +136,53 @@ def _same(new: Tensor, old: Tensor) -> bool:
     return bool(same.all())
 
 
+@dataclass(slots=True)
+class Progress:
+    """Modules of a model whose forward passes have started, and which of them have ended."""
+
+    model: nn.Module
+    started: set[nn.Module] = field(default_factory=set)
+    ended: set[nn.Module] = field(default_factory=set)
+
+    def watch(self, layer: nn.Module) -> WeightWatch:
+        """Watch what came before a correction: modules that started, and all parts of those that have ended.
+
+        A fused kernel reads the weights of inner modules without running them, and lists of parameters never run.
+        """
+        before = self.started | {part for module in self.ended for part in module.modules()}
+        before |= {part for module in self.started for part in module.children() if isinstance(part, LISTS)}
+        before |= {part for module in self.started if isinstance(part := getattr(module, "moments", None), nn.Module)}
+        return WeightWatch.of(m for m in self.model.modules() if m in before and m not in set(layer.modules()))
+
+
 @contextmanager
-def started_modules(model: nn.Module) -> Iterator[dict[nn.Module, None]]:
-    """Collect the modules of a model in the order in which their forward passes start."""
-    own, started = set(model.modules()), dict[nn.Module, None]()
+def follow(model: nn.Module) -> Iterator[Progress]:
+    """Note which modules of a model run."""
+    own, progress = set(model.modules()), Progress(model)
 
-    def note(module: nn.Module, _: Any) -> None:
+    def begin(module: nn.Module, _: Any) -> None:
         if module in own:
-            started[module] = None
+            progress.started.add(module)
 
-    handle = register_module_forward_pre_hook(note)
+    def end(module: nn.Module, *_: Any) -> None:
+        if module in own:
+            progress.ended.add(module)
+
+    handles = [register_module_forward_pre_hook(begin), register_module_forward_hook(end)]
     try:
-        yield started
+        yield progress
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
 def watch_frozen(model: nn.Module, corrections: Iterable[Any]) -> Iterator[None]:
     """Watch the weights before each frozen correction that runs and is not watched yet, as after loading."""
-    with started_modules(model) as started:
+    with follow(model) as progress:
         handles = [
             correction.register_forward_pre_hook(
-                lambda layer, _: layer.resume(watch_before(layer, started)) if layer.is_unwatched else None
+                lambda layer, _: layer.resume(progress.watch(layer)) if layer.is_unwatched else None
             )
             for correction in corrections
         ]
@@ -142,10 +191,3 @@ def watch_frozen(model: nn.Module, corrections: Iterable[Any]) -> Iterator[None]
         finally:
             for handle in handles:
                 handle.remove()
-
-
-def watch_before(layer: nn.Module, started: Iterable[nn.Module]) -> WeightWatch:
-    """Watch the modules that started before a correction, with the moments of earlier corrections."""
-    before = [module for module in started if module is not layer]
-    moments = [part for module in before if isinstance(part := getattr(module, "moments", None), nn.Module)]
-    return WeightWatch.of([*before, *moments])

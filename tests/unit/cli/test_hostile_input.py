@@ -115,11 +115,15 @@ def test_out_of_memory_is_no_defect(monkeypatch, capsys):
     assert "There is not enough memory" in refused(AUDIT.format("good.csv"), monkeypatch, capsys)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("column", ["score", "age", "x", "y"])
+def reads(command: str, column: str) -> bool:
+    return column in command.replace("--outcome y", "y").split("{}")[1].replace(",", " ").split()
+
+
+@pytest.mark.parametrize(
+    ("command", "column"),
+    [(command, column) for command in COMMANDS for column in ("score", "age", "x", "y") if reads(command, column)],
+)
 def test_extreme_values_are_refused_by_column(command: str, column: str, table: pd.DataFrame, monkeypatch, capsys):
-    if column not in command.replace("--outcome y", "y").split("{}")[1].replace(",", " ").split():
-        pytest.skip("not read")
     for size in (1e200, 1e300):
         table.assign(**{column: table[column] * size / table[column].max()}).to_csv("large.csv", index=False)
         assert f"'{column}' has values as large as {size:.0e}" in refused(
