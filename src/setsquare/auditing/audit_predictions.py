@@ -74,7 +74,8 @@ def audit(
     family : str or Family, optional
         Family of the evaluation model, by name or, with a link or a parameter, as in
         ``sq.families.family("tweedie", parameter=1.5)``. By default binomial for values in [0, 1], multinomial for
-        class probabilities, gaussian for other numbers.
+        class probabilities, gaussian for other numbers and for the units of a tensor or embedding. With another family
+        each unit has its own model of that family (several labels of a row: binomial).
     vcov : {"HC3", "HC2", "HC1", "HC0", "model", "cluster"}
         Covariance estimator of the effects. "model" is the paper's, as printed by R's ``glm``; it is meant for 0/1
         outcomes and has almost no power on predicted probabilities.
@@ -290,8 +291,13 @@ def _number_groups(
 
 
 def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse predictions that an evaluation model cannot take; units have a single linear model, under either name."""
+    """Refuse predictions that an evaluation model cannot take; units have a single model, linear by default."""
     if subject.shape:
+        if "linear" in names and subject.family.name != "gaussian":
+            raise InputError(
+                f"Units have one evaluation model: leave 'linear' out for the {subject.family.name} family, or leave "
+                "the family out."
+            )
         names = tuple(dict.fromkeys("glm" if name == "linear" else name for name in names if name != "shape"))
         if not names:
             raise InputError("The tests of shape take predictions, not units of a tensor: use 'glm'.")

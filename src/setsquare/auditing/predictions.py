@@ -294,7 +294,7 @@ def _sums_to_one(values: Array, asked: Family | None) -> str:
         return "exactly"
     if gap <= ROUNDED * values.shape[1] and values.min() >= 0.0 and values.max() <= 1.0:
         return "rounded"
-    if asked is not None:
+    if asked is not None and (asked.is_vector or values.min() < 0.0 or values.max() > 1.0):
         raise InputError(
             f"Rows of {values.shape[1]} predictions do not sum to 1, so they are not class probabilities: pass one "
             "column, or probabilities of all classes."
@@ -338,13 +338,19 @@ def _classes(values: Array, names: Sequence[str], asked: Family | None, positive
 
 
 def _units(values: Array, asked: Family | None) -> Subject:
-    if asked is not None and asked.name != "gaussian":
+    glm, flat = asked or family("gaussian"), values.reshape(len(values), -1)
+    low, high = glm.activation.range
+    mean, varies = flat.mean(axis=0), np.ptp(flat, axis=0) > 0.0
+    wrong = glm.is_vector or bool((varies & ~((low < mean) & (mean < high))).any())
+    if wrong:
         text = (
-            "Predictions of shape {shape} are units, which the linear evaluation model audits: leave {family} out, or "
-            "give one column for the {name} family."
+            "Predictions of shape {shape} are units, one or more of which cannot be means of the {name} family: leave "
+            "{family} out for the linear evaluation model, or give one column."
         )
-        raise InputError(Note("units-family", text, shape=values.shape, name=asked.name, family=Option("family")))
-    return Subject(values.reshape(len(values), -1), family("gaussian"), shape=values.shape[1:])
+        raise InputError(Note("units-family", text, shape=values.shape, name=glm.name, family=Option("family")))
+    outside = int(((flat < low) | (flat > high)).any(axis=1).sum())
+    notes = outside_note(outside, len(flat), glm.name)
+    return Subject(flat, glm, shape=values.shape[1:], n_outside=outside, notes=notes)
 
 
 def _means(values: Array, asked: Family | None) -> Subject:

@@ -94,6 +94,7 @@ def _evaluate(
                 subject.values,
                 protected,
                 subject.shape,
+                glm=subject.family,
                 n_permutations=settings.n_permutations,
                 max_rows=settings.max_rows,
                 rng=rng,

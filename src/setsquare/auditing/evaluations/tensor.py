@@ -1,8 +1,9 @@
 """Tensor-on-vector regression: every unit of a tensor on the protected columns at once (Corollary 6).
 
-All axes but the first are flattened into units. Each unit has its own linear evaluation model with HC3 standard errors.
-A permutation test of the explained variance decides whether any unit depends on the protected columns; it is valid for
-any number of units and any dependence between them.
+All axes but the first are flattened into units. Each unit has its own evaluation model with HC3 standard errors, linear
+or that of another family. With an intercept all of them have the same hypothesis: the unit is uncorrelated with the
+protected columns. A permutation test of the explained variance decides whether any unit depends on them; it is valid
+for any number of units and any dependence between them.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import numpy as np
 from scipy import special
 
 from setsquare._typing import Array, IntArray
+from setsquare.auditing.evaluations.glm import REGRESSIONS
 from setsquare.auditing.evaluations.permutation import sample_rows
 from setsquare.auditing.evaluations.records import ALL, Effect, Evaluation, Test, benjamini_hochberg
+from setsquare.auditing.evaluations.unit_glms import fit_units
 from setsquare.auditing.protected import Protected
 from setsquare.document.formats import joined
+from setsquare.families import Family, gaussian
 from setsquare.notes import Note
 from setsquare.projection import protected_basis
 from setsquare.rows.blocks import mean_weight
@@ -35,7 +39,8 @@ class EffectMap:
     Attributes
     ----------
     estimate, std_error : ndarray of shape (p, *units)
-        Slope of each unit on each protected column, with HC3 standard errors; NaN for a column that others determine.
+        Effect of each protected column on each unit, as the family has it (a slope, or the logarithm of a ratio of odds
+        or rates), with HC3 standard errors; NaN for a column that others determine, and for an infinite effect.
     correlation : ndarray of shape units
         Multiple correlation of each unit with the protected columns.
     p_value, p_adjusted : ndarray of shape units
@@ -86,17 +91,19 @@ def evaluate_tensor(
     protected: Protected,
     shape: tuple[int, ...],
     *,
+    glm: Family = gaussian,
     n_permutations: int = 499,
     max_rows: int | None = None,
     rng: np.random.Generator,
 ) -> tuple[Evaluation, EffectMap]:
-    """Regress units ``Y`` (n, m) on the protected columns; m is the product of `shape`."""
+    """Regress units ``Y`` (n, m) on the protected columns by the model of a family; m is the product of `shape`."""
     tested = protected.tested or protected
     Y = Y if tested.taken is None else Y[tested.taken]
     w = mean_weight(len(Y), tested.weight)
     X, names, m = tested.values, tested.names, Y.shape[1]
     sources = tuple(dict.fromkeys(tested.sources))
-    title = f"linear regression of {m} units on {joined(list(sources))}, permutation test"
+    regression = REGRESSIONS[glm.name][glm.link != "canonical"]
+    title = f"{regression} of {m} units on {joined(list(sources))}, permutation test"
     if not tested.varies.any():
         tests = [Test(name, math.nan, math.nan, math.nan, "nothing to test") for name in (ALL, *sources)]
         effects = tuple(Effect(*pair, *6 * (math.nan,)) for pair in zip(names, tested.sources, strict=True))
@@ -105,7 +112,15 @@ def evaluate_tensor(
         return Evaluation("tensor", title, effects, tests[0], tuple(tests[1:]), notes=tested.notes), nothing
     basis = tested.basis
     Z, spread = _standardise(Y, w)
-    estimate, error, correlation, p_values = _unit_maps(Z, basis.apply(X), w, basis.transform, spread)
+    Q = basis.apply(X)
+    estimate, error, correlation, p_values = _unit_maps(Z, Q, w, basis.transform, spread)
+    n_infinite = 0
+    if glm != gaussian:
+        fits = fit_units(Y, Q, w, glm)
+        estimate = basis.transform @ fits.coef
+        error = np.sqrt(np.einsum("pr,mrs,ps->pm", basis.transform, fits.cov, basis.transform))
+        p_values = np.where(fits.is_finite & (spread > 0.0), fits.p_value, p_values)
+        n_infinite = int((~fits.is_finite & (spread > 0.0)).sum())
     kept = np.asarray([name not in basis.dropped for name in names])
     estimate, error = (np.where(kept[:, None], part, np.nan) for part in (estimate, error))
     effect_map = EffectMap(
@@ -138,6 +153,12 @@ def evaluate_tensor(
             m=m,
         ),
     ]
+    if n_infinite:
+        text = (
+            "{count} of {m} units have no finite effect in the {name} family, because a group's values lie on the "
+            "boundary of their range; their p-values are those of the linear model, which has the same hypothesis."
+        )
+        notes.append(Note("units-infinite", text, count=n_infinite, m=m, name=glm.name))
     if len(rows) < len(Y):
         text = "The permutation tests used {used} of the {n} rows, drawn at random: raise max_rows to use more."
         notes.append(Note("rows-sampled", text, used=len(rows), n=len(Y)))
