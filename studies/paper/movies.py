@@ -8,6 +8,7 @@ is put to a Poisson model on sentence embeddings, which is fitted in a second.
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import asdict, replace
 from functools import partial
@@ -43,7 +44,7 @@ from studies.paper.names import WITHOUT, symbol
 from studies.paper.record import Record, Table
 
 #: Processor seconds for which a run of the study trains each of the paper's networks; a later run goes on.
-LIMIT = 1200.0
+LIMIT = float(os.environ.get("MOVIES_SECONDS", "1200"))
 PAPERS = Settings("relu", 1e-6, epochs=1000, patience=10, validation=0.2, last=True)
 SETTINGS = {
     PAPER: PAPERS,

@@ -16,7 +16,7 @@ from studies.paper.record import Cell, Record, Table
 #: Rows of a table that the page shows at most; the CSV files have all.
 MOST_ROWS = 8
 #: Findings of a section that the page shows at most; the JSON file has all.
-MOST_FINDINGS = 5
+MOST_FINDINGS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ SHOWN: dict[str, Shown] = {
     "movies": Shown((3,)),
     "fig-forest": Shown((0,), _ends),
     "fig-sim": Shown((1,)),
-    "table6": Shown((0,), _ends),
+    "table6": Shown((0,), lambda row: row["method"] == CONSTRAINED),
     "optimisers": Shown((0, 1), lambda row: row.get("optimiser", MDMM) in (CONSTRAINED, MDMM)),
 }
 NUMBERS = {
@@ -61,15 +61,14 @@ def section(entry_name: str, label: str, record: Record, folder: Path) -> str:
     parts += [f"![{record.title}]({folder.name}/{picture})" for picture in pictures]
     parts += [_markdown(record.tables[k], about.keep) for k in about.tables if k < len(record.tables)]
     findings = [f"* {reason}" for reason in record.reasons[:MOST_FINDINGS]]
-    if (more := len(record.reasons) - MOST_FINDINGS) > 0:
-        findings.append(f"* {more} more in [{entry_name}.json]({folder.name}/{entry_name}.json).")
+    findings += ["* Not reproduced: " + " ".join(record.missed)] if record.missed else []
     parts.append("\n".join(findings))
-    if record.missed:
-        parts.append("Not reproduced: " + " ".join(record.missed))
     names = sorted(path.name for path in folder.glob(f"{entry_name}*.csv") if _belongs(path.stem, entry_name))
     links = ", ".join(f"[{k}]({folder.name}/{name})" for k, name in enumerate(names, start=1))
     command = f"`python -m studies {entry_name}`, in the paper `{label}`."
-    parts.append(f"All rows: {links}. {command} {made(record.made)}")
+    more = len(record.reasons) - MOST_FINDINGS
+    about_more = f" and {more} more findings: [JSON]({folder.name}/{entry_name}.json)" if more > 0 else ""
+    parts.append(f"All rows: {links}{about_more}. {command} {made(record.made)}")
     return "\n\n".join(parts) + "\n"
 
 

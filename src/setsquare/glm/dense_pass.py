@@ -70,46 +70,57 @@ class DensePass:
         step = max(LEAST_ROWS, PIECE_BYTES // (8 * padded))
         side = padded if self.second else 1 + r
         products, head, c = np.zeros((side, padded if self.second else q)), np.zeros(4), np.zeros(r)
-        for Z, y, Q, w, offset in _pieces(block, r, step):
+        share = equal_weight(block.weight)
+        for Z, y, Q, w, offset in _pieces(block, r, step, share):
             eta = np.dot(Z, self.raw) if isinstance(Z, np.ndarray) else Z @ self.raw
             if offset is not None:
                 eta += offset
             loss, slope, curvature, h, dh, d2h = self._terms(y, eta, w)
             gap = h - self.mean  # the basis has mean zero, so this only reduces rounding error
-            weighted = w * gap
+            weighted = gap if w is None else w * gap
             c += np.dot(weighted, Q)
-            head += loss, weighted.sum(), np.dot(weighted, gap), np.dot(w, dh)
+            head += loss, weighted.sum(), np.dot(weighted, gap), dh.sum() if w is None else np.dot(w, dh)
             if not self.second:
-                products += _thin_product(Z, w * slope, Q, w * dh)
+                products += _thin_product(Z, slope, Q, dh) if w is None else _thin_product(Z, w * slope, Q, w * dh)
                 continue
             if self.is_steered:
                 curvature = curvature + d2h * np.dot(Q, self.lam)
-            products += _square_product(Z, w * curvature, w, slope, Q, dh, padded)
+            products += _square_product(Z, curvature if w is None else w * curvature, w, slope, Q, dh, padded)
+        if share is not None:
+            for part in (head, c, products):
+                part *= share
         sums = np.asarray(head[0]), c[:, None], head[1:2], head[2:3], np.asarray(head[3])
         if not self.second:
             return *sums, products[:1].T, products[None, None, 1:]
         return *sums, products[:q, q : q + 1], products[None, None, q + 1 : width, :q], products[None, None, :q, :q]
 
-    def _terms(self, y: Array, eta: Array, w: Array) -> tuple[float, Array, Array, Array, Array, Array]:
+    def _terms(self, y: Array, eta: Array, w: Array | None) -> tuple[float, Array, Array, Array, Array, Array]:
         """Sum of the loss; slope and curvature of the loss, and ``h``, ``h'`` and ``h''`` of each row."""
-        if self.family is binomial and len(w) and (w == w[0]).all():
+        if self.family is binomial and w is None:
             total, h, dh, d2h = sigmoid_sum(eta)
-            return float(w[0]) * (total - float(np.dot(y, eta))), h - y, dh, h, dh, d2h
+            return total - float(np.dot(y, eta)), h - y, dh, h, dh, d2h
         (loss, slope, curvature), (h, dh, d2h) = self.family.evaluate(y, eta)
-        return float(np.dot(w, loss)), slope, curvature, h, dh, d2h
+        return float(loss.sum() if w is None else np.dot(w, loss)), slope, curvature, h, dh, d2h
 
 
-def _pieces(block: Block, r: int, step: int) -> Iterator[tuple[Matrix, Array, Array, Array, Array | None]]:
-    """Features, outcome, basis, weights and offset of some rows at a time."""
-    y, Q, w = block.y[:, 0], block.Q[:, :r], block.weight
+def equal_weight(w: Array) -> float | None:
+    """The weight of every row, if all have the same: sums are then multiplied by it, not rows."""
+    return float(w[0]) if len(w) and (w == w[0]).all() else None
+
+
+def _pieces(
+    block: Block, r: int, step: int, share: float | None
+) -> Iterator[tuple[Matrix, Array, Array, Array | None, Array | None]]:
+    """Features, outcome, basis, weights (None where they are equal) and offset of some rows at a time."""
+    y, Q, w = block.y[:, 0], block.Q[:, :r], block.weight if share is None else None
     offset = None if block.offset is None else block.offset[:, 0]
-    if len(w) <= step or not is_row_major(block.Z):  # some rows of a column-major array would be copied by each product
+    if len(y) <= step or not is_row_major(block.Z):  # some rows of a column-major array would be copied by each product
         yield block.Z, y, Q, w, offset
         return
-    for start in range(0, len(w), step):
+    for start in range(0, len(y), step):
         rows = slice(start, start + step)
         Z = Slab(block.Z.Z[rows], block.Z.far, block.Z.shift)
-        yield Z, y[rows], Q[rows], w[rows], None if offset is None else offset[rows]
+        yield Z, y[rows], Q[rows], None if w is None else w[rows], None if offset is None else offset[rows]
 
 
 def _thin_product(Z: Matrix, slope: Array, Q: Array, steep: Array) -> Array:
@@ -124,19 +135,18 @@ def _thin_product(Z: Matrix, slope: Array, Q: Array, steep: Array) -> Array:
     return np.asarray(np.dot(thin.T, Z))
 
 
-def _square_product(Z: Matrix, weight: Array, w: Array, slope: Array, Q: Array, dh: Array, padded: int) -> Array:
+def _square_product(Z: Matrix, weight: Array, w: Array | None, slope: Array, Q: Array, dh: Array, padded: int) -> Array:
     """Products of the features with each other, with the slopes and with the basis, in one symmetric matrix."""
     q = Z.shape[1]
-    root = np.abs(weight)
-    np.maximum(root, NO_WEIGHT, out=root)
-    np.sqrt(root, out=root)
-    share = w / root
+    lowest = float(weight.min(initial=np.inf))
+    root = np.sqrt(weight if lowest >= NO_WEIGHT else np.maximum(np.abs(weight), NO_WEIGHT))
+    share = (1.0 if w is None else w) / root
     slope = slope * share
     share *= dh
     total = np.zeros((padded, padded))
-    step = max(LEAST_ROWS, SCALED_BYTES // (8 * padded))
-    for start in range(0, len(w), step):
-        rows = slice(start, min(start + step, len(w)))
+    n, step = len(weight), max(LEAST_ROWS, SCALED_BYTES // (8 * padded))
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
         both = scratch((rows.stop - start, padded), is_row_major(Z))
         scale_rows(Z, rows, root[rows, None], both[:, :q])
         both[:, q] = slope[rows]
@@ -144,6 +154,7 @@ def _square_product(Z: Matrix, weight: Array, w: Array, slope: Array, Q: Array, 
             np.multiply(column[rows], share[rows], out=both[:, j])
         both[:, q + 1 + Q.shape[1] :] = 0.0
         product = np.dot(both.T, both)  # numpy detects the symmetry and does half the work
-        turn_negative(product[:q, :q], both[:, :q], weight[rows])
+        if lowest < 0.0:
+            turn_negative(product[:q, :q], both[:, :q], weight[rows])
         total += product
     return total

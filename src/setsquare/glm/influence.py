@@ -47,9 +47,8 @@ class Sums(NamedTuple):
             square = np.asarray([np.dot(weighted[:, 0], gap[:, 0])])
         else:
             square = np.einsum("nk,nk->k", weighted, gap)
-        few = len(x) > len(x.T)
-        square_x = np.asarray([np.dot(w, column * column) for column in x.T]) if few else w @ (x * x)
-        return cls(np.asarray(w.sum()), weighted.sum(axis=0), square, np.dot(w, x), square_x, np.dot(x.T, weighted))
+        total_x, square_x = np.dot(w, x), np.dot(w, np.square(x))
+        return cls(np.asarray(w.sum()), weighted.sum(axis=0), square, total_x, square_x, np.dot(x.T, weighted))
 
     def plus(self, other: Sums) -> Sums:
         """Add the sums of other rows."""
@@ -161,7 +160,10 @@ def _squares(values: Array) -> Array:
 
 def _largest(influence: Array) -> IntArray:
     """Indices of the largest values, in decreasing order."""
-    if len(influence) > MOST_ROWS:
-        top = np.argpartition(influence, -MOST_ROWS)[-MOST_ROWS:]
-        return top[np.argsort(-influence[top], kind="stable")]
-    return np.argsort(-influence, kind="stable")
+    if len(influence) <= MOST_ROWS:
+        return np.argsort(-influence, kind="stable")
+    large = np.flatnonzero(influence > 3.0 * influence.mean())  # few rows, mostly enough of them
+    if len(large) < MOST_ROWS:
+        large = np.arange(len(influence))
+    top = large[np.argpartition(influence[large], -MOST_ROWS)[-MOST_ROWS:]]
+    return top[np.argsort(-influence[top], kind="stable")]

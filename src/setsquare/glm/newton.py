@@ -15,6 +15,7 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.glm.certificate import MIN_CURVATURE
+from setsquare.glm.first_step import first_step
 from setsquare.glm.objective import Model, Objective, Values
 from setsquare.glm.solution import Status, Step
 from setsquare.glm.uncorrelated import ignore_uncorrelated
@@ -154,6 +155,8 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             theta, model = escape, objective.model(escape, lam)
             continue
         direction = algebra.direction(model, frame)
+        if not iteration and theta is objective.start.theta:
+            direction = direction._replace(step=first_step(objective, direction.step))
         direction = _shorten(objective, algebra, theta, theta - last, lam, model, frame, direction)
         still = direction.reduction <= settings.loss * abs(model.loss) and kkt <= 100.0 * settings.kkt
         if still and direction.curvature <= OPEN * objective.start.curvature:
@@ -163,15 +166,13 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         if direction.reduction <= lost and gap >= 0.5 * before[0] and kkt >= 0.5 * before[1]:
             status = Status.STALLED  # at the limit of float64
             break
-        slow = kkt >= SLOW * before[1]
-        before = gap, kkt
+        slow, before = kkt >= SLOW * before[1], (gap, kkt)
         if iteration == settings.max_iter:
             break
         nu = _penalty(nu, model, direction)
         flat = direction.curvature <= 50.0 * OPEN * objective.start.curvature
-        near = flat and slow and direction.reduction <= CLOSE * abs(model.loss)
-        leaps = settings.leaps if near else ()
-        taken = _leap(objective, algebra, theta, model, frame, direction, nu, leaps)
+        leaps = settings.leaps if flat and slow and direction.reduction <= CLOSE * abs(model.loss) else ()
+        taken = _leap(objective, algebra, theta, model, frame, direction, nu, leaps) if leaps else None
         taken = taken or _line_search(objective, theta, lam, model, frame, direction, nu, confident)
         if taken is None:
             status = Status.STALLED
@@ -194,7 +195,7 @@ def kkt_residual(objective: Objective, model: Model, lam: Array) -> float:
 def _penalty(nu: float, model: Model, direction: Direction) -> float:
     """Raise the penalty until the step is a descent direction of ``loss + nu |c|``."""
     violation = _norm(model.c)
-    nu = max(nu, 1.5 * float(np.linalg.norm(direction.lam)))
+    nu = max(nu, 1.5 * _norm(direction.lam))
     if violation > 0.0:
         needed = (float(model.g @ direction.step) + 0.5 * max(direction.bend, 0.0)) / (0.5 * violation)
         nu = max(nu, needed)
@@ -237,9 +238,8 @@ def _line_search(
         length = 0.5**halvings
         new_lam = lam + length * (direction.lam - lam)
         trial = theta + length * direction.step
-        point: Values | Model
         if not (confident and length == 1.0):
-            point = objective.values(trial)
+            point: Values | Model = objective.values(trial)
         elif not _keeps_hessian(objective, direction.step):
             point = objective.model(trial, new_lam)
         else:
@@ -304,7 +304,7 @@ def _leap(
     There the loss decreases like ``exp(-t)`` and each Newton step adds 1 to ``t``; all of them together gain twice what
     the quadratic model predicts for the first.
     """
-    opened = algebra.opened(model, frame, direction.step) if leaps else np.zeros(0)
+    opened = algebra.opened(model, frame, direction.step)
     if _norm(opened) < 0.5 * _norm(direction.step):
         return None
     merit = model.loss + nu * _norm(model.c) - 1.5 * direction.reduction

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from scipy.linalg import lapack
 
 from setsquare._typing import Array, IntArray, Matrix
@@ -16,14 +15,13 @@ from setsquare.families import Family
 from setsquare.glm.aliasing import (
     FILLED,
     Copies,
-    as_double,
-    centre_filled,
     independent,
     precision,
     put_residuals,
     rounding,
     separate,
 )
+from setsquare.glm.centring import Centre, feature_moments
 from setsquare.glm.freedom import check_freedom, refuse_early
 from setsquare.glm.hessian import whitening_of
 from setsquare.glm.intercept import (
@@ -42,10 +40,8 @@ from setsquare.projection import Basis
 from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import ArrayRows, Block, Rows, is_sparse
-from setsquare.rows.cells import Cells
 from setsquare.rows.parallel import Sums, add_sums
-from setsquare.rows.products import gram_and_product, weighted_squares
-from setsquare.rows.wide import Slab
+from setsquare.rows.products import weighted_squares
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 #: Mean square below which float64 loses digits.
@@ -254,49 +250,6 @@ def fit_null(problem: Problem) -> tuple[Array, Point]:
     return fit_intercept(at, family, outcomes.mean, first, outcomes.top)
 
 
-@dataclass(frozen=True, slots=True)
-class Centre:
-    """Transform a block for the objective: ones, centred features, and the basis of the protected columns.
-
-    With ``as_stored``, dense features are not copied: ``mean`` is subtracted whenever they are read.
-    """
-
-    mean: Array
-    basis: Basis | None
-    as_stored: bool = False
-
-    def __call__(self, block: Block) -> Block:
-        """Return the transformed block; features that already have a column of ones are temporary: changed in place."""
-        Q = constraint_columns(self.basis, np.asarray(block.X), block.Q) if self.basis else block.Q
-        cells = None
-        if self.basis and isinstance(block.Z, MixedMatrix) and block.y.shape[1] == 1:
-            cells = Cells.of(block.Z, np.asarray(block.X), Q[:, : self.basis.rank])
-        return replace(block, Z=self._features(block.Z), Q=Q, cells=cells)
-
-    def _features(self, Z: Matrix) -> Matrix:
-        if is_sparse(Z):
-            ones = sparse.csr_array(np.ones((Z.shape[0], 1)))
-            return sparse.hstack([ones, centre_filled(sparse.csr_array(as_double(Z)), self.mean)], format="csr")
-        if isinstance(Z, MixedMatrix):
-            return Z.centred(self.mean, ones=True)
-        if self.as_stored:
-            return Slab.shifted(Z, self.mean)
-        if Z.shape[1] > len(self.mean):
-            Z[:, 1:] -= self.mean
-            return Z
-        # Column-major, so that multiplying by weights runs along contiguous rows, not across a few features.
-        centred = np.empty((Z.shape[0], 1 + Z.shape[1]), order="F")
-        centred[:, 0] = 1.0
-        np.subtract(Z, self.mean, out=centred[:, 1:])
-        return centred
-
-
-def constraint_columns(basis: Basis, X: Array, controls: Array) -> Array:
-    """Basis (n, r) of the protected columns, followed by that of the controls, which leave-one-out quantities need."""
-    Q = basis.apply(X)
-    return np.hstack([Q, controls]) if controls.shape[1] else Q
-
-
 def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten (or only standardise) the features, compute a basis of the protected columns, and build the objective."""
     surveyed = survey(problem)
@@ -377,17 +330,6 @@ def _ends(columns: NDArray[np.intp], block: Block) -> tuple[Array, Array]:
 
 def _wider(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
     return np.minimum(a[0], b[0]), np.maximum(a[1], b[1])
-
-
-def feature_moments(rank: int, block: Block) -> Sums:
-    """Moments of the features with each other, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
-    k, Z, w = block.y.shape[1], block.Z, block.weight
-    columns = np.hstack([block.y, block.Q[:, :rank]])
-    if isinstance(Z, np.ndarray) and len(w) and (w == w[0]).all():  # no row has to be scaled
-        gram, product = np.dot(Z.T, Z) * w[0], np.dot(Z.T, columns) * w[0]
-    else:
-        gram, product = gram_and_product(Z, w, w[:, None] * columns)
-    return gram, product[:, :k], product[:, k:]
 
 
 def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:

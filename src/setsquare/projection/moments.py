@@ -13,6 +13,9 @@ from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
 from setsquare.rows.products import LANES
 
+#: Rows whose mean is near enough to that of all rows for their squares to keep their digits.
+SAMPLE = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Moments:
@@ -51,12 +54,9 @@ class Moments:
         q = int(ends[-1])
         width = -(-(q + 1) // LANES) * LANES  # a column of ones for the sums, and zeros
         block_bytes = max(OWN_CACHE, 8 * q * q)  # adding up the products must cost less than computing them
-        first_rows = next(row_slices(n, q, block_bytes))
-        # A column that varies only in rows of weight zero must come out as exactly constant.
-        has_weight = None if weight is None else weight[first_rows] > 0.0
-        counted = slice(None) if has_weight is None or not has_weight.any() else has_weight
+        sample, counted = _sample(next(row_slices(n, q, block_bytes)), weight)
         with np.errstate(invalid="ignore", over="ignore"):  # far from zero, squares lose the digits of the variance
-            shift = np.concatenate([part[first_rows][counted].mean(axis=0, dtype=np.float64) for part in parts])
+            shift = np.concatenate([part[sample][counted].mean(axis=0, dtype=np.float64) for part in parts])
 
         def kernel(rows: slice, memory: Array) -> Sums:
             blocks = [part[rows] for part in parts]
@@ -82,6 +82,20 @@ class Moments:
         step = other.mean - self.mean
         scatter = self.scatter + other.scatter + np.outer(step, step) * (self.weight * other.weight / total)
         return Moments(total, self.mean + step * (other.weight / total), scatter)
+
+
+def _sample(first: slice, weight: Array | None) -> tuple[slice, slice | BoolArray]:
+    """Some of the first rows, and which of them count, for a value near the mean of each column.
+
+    A column that varies only in rows of weight zero must come out as exactly constant, so these do not count.
+    """
+    some = slice(first.start, first.stop, max(1, (first.stop - first.start) // SAMPLE))
+    if weight is None:
+        return some, slice(None)
+    counted = weight[some] > 0.0
+    if not counted.any():
+        some, counted = first, weight[first] > 0.0
+    return some, slice(None) if counted.all() or not counted.any() else counted
 
 
 @dataclass(frozen=True, slots=True)
