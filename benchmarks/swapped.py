@@ -144,7 +144,7 @@ class Forks:
         code = 2
         try:
             os.setpgid(0, 0)
-            limit = int(3 * seconds + 30)
+            limit = int(3 * seconds + 10)
             resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
             signal.alarm(1800)  # tests that wait for something
             for stream in (1, 2):

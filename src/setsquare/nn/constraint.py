@@ -39,10 +39,10 @@ class OrthogonalityConstraint(DoubleModule):
 
     Add ``constraint(activations, protected)`` to the loss of each batch: predictions, activations, or activations
     pooled over space or time. The network does not need the protected columns for prediction. Constrained training is
-    exact only in the limit: :attr:`residual` is the correlation that remains
-    (:func:`~setsquare.nn.head.refit_head` is exact). The multipliers must move more slowly than the weights: if the
-    residual oscillates, reduce ``rate``. A constant output is orthogonal to everything; :attr:`constant` and a residual
-    of NaN show when training ends there.
+    exact only in the limit: :attr:`residual` is the correlation that remains on recent training batches, so audit the
+    predictions on new rows (:func:`~setsquare.nn.head.refit_head` is exact on its rows). The multipliers must move more
+    slowly than the weights: if the residual oscillates, reduce ``rate``. A constant output is orthogonal to everything;
+    :attr:`constant` and a residual of NaN show when training ends there.
 
     Parameters
     ----------

@@ -200,7 +200,8 @@ def flatten(y: Tensor) -> Tensor:
     if not isinstance(y, Tensor) or not y.is_floating_point() or y.ndim == 0:
         kind = f"{y.dtype} of shape {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
         raise InputError(f"Only floating-point tensors (n, ...) can be corrected, not {kind}: convert it first.")
-    return y.reshape(y.shape[0], math.prod(y.shape[1:])).to(torch.promote_types(y.dtype, torch.float32))
+    wide = torch.float64 if y.dtype == torch.float64 else torch.float32  # promote_types would be a node of a graph
+    return y.reshape(y.shape[0], math.prod(y.shape[1:])).to(wide)
 
 
 def check_activation(name: str | None) -> None:

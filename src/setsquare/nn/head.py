@@ -52,7 +52,8 @@ def refit_head(
     solver fits the constrained generalised linear model of the outcome on them, and its coefficients replace those of
     the head. Prediction does not need the protected columns. In float64 the predictions on these rows, in ``eval``
     mode, have a correlation of at most 1e-8 with every protected column; in float32 the rounding of the coefficients
-    leaves about 1e-7 (times the size of the linear predictor's terms relative to its standard deviation).
+    leaves about 1e-7 (times the size of the linear predictor's terms relative to its standard deviation). On new rows
+    sampling error is left (see `orthogonal_on`). Refit last: weights that change afterwards undo it, without a warning.
 
     Parameters
     ----------

@@ -341,10 +341,10 @@ def blind(
     left in nonlinear form. For an output without an effect use :func:`~setsquare.nn.blind_and_refit`, which also refits
     the head, or train with :class:`~setsquare.nn.OrthogonalityConstraint`; audit the predictions either way.
 
-    Each layer gets an :class:`~setsquare.nn.Orthogonalize`, which updates its moments whenever the layer is in training
-    mode. Train the wrapper like any network, or blind a trained network; then call :func:`~setsquare.nn.fit_layer`.
-    Running moments lag behind the weights, so without this call a network trained with a high learning rate can leak at
-    test time.
+    Each layer gets an :class:`~setsquare.nn.Orthogonalize`, which updates its moments whenever it is in training mode.
+    Train the wrapper like any network, or blind a trained one; then call :func:`~setsquare.nn.fit_layer`: no linear
+    effect is left on the rows of its loader, and on new rows only sampling error. Without it, running moments lag
+    behind the weights, and a network trained with a high learning rate can leak.
 
     Parameters
     ----------

@@ -51,8 +51,8 @@ class Orthogonalize(nn.Module):
     ===============  =========================  ==================================================================
 
     The guarantee is exact for the rows that the moments are computed from: for the batch if it is large (see the notes
-    for "generalized"), and after :func:`~setsquare.nn.fit_layer` for all rows of its loader. On new rows it holds up to
-    sampling error.
+    for "generalized"), and after :func:`~setsquare.nn.fit_layer` for all rows of its loader, up to the rounding of the
+    output. On new rows it holds up to sampling error. It is about this layer: later ones can recover nonlinear traces.
 
     Parameters
     ----------

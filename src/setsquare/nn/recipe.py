@@ -40,6 +40,9 @@ def blind_and_refit(
     :func:`~setsquare.nn.refit_head`, in this order: the head is refitted to the activations of the blinded network. To
     train a network with an orthogonal output from the start, use :class:`~setsquare.nn.OrthogonalityConstraint`.
 
+    Layers and output are orthogonal on the rows of the loader, so use rows that the network was not trained on. On new
+    rows sampling error is left; ``orthogonal_on="new rows"`` removes the part of it that the fit of the head causes.
+
     Parameters
     ----------
     model : torch.nn.Module

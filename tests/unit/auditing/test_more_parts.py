@@ -18,6 +18,7 @@ from setsquare.auditing.comparison.metric import (
     midranks,
     read_pair,
 )
+from setsquare.auditing.evaluations.agreement import _rank
 from setsquare.auditing.evaluations.gcm import smooth_features
 from setsquare.auditing.evaluations.maximum import largest_covariance
 from setsquare.auditing.evaluations.permutation import (
@@ -279,3 +280,11 @@ def test_features_of_controls() -> None:
     np.testing.assert_allclose(smooth_features(two)[:, -1], scaled[:, 0] * scaled[:, 1])
     alone = smooth_features(two[:, :1])
     assert alone.shape[1] == 8 + 2 - 1  # 64 / 8 knots, cubic, without the constant
+
+
+def test_ranks_count_the_observed_statistic_and_double_the_nearer_tail() -> None:
+    assert _rank(3.0, np.array([1.0, 2.0, 3.0, 4.0])) == pytest.approx(3 / 5)  # squares: one tail
+    assert _rank(9.0, np.array([1.0, 2.0, 3.0, 4.0])) == pytest.approx(1 / 5)
+    signed = np.array([-2.0, -1.0, 1.0, 2.0])
+    assert _rank(9.0, signed) == _rank(-9.0, signed) == pytest.approx(2 / 5)
+    assert _rank(2.0, signed) == _rank(-2.0, signed) == pytest.approx(4 / 5) and _rank(0.0, signed) == 1.0

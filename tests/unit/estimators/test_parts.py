@@ -463,6 +463,9 @@ def test_features_are_checked_as_scikit_learn_does() -> None:
     assert validate_features(model, Z, reset=True) is Z and model.n_features_in_ == 2
     with pytest.raises(ValueError, match="2 features"):
         validate_features(model, np.zeros((3, 3)), reset=False)
+    for flat in (np.zeros(3), np.zeros((3, 1, 1))):
+        with pytest.raises(ValueError, match=r"Expected 2D array|dim"):
+            validate_features(sq.LinearOrthogonalizer(), flat, reset=True)
     for empty in (np.zeros((0, 2)), np.zeros((3, 0)), pd.DataFrame({"a": []})):
         with pytest.raises(ValueError, match=r"0 sample|0 feature|empty|minimum"):
             validate_features(sq.LinearOrthogonalizer(), empty, reset=True)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.glm.problem import Problem
 from setsquare.glm.solver import solve
 from setsquare.nn import blind, fit_layer, refit_head
 
@@ -134,3 +136,30 @@ def test_a_layer_that_something_follows_is_refused_and_left_alone() -> None:
         refit_head(model, [(x, y, sex)], head="0")
     assert torch.equal(model[0].weight, before)
     assert refit_head(model, [(x, y, sex)], head="2").certificate.is_orthogonal
+
+
+def test_whole_clusters_are_left_out() -> None:
+    """Ten rows of a patient are nearly the same: leaving out one of them says little about new patients."""
+    torch.manual_seed(0)
+    patient = torch.arange(400) // 10
+    age = torch.randn(40, 1).double()[patient]
+    x = 0.5 * age + torch.randn(40, 6).double()[patient] + 0.1 * torch.randn(400, 6).double()
+    y = (x[:, 0] + torch.randn(400) > 0.0).double()
+    batches = list(zip(x.split(100), y.split(100), age.split(100), strict=True))
+    left = {}
+    for name, cluster in (("rows", None), ("patients", patient.numpy())):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Identity(), nn.Linear(6, 1)).double()
+        solution = refit_head(model, batches, "1", l2=0.01, orthogonal_on="new rows", cluster=cluster)
+        same = solve(
+            Problem(x.numpy(), y.numpy(), age.numpy(), "binomial", cluster=cluster).with_l2(0.01),
+            orthogonal_on="new rows",
+        )
+        np.testing.assert_allclose(solution.coef, same.coef, rtol=0.0, atol=1e-8)
+        left[name] = solution.coef
+    assert np.abs(left["rows"] - left["patients"]).max() > 0.01
+    with pytest.raises(InputError, match="clusters are not independent rows"):
+        refit_head(model, batches, "1", cluster=patient.numpy(), held_out=batches)
+    shuffled = DataLoader(TensorDataset(x, y, age), 100, shuffle=True)
+    with pytest.raises(InputError, match="cannot be matched with cluster: use shuffle=False"):
+        refit_head(model, shuffled, "1", cluster=patient.numpy())

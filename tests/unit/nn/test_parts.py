@@ -26,6 +26,7 @@ from setsquare.nn.functional import (  # noqa: E402
     refuse_ids,
 )
 from setsquare.nn.generalized_solver import products, solve_units, unpack  # noqa: E402
+from setsquare.nn.head import _family  # noqa: E402
 from setsquare.nn.layer import Orthogonalize  # noqa: E402
 from setsquare.nn.moments import RunningMoments, effects_of  # noqa: E402
 
@@ -385,3 +386,21 @@ def test_layers_of_a_network_are_named() -> None:
         sqnn.audit_layer(model, [], "0", evaluation="magic")
     with pytest.raises(InputError, match='pool=1 has no axes to average over with rows="tokens"'):
         sqnn.audit_layer(model, [], "0", pool=1, rows="tokens")
+
+
+def test_families_of_heads() -> None:
+    assert (
+        _family(None, np.array([0, 1, 1]), 1).name == "binomial"
+        and _family(None, np.array([0, 3]), 1).name == "gaussian"
+    )
+    assert (
+        _family(None, np.eye(4)[[0, 1, 2, 3, 0]], 4).name == _family(None, np.array([0, 3, 2]), 4).name == "multinomial"
+    )
+    for given, y, n, what in (
+        ("binomial", np.array([0, 1]), 2, r"2 output\(s\), which does not fit the binomial family: it takes one"),
+        ("multinomial", np.array([0, 1]), 1, "it takes two or more"),
+        (None, np.array([0, 1, 2]), 4, "has 4 outputs but the outcome has 3 classes"),
+        (None, np.eye(3)[[0, 1, 2, 0]], 4, "has 4 outputs but the outcome has 3 classes"),
+    ):
+        with pytest.raises(InputError, match=what):
+            _family(given, y, n)

@@ -405,6 +405,23 @@ def test_rows_that_are_alike_in_clusters_count_less() -> None:
     assert found == pytest.approx(2.0 / products.sum(), rel=1e-9) and 30 < found < 120
 
 
+def test_a_cluster_that_decides_its_own_prediction_rules_a_penalty_out() -> None:
+    rng = RNG(0)
+    X, Z = rng.normal(size=(40, 1)), rng.normal(size=(40, 2))
+    Z[:, 1] = 0.0
+    Z[:2, 1] = (1.0, -1.0)  # without a penalty, one cluster alone determines the effect of the second feature
+    basis, share = protected_basis(X), np.full(40, 1 / 40)
+    data = LabelledRows(Z, X, basis, share, np.arange(40) // 2)
+    mean, S = share @ Z, covariance(Z)
+    found = fit_ridge(data, mean, S, ((Z - mean) * share[:, None]).T @ basis.apply(X), np.ones(2))
+    errors = []
+    for penalty in PENALTIES[1:]:
+        groups = [np.arange(2 * k, 2 * k + 2) for k in range(20)]
+        left = [ridge_by_hand(Z - mean, basis.apply(X), share, g, np.linalg.eigvalsh(S)[-1] * penalty) for g in groups]
+        errors.append(sum((one**2).sum() for one in left) / 40)
+    assert found.error == pytest.approx(min(errors), rel=1e-8)
+
+
 def test_adjusted_shares_and_forms() -> None:
     R = np.array([[0.6, 0.0], [0.0, 0.5], [0.0, 0.0]])
     T = unbiased_gram(R, 21.0)

@@ -19,10 +19,12 @@ from tests.unit.storage.test_hostile_files import array
 import setsquare as sq
 from setsquare.errors import InputError
 from setsquare.storage import files, models
-from setsquare.storage.checks import LARGEST, MAX_LABELS
+from setsquare.storage.checks import LARGEST, MAX_LABELS, check_design
 from setsquare.storage.container import DIGEST, MAGIC, _check_members, _read_array, pack, unpack
 from setsquare.storage.files import check_memory, check_targets, read_bounded, write_files
 from setsquare.storage.states import read_state
+from setsquare.tables.design import Design
+from setsquare.tables.learned_terms import LearnedTerms
 
 
 def read(name: str, place: str, value: Any) -> Any:
@@ -345,3 +347,13 @@ def test_a_model_file_of_the_largest_size_is_read(tmp_path: Path, monkeypatch: p
         sq.load(path)
     with pytest.raises(InputError, match=r"The model file .*none cannot be read \(No such file"):
         sq.load(tmp_path / "none")
+
+
+def test_a_formula_has_as_many_columns_as_names() -> None:
+    age, program = ("age", None, False), ((("log", ("column", "age")),),)
+    for names in (("log(age)", "more"), ()):
+        terms = LearnedTerms("~ log(age)", (age,), program, names, ("age",) * len(names), ())
+        with pytest.raises(InputError, match="formula"):
+            check_design(Design((terms,), "error", "error"))
+    filled = LearnedTerms("~ log(age)", (("age", 3.0, True),), program, ("log(age)", "age[missing]"), ("age",) * 2, ())
+    check_design(Design((filled,), "level", "error"))
