@@ -40,6 +40,7 @@ def _table1(r: Record) -> list[Row]:
     fit, new = (value(r, 2, key, method=CONSTRAINED) for key in ("corr", "corr, new"))
     change = value(r, 2, "change", method=CONSTRAINED)
     where = "section Table 1"
+    explained = f"NIH: {r.data['explained']:.0%}" if "explained" in r.data else "data need credentials"
     return [
         ("Table 1", "age 2.237 to -0.011; race", f"corr {fit} (NIH X-rays: no race)", f"corr {new}", STAND_IN, where),
         (
@@ -50,7 +51,7 @@ def _table1(r: Record) -> list[Row]:
             STAND_IN,
             where,
         ),
-        ("Appendix F.3", "q = 111: 98 % of the variance", f"NIH: {r.data['explained']:.0%}", "", STAND_IN, where),
+        ("Appendix F.3", "q = 111: 98 % of the variance", explained, "", STAND_IN, where),
     ]
 
 

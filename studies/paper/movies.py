@@ -43,7 +43,7 @@ from studies.paper.movies_reasons import missed, reasons
 from studies.paper.names import WITHOUT, symbol
 from studies.paper.record import Record, Table
 
-#: Processor seconds for which a run of the study trains each of the paper's networks; a later run goes on.
+#: Processor seconds for which a run of the study trains each network with ReLU; a later run goes on.
 LIMIT = float(os.environ.get("MOVIES_SECONDS", "1200"))
 PAPERS = Settings("relu", 1e-6, epochs=1000, patience=10, validation=0.2, last=True)
 SETTINGS = {
@@ -158,7 +158,7 @@ def _train(
     compute = partial(network_model, movies, correction, coding, settings, checkpoint=checkpoint)
     afterwards = correction == "without" and settings.activation == "tanh"  # an untrained network is not worth it
     whole = partial(compute, afterwards=afterwards, advance=partial(progress.advance, task))
-    whole = partial(whole, limit=LIMIT) if settings.learning_rate == PAPERS.learning_rate else whole
+    whole = partial(whole, limit=LIMIT) if settings.last else whole
     # Kept only when it has ended: a training that was cut off goes on in the next run.
     result = dict(cells(key, whole, keep=lambda found: found["ended"]))
     progress.update(task, completed=steps)
@@ -279,5 +279,5 @@ def draw(record: Record, path: Path) -> Path:
         if name not in there:
             continue
         axes[0, 0].errorbar([], [], xerr=[], fmt="o", ms=3, color=colour, label=symbol(name))
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figures.save(figure, path)

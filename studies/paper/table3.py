@@ -20,7 +20,7 @@ from studies.paper.record import Record, Table
 FOLDS, SEED = 5, 0
 MODELS: dict[str, Method] = {WITHOUT: benchmark_sets.without, CONSTRAINED: benchmark_sets.corrected}
 SETTINGS = ("in-sample", "held out")
-_AXES = {"accuracy": "accuracy", "rmse": "root mean squared error"}
+_AXES = {"accuracy": "accuracy", "rmse": "RMSE"}
 _ENDS = ("estimate", "ci_low", "ci_high")
 
 
