@@ -93,11 +93,18 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
     found += _text(movies, cells)
     found.sort(key=lambda one: [order.index(one[key]) for key, order in ORDER.items()])
     data = {"found": found, "trainings": trainings, **_around(movies, cells, progress, quick=quick)}
-    tables = [_printed(found), _effects(found), _fits(found), _trainings(trainings), _splits(data["splits"])]
-    sentences = tuple(reasons(data))
     if not quick:
-        what = "sentence embeddings of movies"
         data["probes"] = probing.run("movies", partial(_sentences, movies), {"rows": len(movies.y)}, cells, progress)
+    return tabulate(data)
+
+
+def tabulate(data: dict[str, Any]) -> Record:
+    """Tables and reasons from what was measured."""
+    found = data["found"]
+    tables = [_printed(found), _effects(found), _fits(found), _trainings(data["trainings"]), _splits(data["splits"])]
+    sentences = tuple(reasons(data))
+    if "probes" in data:
+        what = "sentence embeddings of movies"
         tables.append(probing.table(data["probes"], what))
         sentences += (probing.reason(data["probes"], what),)
     title = "Movies: votes without the gender of actor and crew"

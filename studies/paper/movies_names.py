@@ -22,5 +22,6 @@ def training(data: Mapping[str, Any], model: str, correction: str) -> dict[str, 
 
 
 def model_p_values(one: Mapping[str, Any]) -> str:
-    """p-values of actor and crew on test rows with model-based errors, as the paper has them."""
-    return " and ".join(p_value(effect["p_model"]) for effect in one["effects"])
+    """p-values of actor and crew with model-based errors, as the paper has them, on test and on training rows."""
+    test, fit = (" and ".join(p_value(effect[key]) for effect in one["effects"]) for key in ("p_model", "p_model_fit"))
+    return f"{test} (training rows: {fit})"
