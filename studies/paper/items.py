@@ -169,10 +169,10 @@ def _movies(r: Record) -> list[Row]:
         runs = [training(r.data, model, name) for name in (WITHOUT, AUTHORS)]
         found = {one["correction"]: one for one in r.data["found"] if (one["model"], one["coding"]) == (model, "paper")}
         if None in runs:
-            says = [f"{len(run['losses']) - 1} epochs" if run else "not run" for run in runs]
+            each = [f"{len(run['losses']) - 1} epochs" if run else "not run" for run in runs]
             ended = runs[0] is not None and runs[0]["ended"]
             p = f", p = {model_p_values(found[WITHOUT])}" if ended else ", not run to the end" if runs[0] else ""
-            rows.append((item, _MOVIES, f"without: {says[0]}{p}; with the layer: {says[1]}", "", OPEN, where))
+            rows.append((item, _MOVIES, f"without: {each[0]}{p}; with the layer: {each[1]}", "", OPEN, where))
             continue
         done = " and ".join(f"{len(run['losses']) - 1}" for run in runs if run)
         p = "; ".join(model_p_values(found[name]) for name in (WITHOUT, AUTHORS))
