@@ -257,7 +257,8 @@ class Tallied(NamedTuple):
     moments : ndarray of shape (s, s), s = k r + r + 1
         Second moments over units (rows or clusters) of the sums of ``w h q``, ``w q`` and ``w``.
     carried : ndarray of shape (2, r)
-        Sums over units of what a unit carries of a direction, the squares of ``w q``, and of the square of it.
+        Sums over units of what a unit carries of a direction (its weight, times the sum of ``w q^2``), and of the
+        square of it.
     columns : ndarray of shape (r, p)
         Covariance of the basis with the protected columns.
     """
@@ -287,7 +288,10 @@ class Tallied(NamedTuple):
 
 
 def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *, steer: bool = False) -> Tallied:
-    """Add up leave-one-out quantities at a solution, in two passes over the rows; ``mean_x`` centres the columns."""
+    """Add up leave-one-out quantities at a solution, in two passes over the rows; ``mean_x`` centres the columns.
+
+    With derivatives by a target (``steer``) there are no moments, which only a bound needs, and no further steps.
+    """
     return tally_shared(objective, share(objective, end, inverse, steer=steer), mean_x)
 
 
@@ -320,7 +324,8 @@ def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> 
     beyond = weighted
     if len(shared.mean) > 1:  # what the controls explain is no error
         beyond = weighted - w * (shared.mean[1:].T @ objective.controls(block)[:, 1:].T)
-    return (*sums, *_unit_sums(block, Qt, beyond, mean_x)), RowsLeftOut(left.eta, mean, loss, left.leverage)
+    units = (np.zeros(0),) * 3 if shared.steer else _unit_sums(block, Qt, beyond, mean_x)
+    return (*sums, *units), RowsLeftOut(left.eta, mean, loss, left.leverage)
 
 
 def _unit_sums(block: Block, Qt: Array, weighted: Array, mean_x: Array) -> Sums:
@@ -333,10 +338,12 @@ def _unit_sums(block: Block, Qt: Array, weighted: Array, mean_x: Array) -> Sums:
     columns = wQ @ np.asarray(block.X)
     if mean_x.any():
         columns -= np.outer(wQ.sum(axis=1), mean_x)
-    own = np.square(wQ)
-    if block.group is not None:
+    if block.group is None:
+        own = np.square(wQ)
+    else:
         first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
-        own, units = (np.add.reduceat(part, first, axis=1) for part in (own, units))
+        own, units = (np.add.reduceat(part, first, axis=1) for part in (wQ * Qt, units))
+        own *= units[-1]
     carried = np.stack([own.sum(axis=1), np.einsum("rn,rn->r", own, own)])
     return units @ units.T, carried, columns
 

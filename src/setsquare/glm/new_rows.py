@@ -199,7 +199,11 @@ def reach_new_rows(
         still = np.zeros(aimed.objective.n_constraints)
         settled, _ = retarget(aimed.objective, aimed.end, aimed.inverse, still, run, settings)
         aimed = aimed._replace(end=settled)
-    found = _bound(prepared, aimed.tallied, confidence)
+    tallied = aimed.tallied
+    if aimed.objective.target is None:  # the first solution was kept
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            tallied = tally(aimed.objective, aimed.end, aimed.inverse, prepared.basis.mean)
+    found = _bound(prepared, tallied, confidence)
     failed = aimed.status in (Status.NO_INFORMATION, Status.NOT_REACHED)
     found = replace(found, steered=None if failed else aimed.correlation, n_steered=aimed.steerable.shape[1])
     return aimed.objective, aimed.end._replace(status=aimed.status), found
