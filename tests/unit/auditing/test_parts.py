@@ -28,8 +28,9 @@ from setsquare.auditing.evaluations.records import (
     z_effect,
 )
 from setsquare.auditing.evaluations.shifts import shrink, size_of
-from setsquare.auditing.groups.intervals import Estimates, covariance, difference, ratio, root, single
-from setsquare.auditing.groups.intervals import critical_value as simultaneous
+from setsquare.auditing.groups.critical_values import covariance
+from setsquare.auditing.groups.critical_values import critical_value as simultaneous
+from setsquare.auditing.groups.intervals import Estimates, difference, ratio, root, single
 from setsquare.auditing.groups.joint_cells import JointCells
 from setsquare.auditing.groups.partitions import band_labels, note_masked, partition_rows
 from setsquare.auditing.groups.rates import Rows, count_numbers

@@ -47,7 +47,7 @@ def test_rates_and_ratios_are_those_of_the_table(call, table: pd.DataFrame, deci
         row = next(line for line in out.splitlines() if line.startswith(f"race: {group} ") and "[" in line)
         assert f"{rate:.3f} [" in row
         assert f" {rate / rates['Asian']:.3f} " in row
-    assert f"Selected by race: {100 * rates['Black']:.1f} % of Black" in " ".join(out.split())
+    assert f"Share selected, by race: {100 * rates['Black']:.1f} % of Black" in " ".join(out.split())
 
 
 def test_four_fifths_names_the_groups_below(call, tmp_path: Path, table: pd.DataFrame) -> None:
