@@ -91,8 +91,8 @@ def least_coverage(kind: str, k: int, n: int, name: str, n_sizes: int = 50) -> f
     """Smallest coverage of a rate in all groups by any interval that guarantees its level at every rate.
 
     Such an interval rules out a rate by counts that have, together, at most the probability of an error. The fewest
-    counts that it can keep are the likeliest (Sterne 1954). Averaged over random numbers of rows; a mean of scores, which
-    is no count, has no such limit.
+    counts that it can keep are the likeliest (Sterne 1954). Averaged over random numbers of rows. A mean of scores is
+    no count, and has no such limit.
     """
     true, rng = truth(np.linspace(*SHIFTS[kind], k)), np.random.default_rng(0)
     rate, chosen = true["mean"], true["selection_rate"]

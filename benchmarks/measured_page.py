@@ -205,8 +205,8 @@ def _counted(names: Sequence[str], record: Sequence[Mapping[str, Any]]) -> str:
     from benchmarks.group_intervals import least_coverage  # it loads fairlearn
 
     found = [
-        f"{COVERED.get(key, key.upper())}, {name}: {percent([cell['coverage'][key]])}, and any interval that guarantees 95 % covers at "
-        f"least {percent([least_coverage(cell['kind'], cell['groups'], cell['n'], key)])}"
+        f"{COVERED.get(key, key.upper())}, {name}: {percent([cell['coverage'][key]])}, and any interval that "
+        f"guarantees 95 % covers at least {percent([least_coverage(cell['kind'], cell['groups'], cell['n'], key)])}"
         for name, cell in zip(names, record, strict=True)
         for key in RATES
         if key != "mean" and cell["coverage"][key] > 0.97

@@ -104,7 +104,7 @@ def test_a_monitor_remembers_and_alarms(call, tmp_path: Path, table: pd.DataFram
     assert code == 0, err  # an alarm ends with 1 only if asked for
     assert out.startswith("ALARM. Mean prediction of race Black is ")
     first = json.loads((tmp_path / "o.json").read_text())
-    code, _, _ = call("monitor", *options, "--fail-on-leak")
+    code, _, _ = call("monitor", *options, "--fail-on-alarm")
     assert code == 1
     second = json.loads((tmp_path / "o.json").read_text())
     assert second["n"] == 2 * first["n"] == 2 * N
