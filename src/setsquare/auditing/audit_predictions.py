@@ -248,7 +248,7 @@ def _audit_in_memory(
     if options.given is not None:
         held = control(subject, columns, options.given, options.outcome, coded.keep, options.missing, protected)
         names = choose_evaluations(names, DEFAULT)
-        subject, columns, notes = held.subject, held.protected, (*notes, held.note)
+        subject, columns, notes = held.subject, held.protected, (*notes, *held.notes)
     return replace(_audit(subject, columns, notes, names, settings, numbers, held), backend=backend)
 
 

@@ -25,7 +25,7 @@ from setsquare.tables.validation import check_choice
 #: Most knots of a column, columns of numbers in all up to which there are two knots or more, and rows for each of them.
 MOST_KNOTS, MOST_COLUMNS, ROWS_EACH = 5, 85, 10
 #: Most products, and rows for each of them.
-MOST_PRODUCTS, ROWS_PRODUCT = 60, 50
+MOST_PRODUCTS, ROWS_PRODUCT = 80, 160
 #: Rows on which products are chosen: a quarter of them, but so many at least and at most.
 FEW_PILOT_ROWS, MOST_PILOT_ROWS = 2000, 5000
 #: Most products among which they are chosen, and which are compared in full.

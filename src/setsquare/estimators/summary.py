@@ -161,6 +161,8 @@ class Summarised:
 
 def _refuse(model: Any) -> None:
     """Say why there are no sandwich standard errors."""
+    if model.relax is not None:
+        raise InputError("summary() has no standard errors with relax=: limits that are just met have no simple ones.")
     if model.budget or model.threshold is not None:
         option = "budget=" if model.budget else "threshold="
         raise InputError(
