@@ -21,11 +21,11 @@ Means of the splits (`results/given.json`), accuracy and equalised-odds differen
   little more: GroupThresholds -0.007 (standard error 0.006), ThresholdOptimizer -0.004 (0.009), ExponentiatedGradient
   -0.001 (0.004). Its accuracy is higher by 0.0038 (0.0005), that of ThresholdOptimizer by 0.0013 (0.0006).
 * COMPAS, race, three splits (six groups, two of them very small, which decide the maximum): logistic regression 0.742,
-  0.509; the GLM given the outcome 0.639, 0.403; its decisions given the outcome 0.632, 0.461; GroupThresholds, which uses race, 0.723,
-  0.816; ThresholdOptimizer, which does too, 0.725, 0.481; ExponentiatedGradient at about the same accuracy 0.630,
-  0.532. By split ThresholdOptimizer has 0.667, 0.637 and 0.139, GroupThresholds 0.648, 0.800 and 1.000: a group of a
-  few rows decides. With `orthogonal_on="new rows"` one of three fits is refused, and the others do not help (0.616,
-  0.532).
+  0.509; the GLM given the outcome 0.639, 0.403; its decisions given the outcome 0.632, 0.461; GroupThresholds, which
+  uses race, 0.723, 0.816; ThresholdOptimizer, which does too, 0.725, 0.481; ExponentiatedGradient at about the same
+  accuracy 0.630, 0.532. By split ThresholdOptimizer has 0.667, 0.637 and 0.139, GroupThresholds 0.648, 0.800 and 1.000:
+  a group of a few rows decides. With `orthogonal_on="new rows"` one of three fits is refused, and the others do not
+  help (0.616, 0.532).
 """
 
 from __future__ import annotations
