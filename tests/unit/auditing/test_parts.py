@@ -70,6 +70,14 @@ def test_bands_are_between_quantiles() -> None:
     assert (plain.codes[:50] == -1).all() and with_group.labels[-1] == "missing" and with_group.counts[-1] == 50
 
 
+def test_ends_of_bands_are_whole_or_short() -> None:
+    x = np.arange(7777)
+    whole = partition_rows(pd.DataFrame({"x": x}))[0].edges
+    assert whole == tuple(np.quantile(x, [0.25, 0.5, 0.75], method="higher").tolist()) == (1944.0, 3888.0, 5832.0)
+    assert partition_rows(pd.DataFrame({"x": 10 * x}))[0].edges == (19400.0, 38900.0, 58300.0)
+    assert partition_rows(pd.DataFrame({"x": x / 7.0}))[0].edges == (278.0, 555.0, 833.0)
+
+
 def test_groups_masks_and_references() -> None:
     table = pd.DataFrame({"g": ["a"] * 9 + ["b"] * 10 + ["c"] * 30, "h": ["u", "v"] * 24 + ["u"], "k": ["one"] * 49})
     by_g, by_h, cells = partition_rows(table)
