@@ -1,11 +1,19 @@
 """What a forest and a ReLU regression find in predictions that are orthogonal to a basis of the protected columns.
 
-    nice -n 15 python -m benchmarks.bases --output benchmarks/results   # about 10 minutes on one core
+    nice -n 15 python -m benchmarks.bases --output benchmarks/results   # about 4 minutes on one core
     python -m benchmarks.bases --quick
 
-Constrained models with the protected columns in the basis named, on 70 % of the rows, with the columns as they are
-(linear) beside them; the features are widened (``expand="auto"``), because there must be more of them than columns of
-the basis. Audited on the rows of the fit and on the others: the verdict of each evaluation model and its p-value.
+Constrained models with the protected columns in the basis named, for bank also with age as it is (linear); the features
+are widened (``expand="auto"``), because there must be more of them than columns of the basis. ``new rows`` has
+``orthogonal_on="new rows"``: with 95 features in 5855 rows, part of the correlation comes back without it.
+``training rows``: ``audit`` of a fit to all rows on the same rows. ``held out``: ``audit_model``, where each row is
+predicted by a model that was fitted without it, for several divisions into five folds. Shown: verdicts and p-values.
+A fit without any leak has p < 0.05 in one of 20 tests. On bank predictions jump at the
+age of 61, which a smooth basis cannot follow and a forest finds.
+
+An audit of *one* fit on other rows is another question, which ``benchmarks.fit_noise`` measures: m new rows find the
+sampling error of a fit to n rows, because the statistic is 1 + m/n times a chi-square variable. In folds this error
+cancels: what a fold's model has too much on average, its own training rows had too little.
 """
 
 from __future__ import annotations
@@ -20,57 +28,58 @@ from benchmarks.frame import main, plain, steps
 from setsquare.datasets import load_adult, load_bank, load_compas
 from setsquare.errors import SetsquareWarning
 
-QUICK = {"only": "compas cells", "most": 500}
+QUICK = {"only": "compas cells", "most": 500, "seeds": 1}
 CELLS = {
-    "compas linear": (load_compas, "linear"),
-    "compas cells": (load_compas, "cells"),
-    "adult linear": (load_adult, "linear"),
-    "adult cells": (load_adult, "cells"),
-    "bank linear": (load_bank, "linear"),
-    "bank spline": (load_bank, "spline"),
-    "bank kernel": (load_bank, "kernel"),
+    "compas cells": (load_compas, "cells", "training rows"),
+    "compas cells, new rows": (load_compas, "cells", "new rows"),
+    "adult cells": (load_adult, "cells", "training rows"),
+    "bank linear": (load_bank, "linear", "training rows"),
+    "bank spline": (load_bank, "spline", "training rows"),
+    "bank kernel": (load_bank, "kernel", "training rows"),
 }
+#: Seeds of audits by forests, which take longest.
+FOREST_SEEDS = 1
 EVALUATIONS = ("forest", "relu")
-SPLIT, HELD_OUT, PERMUTATIONS = 0, 0.3, 99
+PERMUTATIONS = 39
 
 
-def audit(p: Any, protected: Any, most: int) -> dict[str, Any]:
-    """Verdict and p-value of each evaluation model, on at most so many rows, drawn at random."""
-    found = {}
-    for name in EVALUATIONS:
-        result = sq.audit(p, protected, evaluation=name, max_rows=most, n_permutations=PERMUTATIONS)
-        found[name] = {"verdict": str(result.verdict), "p_value": float(result.p_value), "rows": min(most, len(p))}
-    return found
-
-
-def run(only: str = "", most: int = 2000) -> dict[str, Any]:
+def run(only: str = "", most: int = 3000, seeds: int = 3) -> dict[str, Any]:
+    """Audit the models; tests use at most ``most`` rows, and those by ReLU are made for several seeds."""
     found: dict[str, Any] = {}
-    for name, (load, basis) in steps([item for item in CELLS.items() if only in item[0]], "models"):
+    for name, (load, basis, where) in steps([item for item in CELLS.items() if only in item[0]], "models"):
         data = load()
         protected, y = data.protected_table(), np.asarray(data.y, dtype=np.float64)
         features = data.features_table()
         features = features.drop(columns=[c for c in protected if c in features])
-        order = np.random.default_rng(SPLIT).permutation(data.n_rows)
-        held = int(HELD_OUT * data.n_rows)
-        train, new = order[held:], order[:held]
-        model = sq.OrthogonalGLMClassifier(basis=basis, expand="auto", unseen="pool")
+        model = sq.OrthogonalGLMClassifier(basis=basis, expand="auto", unseen="pool", orthogonal_on=where)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SetsquareWarning)
-            model.fit(features.iloc[train], y[train], protected=protected.iloc[train])
-            found[name] = {
-                where: audit(model.predict_proba(features.iloc[rows])[:, 1], protected.iloc[rows], most)
-                for where, rows in (("training rows", train), ("new rows", new))
-            }
-        found[name]["columns"] = len(model.protected_names_)
-        show({"models": plain({name: found[name]})})
+            p = model.fit(features, y, protected=protected).predict_proba(features)[:, 1]
+            cell: dict[str, Any] = {"training rows": {}, "held out": {}, "columns": len(model.protected_names_)}
+            for evaluation in EVALUATIONS:
+                how = {"evaluation": evaluation, "max_rows": most, "n_permutations": PERMUTATIONS}
+                cell["training rows"][evaluation] = [shown(sq.audit(p, protected, **how))]
+                cell["held out"][evaluation] = [
+                    shown(sq.audit_model(model, features, y, protected, random_state=seed, **how))
+                    for seed in range(FOREST_SEEDS if evaluation == "forest" else seeds)
+                ]
+        found[name] = cell
+        show({"models": plain({name: cell})})
     return plain({"models": found})
+
+
+def shown(result: sq.AuditResult) -> dict[str, Any]:
+    return {"verdict": str(result.verdict), "p_value": float(result.p_value)}
 
 
 def show(result: dict[str, Any]) -> None:
     for name, cell in result["models"].items():
-        for where in ("training rows", "new rows"):
-            texts = (f"{e}: {of['verdict']} (p = {of['p_value']:.3f})" for e, of in cell[where].items())
-            print(f"{name:14s} {cell['columns']:3d} columns, {where:13s}", "; ".join(texts), flush=True)
+        for where in ("training rows", "held out"):
+            texts = (
+                f"{evaluation}: " + ", ".join(f"{one['verdict']} (p = {one['p_value']:.3f})" for one in each)
+                for evaluation, each in cell[where].items()
+            )
+            print(f"{name:24s} {cell['columns']:3d} columns, {where:13s}", "; ".join(texts), flush=True)
 
 
 if __name__ == "__main__":

@@ -193,10 +193,28 @@ def intervals_part(record: Sequence[Mapping[str, Any]]) -> str:
             f"Over all {len(every)} numbers and designs, at least {100 * min(every):.1f} % are covered, and of the "
             f"{len(rates)} rates {percent(rates)}. Largest and smallest differences and ratios are covered more often "
             "where groups differ: their intervals hold for every pair that may be the most different one.\n",
+            _counted(names, record),
             "Beside it, percentiles of fairlearn's bootstrap in the same runs, which are made for one number:\n",
             table((*heads, "times our processor time"), peers),
         ]
     )
+
+
+def _counted(names: Sequence[str], record: Sequence[Mapping[str, Any]]) -> str:
+    """Rates of counts that are covered too often, and the smallest coverage that a guarantee allows."""
+    from benchmarks.group_intervals import least_coverage  # it loads fairlearn
+
+    found = []
+    for name, cell in zip(names, record, strict=True):
+        for key in (key for key in RATES if key != "mean" and cell["coverage"][key] > 0.97):
+            if (least := least_coverage(cell["kind"], cell["groups"], cell["n"], key)) > 0.97:
+                found.append(
+                    f"{COVERED.get(key, key.upper())}, {name}: {percent([cell['coverage'][key]])}, and any interval "
+                    f"that guarantees 95 % covers at least {percent([least])}"
+                )
+    if not found:
+        return ""
+    return f"Covered in more than 97 %, because few counts are possible (by enumeration): {'; '.join(found)}.\n"
 
 
 def _sides(cell: Mapping[str, Any]) -> tuple[Mapping[str, float], Mapping[str, float]]:

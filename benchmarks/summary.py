@@ -7,6 +7,11 @@ replacement; ``again`` the same with other draws, which shows how far two bootst
 ``summary()``. Shown: how many standard errors are within 5 % of ``refits``, and the largest relative difference. The
 refits themselves have a relative error, larger where they have heavy tails. It says how many coefficients a method
 without any error would have within 5 % of them, how many another 2000 refits, and how likely all of them would be.
+
+``outside`` compares the sandwich with both sets of refits together: the coefficients that are further away than 5 %,
+by how much, in how many standard errors of the refits (``z``), and two properties of the feature that make coefficients
+nonlinear in the weights of the rows: ``inflation``, the factor by which the other features inflate its variance, and
+``one row``, the largest share of one row in its variation beside the others.
 """
 
 from __future__ import annotations
@@ -43,6 +48,7 @@ def run(refits: int = 2000) -> dict[str, Any]:
             "names": ["intercept", *Z.names],
             **{label: values[0] for label, values in sets.items()},
             "precision": drawn.precision[0],
+            "outside": outside(*(sets[label][0] for label in ("sandwich", "refits", "again")), drawn.precision[0], Z),
             "within": {label: within(sets[label][0], sets["refits"][0]) for label in ("sandwich", "again")},
             "chance": {"perfect": chance(drawn.precision[0]), "again": chance(np.sqrt(2.0) * drawn.precision[0])},
         }
@@ -53,6 +59,28 @@ def run(refits: int = 2000) -> dict[str, Any]:
 def within(errors: Any, known: Any) -> dict[str, float]:
     gap = np.abs(errors / known - 1.0)
     return {"count": int((gap < 0.05).sum()), "of": len(gap), "largest": gap.max(), "median": np.median(gap)}
+
+
+def outside(errors: Any, refits: Any, again: Any, precision: Any, features: Any) -> list[dict[str, Any]]:
+    """Coefficients whose standard error is more than 5 % away from both sets of refits together."""
+    known = np.sqrt((refits**2 + again**2) / 2.0)
+    gap = errors / known - 1.0
+    A = np.asarray(features.values, dtype=float)
+    A = (A - A.mean(axis=0)) / A.std(axis=0)
+    inverse = np.linalg.inv(A.T @ A / len(A))
+    alone = (A @ inverse) ** 2
+    rows = alone.max(axis=0) / alone.sum(axis=0)
+    return [
+        {
+            "name": features.names[j - 1],
+            "gap": gap[j],
+            "z": gap[j] / (precision[j] / np.sqrt(2.0)),
+            "inflation": inverse[j - 1, j - 1],
+            "one row": rows[j - 1],
+        }
+        for j in np.flatnonzero(np.abs(gap) > 0.05)
+        if j > 0
+    ]
 
 
 def chance(precision: Any) -> dict[str, float]:
@@ -67,6 +95,12 @@ def show(result: dict[str, Any]) -> None:
             print(
                 f"{name:10s} {label:9s} {part['count']} of {part['of']} within 5 %, "
                 f"median {part['median']:.3f}, largest {part['largest']:.3f}",
+                flush=True,
+            )
+        for one in cell["outside"]:
+            print(
+                f"{name:10s} outside   {one['name']}: {one['gap']:+.3f}, z = {one['z']:.1f}, inflation "
+                f"{one['inflation']:.1f}, one row {one['one row']:.2f}",
                 flush=True,
             )
         for label, part in cell["chance"].items():

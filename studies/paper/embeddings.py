@@ -187,6 +187,12 @@ def examine(train: Part, test: Part, names: Sequence[str] = tuple(METHODS)) -> d
     return found
 
 
+def first_levels(protected: Any) -> dict[str, Any]:
+    """Reference groups as the paper has them: the first level of each categorical column."""
+    coders: Any = tables.learn(protected).coders
+    return {one.name: one.levels[0] for one in coders if hasattr(one, "levels")}
+
+
 def measure(predictions: Array, part: Part) -> dict[str, Any]:
     """What probabilities say of the protected columns, and how good they are; intervals of 95 %.
 
@@ -197,9 +203,8 @@ def measure(predictions: Array, part: Part) -> dict[str, Any]:
         ``correlations`` by term; ``correlation`` and ``correlation_upper`` with all columns; ``p_value`` of all
         columns, robust; ``auc``.
     """
-    robust, printed = (
-        audit(predictions, part.protected, "binomial", vcov, cluster=part.cluster) for vcov in ("HC3", "model")
-    )
+    options: dict[str, Any] = {"cluster": part.cluster, "reference": first_levels(part.protected)}
+    robust, printed = (audit(predictions, part.protected, "binomial", vcov, **options) for vcov in ("HC3", "model"))
     pairs = zip(robust.evaluation().effects, printed.evaluation().effects, strict=True)
     coded = tables.learn(part.protected).apply(part.protected)
     return {

@@ -88,8 +88,11 @@ def label(splits: int) -> dict[str, Any]:
     data = load_utkface()
     y, protected, train = 1.0 - data.y, data.protected_table(), np.flatnonzero(data.table["split"] == "train")
 
+    first = embeddings.first_levels(protected)
+
     def effects(rows: IntArray) -> Sequence[Effect]:
-        return audit(y[rows], protected.iloc[rows], "binomial", "model").evaluation().effects
+        part = protected.iloc[rows]
+        return audit(y[rows], part, "binomial", "model", reference=first).evaluation().effects
 
     rng = np.random.default_rng(0)
     drawn = [[one.estimate for one in effects(rng.permutation(len(y))[: len(train)])] for _ in range(splits)]

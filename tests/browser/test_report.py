@@ -326,3 +326,82 @@ def test_print_shows_what_is_folded_and_hides_what_is_clicked(see: Any) -> None:
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("details[open]").count() == 0
     assert len(page.pdf(format="A4")) > 20_000
+
+
+def people(n: int = 1500) -> tuple[np.ndarray, pd.DataFrame]:
+    """Scores of people of four races and two sexes, lower for one race."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "race": np.array(["White", "Black", "Asian", "Hispanic"])[rng.choice(4, n, p=[0.55, 0.2, 0.1, 0.15])],
+            "sex": np.array(["female", "male"])[rng.integers(2, size=n)],
+        }
+    )
+    return 1.0 / (1.0 + np.exp(0.9 * (table["race"] == "Black").to_numpy() - rng.normal(size=n))), table
+
+
+def five_models() -> Report:
+    score, table = people()
+    names = ("logistic regression", "gradient boosting", "random forest", "corrected: linear", "corrected: exact")
+    rng = np.random.default_rng(1)
+    models = {name: np.clip(score + 0.1 * rng.normal(size=len(score)), 0.01, 0.99) for name in names}
+    audits = {name: sq.audit(values, table, threshold=0.5) for name, values in models.items()}
+    return build(audits, predictions=models, protected=table)
+
+
+def fourteen_groups() -> Report:
+    score, table = people()
+    states = "Alabama Alaska Arizona Arkansas California Colorado Connecticut Delaware Florida Georgia Hawaii Idaho"
+    of = np.array([*states.split(), "Illinois", "Indiana"])[np.arange(len(score)) % 14]
+    table = pd.DataFrame({"state": of})
+    return build(sq.audit(score, table), predictions=score, protected=table)
+
+
+def decisions_only() -> Report:
+    score, table = people()
+    decided = (score > 0.5).astype(float)
+    return build(sq.audit(decided, table), predictions=decided, protected=table)
+
+
+CASES = {"five": five_models, "fourteen": fourteen_groups, "decisions": decisions_only}
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("cases")
+    for name, make in CASES.items():
+        make().to_html(folder / f"{name}.html")
+    return {name: folder / f"{name}.html" for name in CASES}
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (380, 700)], ids=["desk", "phone"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_whole_figure_of_many_models_or_groups_is_on_the_first_screen(
+    browser: Any, cases: dict[str, Path], name: str, size: tuple[int, int]
+) -> None:
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    page.goto(cases[name].as_uri())
+    verdicts = page.locator(".verdict")
+    assert verdicts.count() == (5 if name == "five" else 1)
+    last = verdicts.last.bounding_box()
+    figure = page.locator(f"#summary {'.wide' if size[0] > 700 else '.narrow'} svg").first.bounding_box()
+    assert last["y"] + last["height"] < figure["y"]
+    assert figure["y"] + figure["height"] <= size[1], "all groups and the axis are visible"
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+    page.close()
+
+
+def test_verdicts_of_many_models_are_the_legend_on_a_phone(browser: Any, cases: dict[str, Path]) -> None:
+    for width, legend in ((380, False), (1280, True)):
+        page = browser.new_page(viewport={"width": width, "height": 700})
+        page.goto(cases["five"].as_uri())
+        assert page.locator("#summary .legend").is_visible() == legend
+        colours = page.evaluate(
+            "[...document.querySelectorAll('.verdict .swatch')].map((one) => getComputedStyle(one).borderColor)"
+        )
+        marks = page.evaluate(
+            "[...document.querySelectorAll('#summary svg .mark .dot')].slice(0, 5)"
+            ".map((one) => getComputedStyle(one).stroke)"
+        )
+        assert colours == marks and len(set(colours)) == 5
+        page.close()

@@ -10,7 +10,8 @@ import setsquare as sq
 from setsquare._typing import Array
 from setsquare.glm.budget import follow, soften
 from setsquare.glm.budget_steps import cheapest_target
-from setsquare.glm.leave_one_out import Inverse, tally_rows
+from setsquare.glm.kkt_inverse import Inverse
+from setsquare.glm.leave_one_out import tally_rows
 from setsquare.glm.newton import Settings
 from setsquare.glm.solver import fit_rows, solve
 from setsquare.glm.sqp import solve_sqp

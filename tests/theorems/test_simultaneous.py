@@ -7,7 +7,8 @@ import pytest
 from scipy.stats import norm
 
 from setsquare.auditing.groups.audited import number_groups
-from setsquare.auditing.groups.intervals import covariance, critical_value, single
+from setsquare.auditing.groups.critical_values import covariance, critical_value
+from setsquare.auditing.groups.intervals import single
 from setsquare.auditing.groups.partitions import partition_rows
 from setsquare.auditing.groups.rates import Rows
 

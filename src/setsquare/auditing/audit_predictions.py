@@ -97,8 +97,8 @@ def audit(
         Functions of the protected columns whose effects are tested: the columns themselves, every combination of their
         levels, cubic splines of numeric columns, leading functions of a Gaussian kernel, a formula or a transformer.
     reference : mapping of column to level, optional
-        Reference groups of categorical columns, for effects and numbers by group. By default effects are relative to
-        the first level, as in R, and the numbers by group to the largest group.
+        Reference groups of categorical columns, for effects and numbers by group; by default the largest group of a
+        column.
     missing : {"error", "drop", "level", "model"}
         Treatment of missing values in the protected columns; "drop" also drops rows without a prediction. "model"
         weights the rows that have these columns by the inverse of the probability that they do, given predictions,
@@ -248,7 +248,7 @@ def _audit_in_memory(
     if options.given is not None:
         held = control(subject, columns, options.given, options.outcome, coded.keep, options.missing, protected)
         names = choose_evaluations(names, DEFAULT)
-        subject, columns, notes = held.subject, held.protected, (*notes, held.note)
+        subject, columns, notes = held.subject, held.protected, (*notes, *held.notes)
     return replace(_audit(subject, columns, notes, names, settings, numbers, held), backend=backend)
 
 

@@ -48,21 +48,28 @@ class Controlled:
         Controls.
     values : ndarray of shape (n, c)
         The controls.
+    determined : tuple of str
+        Protected columns that the controls determine, which are not audited.
     """
 
     subject: Subject
     protected: Protected
     names: tuple[str, ...]
     values: Array
+    determined: tuple[str, ...] = ()
 
     @property
-    def note(self) -> Note:
-        """Note on what is given."""
+    def notes(self) -> tuple[Note, ...]:
+        """Notes on what is given."""
         text = (
             "Given {given}: the effects are those of the protected columns in a linear regression of the predictions "
             "on both. Correlations and bounds are partial ones."
         )
-        return Note(GIVEN, text, given=", ".join(self.names))
+        found = Note(GIVEN, text, given=", ".join(self.names))
+        if not self.determined:
+            return (found,)
+        text = "Nothing of {columns} is left beside what is given: these columns were not audited."
+        return found, Note("determined", text, columns=", ".join(self.determined), severity="caution")
 
 
 def choose_evaluations(names: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
@@ -113,7 +120,8 @@ def control(
     columns = replace(protected, values=controls.residual(X, C), names=tuple(left[0]), sources=tuple(left[1]))
     if np.abs(residual).max() <= 1e-12 * max(np.abs(y).max(), 1e-300):
         residual = np.zeros_like(y)
-    return Controlled(replace(subject, values=residual, family=family("gaussian")), columns, shown, C)
+    determined = tuple(name for name, free in zip(names, controls.free, strict=True) if not free)
+    return Controlled(replace(subject, values=residual, family=family("gaussian")), columns, shown, C, determined)
 
 
 def _of_table(given: Any, keep: BoolArray, missing: str, source: Table) -> tuple[Array, tuple[str, ...]]:

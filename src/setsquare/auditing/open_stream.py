@@ -65,6 +65,7 @@ def open_stream(
     basis: Any,
     reference: Mapping[str, Any] | None,
     missing: Any,
+    largest: bool,
 ) -> tuple[Subject, Coded]:
     """Read a stream once for levels and ranges; the evaluation models read it again."""
     if predictions.data is not protected.data or len(predictions.names) != 1:
@@ -80,7 +81,7 @@ def open_stream(
     cells = roles.features if basis == "cells" else ()
     table, seen = read_once(stream, roles, missing, cells, partial(_see, predictions.names[0], glm))
     assert seen is not None
-    learned = tables.settle(table, roles.features, basis=basis, reference=reference, missing=missing)
+    learned = tables.settle(table, roles.features, basis=basis, reference=reference, missing=missing, largest=largest)
     outcomes, total = seen.outcomes, table.n_rows
     check_size(learned, outcomes.n_rows)
     notes = (*note_left_out(total - outcomes.n_rows, total), *note_constant(learned))

@@ -73,7 +73,7 @@ class AuditOptions:
     @property
     def column_coding(self) -> dict[str, Any]:
         """How the protected columns are coded; see :func:`setsquare.tables.learn`."""
-        return {"basis": self.basis, "reference": self.reference, "missing": self.missing}
+        return {"basis": self.basis, "reference": self.reference, "missing": self.missing, "largest": True}
 
     def check(self) -> None:
         """Refuse values that no audit can have."""

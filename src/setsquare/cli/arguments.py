@@ -20,6 +20,7 @@ from setsquare.cli.surroundings import (
     termination_as_interrupt,
 )
 from setsquare.cli.terminal import clean, phrase
+from setsquare.cli.tradeoff_options import TradeoffFitting, TradeoffOptions
 from setsquare.errors import InputError, SetsquareError, excerpt
 from setsquare.notes import message
 
@@ -27,7 +28,8 @@ app = App(
     name="setsquare",
     help="Audit predictions for a dependence on protected columns, and fit models that provably do not use them.",
     help_epilogue=(
-        "Exit codes: 0 fine, 1 a leak or an alarm (with --fail-on-leak), 2 bad input, 130 interrupted, 143 terminated."
+        "Exit codes: 0 fine, 1 a leak (with --fail-on-leak) or an alarm (with --fail-on-alarm), 2 bad input, 130 "
+        "interrupted, 143 terminated."
     ),
     version=__version__,
     default_parameter=Parameter(negative=(), show_default=lambda value: value or None),
@@ -40,7 +42,7 @@ datasets = app.command(App(name="data", help="Data sets that the library can loa
 File = Annotated[str, Parameter(allow_leading_hyphen=True)]
 Shared = Annotated[Options, Parameter(name="*")]
 Columns = Annotated[AuditedColumns, Parameter(name="*")]
-DEFAULTS = Options()
+DEFAULTS, TRADEOFF_DEFAULTS = Options(), TradeoffOptions()
 ReadingOptions = Annotated[Reading, Parameter(name="*")]
 
 
@@ -100,7 +102,7 @@ def monitor(
     confidence: float | None = None,
     reading: ReadingOptions = DEFAULTS,
     json: Path | None = None,
-    fail_on_leak: bool = False,
+    fail_on_alarm: Annotated[bool, Parameter(name=("--fail-on-alarm", "--fail-on-leak"))] = False,
     quiet: bool = False,
 ) -> int:
     """Watch predictions that arrive over time: run it on each new file; frequent runs do not raise more false alarms.
@@ -125,8 +127,8 @@ def monitor(
         1 minus the probability of any false alarm, however long the monitor runs; 0.95 by default.
     json
         Write the results as JSON.
-    fail_on_leak
-        End with exit code 1 on an alarm.
+    fail_on_alarm
+        End with exit code 1 on an alarm; --fail-on-leak is the same.
     quiet
         Print the verdict only.
     """
@@ -135,7 +137,7 @@ def monitor(
     check_outputs(Options(json=json), file, str(state))
     check_outputs(DEFAULTS, file, more=[state])
     request = monitoring.Request(predictions, protected, state, bounds, reference, categorical, confidence, reading)
-    return monitoring.watch(file, request, json=json, fail_on_leak=fail_on_leak, quiet=quiet)
+    return monitoring.watch(file, request, json=json, fail_on_leak=fail_on_alarm, quiet=quiet)
 
 
 @app.command
@@ -180,9 +182,9 @@ def tradeoff(
     file: File,
     /,
     *,
-    fitting: Annotated[Fitting, Parameter(name="*")],
+    fitting: Annotated[TradeoffFitting, Parameter(name="*")],
     budgets: int = 21,
-    options: Shared = DEFAULTS,
+    options: Annotated[TradeoffOptions, Parameter(name="*")] = TRADEOFF_DEFAULTS,
 ) -> int:
     """Show what a correction costs: loss, score and correlation for budgets from orthogonal to no correction.
 

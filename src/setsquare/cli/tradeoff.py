@@ -8,14 +8,14 @@ from setsquare.auditing import tradeoff
 from setsquare.cli.correct import make_models, read_training
 from setsquare.cli.options import Fitting, Options, about_command, render_results
 from setsquare.cli.terminal import Screen, collected_warnings, working
-from setsquare.errors import InputError
+from setsquare.cli.tradeoff_options import refuse_unused
 from setsquare.notes import message
 from setsquare.storage import write_files
 
 
 def show(file: str, fitting: Fitting, budgets: int, options: Options) -> int:
     """Fit the path, measure it, write and print."""
-    _refuse(fitting, options)
+    refuse_unused(fitting, options)
     with working(f"Reading {file}", quiet=options.quiet) as say:
         rows = read_training(file, fitting, options)
         _, model = make_models(rows, replace(fitting, max_correlation=None), options)
@@ -41,13 +41,3 @@ def show(file: str, fitting: Fitting, budgets: int, options: Options) -> int:
         screen.show(document.brief())
         screen.written(list(contents))
     return 0
-
-
-def _refuse(fitting: Fitting, options: Options) -> None:
-    """Refuse options of `setsquare correct` that a path of budgets does not have."""
-    if fitting.method != "constrained":
-        raise InputError("A trade-off needs --method constrained: the other corrections have no budget.")
-    if fitting.budget:
-        raise InputError("A trade-off has all budgets: leave out --budget.")
-    if options.fail_on_leak:
-        raise InputError("A trade-off looks for no leak: leave out --fail-on-leak.")

@@ -64,7 +64,9 @@ class Scale:
         >>> Scale(-0.13, 0.32, 0.0, 400.0).ticks()
         [-0.1, 0.0, 0.1, 0.2, 0.3]
         """
-        most = max((self.end - self.start) / 75.0, (self.start - self.end) / 40.0, 2.0)  # labels are closer vertically
+        # Labels are closer vertically, and on a narrow page.
+        length = self.end - self.start
+        most = max(length / 75.0, -length / 40.0, min(length / 35.0, 4.0), 2.0)
         rough = (self.high - self.low) / most
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * k for k in (1.0, 2.0, 5.0, 10.0) if power * k >= rough * 0.999)
@@ -131,6 +133,8 @@ def drawing(name: str, title: str, about: str, width: float, height: float, *par
 
 Figure: TypeAlias = Mapping[str, Any]
 WIDE, NARROW = 760.0, 330.0
+#: Labels up to this width stand beside their row on a narrow page, longer ones above it.
+BESIDE = 135.0
 #: Number of colours in the page's style.
 N_COLOURS = 6
 
@@ -167,13 +171,15 @@ def _intervals(figure: Figure, name: str, width: float) -> str:
     """Forest plot: one row per column or group, one line per model."""
     bounds = figure["kind"] == "bounds"
     wide = width > NARROW
-    left = room(figure, 200.0) if wide else 12.0
+    widest = LETTER * max(len(row["label"]) for row in figure["rows"]) + 16.0
+    beside = wide or widest <= BESIDE
+    left = room(figure, 200.0) if wide else widest if beside else 12.0
     every = [m[key] for row in figure["rows"] for m in row["marks"] for key in ("value", "low", "high")]
     zero = figure.get("from_zero", True)
     scale = make_scale(every, left, width - 14.0, zero=zero)
     step, y, parts = {1: 15.0, 2: 12.0, 3: 11.0}.get(len(figure["sides"]), 9.0), 10.0, []
     for row in figure["rows"]:
-        if wide:
+        if beside:
             middle = y + step * len(row["marks"]) / 2.0 + 4.0
             parts.append(
                 tag("text", words(shorten(row["label"], left - 16.0)), x=left - 12.0, y=middle, class_="name end")

@@ -29,6 +29,7 @@ def render(report: Mapping[str, Any]) -> str:
     environment.globals["colour"] = figures.colour
     page = environment.from_string(template).render(
         report=report,
+        first=_first_figure(report),
         kinds=[tone_name(each["verdict"]) for each in report["verdicts"]],
         style=Markup(style),
         script=Markup(script),
@@ -36,6 +37,12 @@ def render(report: Mapping[str, Any]) -> str:
         "form-action 'none'",
     )
     return page + "\n"
+
+
+def _first_figure(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The figure whose legend the verdicts are, if there are many."""
+    figures_ = [figure for part in report["sections"][:1] for figure in part.get("figures", ()) if "sides" in figure]
+    return figures_[0] if figures_ and len(report["verdicts"]) > 2 else {"sides": ()}
 
 
 def _cell(value: Any, kind: str) -> str | Markup:

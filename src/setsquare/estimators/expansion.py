@@ -24,8 +24,9 @@ from setsquare.tables.validation import check_choice
 
 #: Most knots of a column, columns of numbers in all up to which there are two knots or more, and rows for each of them.
 MOST_KNOTS, MOST_COLUMNS, ROWS_EACH = 5, 85, 10
-#: Most products, and rows for each of them.
+#: Most products, and rows for each of them; more where there are many rows.
 MOST_PRODUCTS, ROWS_PRODUCT = 60, 50
+MORE_PRODUCTS, ROWS_MORE = 80, 160
 #: Rows on which products are chosen: a quarter of them, but so many at least and at most.
 FEW_PILOT_ROWS, MOST_PILOT_ROWS = 2000, 5000
 #: Most products among which they are chosen, and which are compared in full.
@@ -115,7 +116,8 @@ def _choose_products(
     design: Design, rows: TableRows, Z: Array, pilot: Pilot, sources: tuple[str, ...], n: int
 ) -> tuple[Products | None, Array]:
     """Products that lower the loss of the pilot most, at most one for so many of all n rows, and their values."""
-    products, most = _factors(design, rows), min(MOST_PRODUCTS, n // ROWS_PRODUCT)
+    products = _factors(design, rows)
+    most = max(min(MOST_PRODUCTS, n // ROWS_PRODUCT), min(MORE_PRODUCTS, n // ROWS_MORE))
     if len(products.columns) < 2 or most < 1:
         return None, Z[:, :0]
     candidates, pairs = _candidates(products, rows, _importance(sources, Z, pilot), Z, pilot)

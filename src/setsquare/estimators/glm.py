@@ -201,7 +201,7 @@ class OrthogonalGLM(Summarised, BaseEstimator, ABC):
                 None if values is None else values[encoded.keep] for values in (y, weight, offset, cluster)
             )
         family, outcome, classes = self._code_outcome(y, weight)
-        features = reader.feature_table(tables.filter_rows(X, encoded.keep))
+        features = encoded.features
         filled = model_missing(encoded.X, reader, features, outcome, family, weight, offset, cluster)
         constrained = encoded.X if filled is None else filled.X
         problem = Problem(

@@ -54,6 +54,7 @@ def judge(solution: Solution, constant: Sequence[str] = (), *, coefficients: boo
     if not certificate.is_kept or solution.status is Status.INFEASIBLE:
         _refuse_leak(solution)
     warn_dropped((*constant, *certificate.constant_protected), certificate.collinear_protected)
+    _warn_determined(certificate)
     warn_label_share(certificate.label_share)
     _warn_few_rows(certificate)
     if coefficients:
@@ -129,6 +130,19 @@ def warn_dropped(constant: Sequence[str], collinear: Sequence[str]) -> None:
             f"Some protected columns are redundant and need no separate constraint ({'; '.join(kinds)}).",
             DroppedColumnWarning,
         )
+
+
+def _warn_determined(certificate: Certificate) -> None:
+    """Warn about protected columns of which nothing is left beside what is given."""
+    if not certificate.determined_protected:
+        return
+    names = certificate.determined_protected
+    listed = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+    _warn(
+        f"Nothing of {listed} is left to protect beside what is given, so the predictions may follow these columns: "
+        "leave what determines them out of given.",
+        DroppedColumnWarning,
+    )
 
 
 def warn_left_out(solution: Solution, features: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from setsquare.glm.budget_steps import Point, continue_path, slack, walk
 from setsquare.glm.certificate import NEW_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.hessian import Hessian
-from setsquare.glm.leave_one_out import Inverse, invert
+from setsquare.glm.kkt_inverse import Inverse, invert
 from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows import MOST_PARAMETERS
 from setsquare.glm.newton import Iterate, Settings

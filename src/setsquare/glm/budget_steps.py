@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from setsquare._typing import Array
-from setsquare.glm.leave_one_out import invert
+from setsquare.glm.kkt_inverse import invert
 from setsquare.glm.newton import Settings, kkt_residual
 from setsquare.glm.objective import Model, Objective
 from setsquare.glm.solution import Status

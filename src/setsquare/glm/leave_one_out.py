@@ -21,15 +21,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import lapack
 
 from setsquare._typing import Array, BoolArray
+from setsquare.families import RowTerms
 from setsquare.families.activations import IDENTITY
+from setsquare.glm.further_steps import FEW_ROWS, far_units, take_further_steps
+from setsquare.glm.kkt_inverse import Inverse, invert
 from setsquare.glm.left_out_rows import SteeredRows, solve_rows
-from setsquare.glm.left_out_systems import Seen, Shared, SteeredUnits, groups_of, solve_clusters
+from setsquare.glm.left_out_systems import Known, Point, Seen, Shared, SteeredUnits, groups_of, solve_clusters
 from setsquare.glm.newton import Iterate
-from setsquare.glm.objective import Model, Objective, linear_predictor, spread_of
-from setsquare.glm.sqp import SINGULAR, frame_of, null_space
+from setsquare.glm.objective import Objective, linear_predictor, spread_of
+from setsquare.glm.solution import Status
 from setsquare.rows.blocks import Block, cut, take_rows
 from setsquare.rows.parallel import Sums, add_up
 from setsquare.rows.products import squares_and_products, thin_product
@@ -37,66 +39,30 @@ from setsquare.rows.products import squares_and_products, thin_product
 #: Size of the products of rows that are left out at once: of single rows only sums are kept, so that more calls would
 #: cost more than the cache saves; clusters and classes take a matrix each.
 ROW_BYTES, UNIT_BYTES = 2**23, 2**21
-
-
-class Inverse(NamedTuple):
-    """Blocks of the inverse of the KKT matrix in whitened coordinates, for k predictors of m coordinates each.
-
-    Attributes
-    ----------
-    root : ndarray of shape (k, m, s)
-        ``L``: the inverse of the reduced Hessian is ``L L'``.
-    cross : ndarray of shape (k, m, k, r)
-        ``F``.
-    corner : ndarray of shape (k, r, k, r)
-        ``E``.
-    """
-
-    root: Array
-    cross: Array
-    corner: Array
-
-
-def invert(objective: Objective, model: Model) -> Inverse:
-    """Invert the KKT matrix at a point; a Hessian that is an operator is formed first."""
-    if not isinstance(model.H, np.ndarray):
-        model = model._replace(H=model.H.dense())
-    k, r = objective.n_predictors, objective.n_basis
-    frame = frame_of(model)
-    N, pinv = null_space(frame), frame.pinv
-    L = N @ _inverse_root(N.T @ model.H @ N)
-    bent = model.H @ pinv
-    inner = L.T @ bent
-    cross, corner = pinv - L @ inner, inner.T @ inner - pinv.T @ bent
-    return Inverse(L.reshape(k, -1, L.shape[1]), cross.reshape(k, -1, k, r), corner.reshape(k, r, k, r))
-
-
-def _inverse_root(A: Array) -> Array:
-    """``R`` with ``R R' = A^-1`` for a positive definite matrix; eigenvalues near zero or below are lifted."""
-    if not len(A):
-        return A
-    upper, failed = lapack.dpotrf(A)
-    pivots = upper.diagonal()
-    if not failed and pivots.min() ** 2 > SINGULAR * pivots.max() ** 2:
-        return np.asarray(lapack.dtrtri(np.triu(upper))[0])
-    values, vectors = np.linalg.eigh(A)
-    return np.asarray(vectors / np.sqrt(np.maximum(values, SINGULAR * np.abs(values).max() + np.finfo(float).tiny)))
+#: Number of rows up to which the first of two passes keeps what the second needs of each row.
+KNOWN_ROWS = 2**16
 
 
 def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool = False) -> Shared:
     """Compute what the systems of all rows share, in one pass over the rows; ``steer`` adds derivatives by a target."""
-    k, r, T = objective.n_predictors, objective.n_basis, objective.to_raw @ np.eye(objective.to_raw.shape[1])
-    m, raw, multipliers = T.shape[1], objective.raw(end.theta), end.lam.reshape(k, -1).T
+    k, r, m = objective.n_predictors, objective.n_basis, objective.to_raw.shape[1]
+    T = objective.to_raw if isinstance(objective.to_raw, np.ndarray) else objective.to_raw @ np.eye(m)
+    raw, multipliers = objective.raw(end.theta), end.lam.reshape(k, -1).T
+    known: dict[int, Known] = {}
+    is_small = objective.rows.n_rows <= KNOWN_ROWS
 
     def kernel(block: Block) -> Sums:
         eta, w = linear_predictor(block, raw), block.weight
-        terms = objective.family.terms(block.y, eta, np.zeros_like(eta))
+        terms = objective.terms_at(block, eta, multipliers)
+        loss = objective.family.value_terms(block.y, eta)[0] if objective.barrier else terms.loss
+        if is_small:
+            known[id(block)] = Known(block, eta, terms)
         slopes, gap = w[:, None] * terms.mean_slope.reshape(len(w), -1), terms.mean - objective.start.mean
         if block.Q.shape[1] == r:
-            return (w @ gap)[None], thin_product(block.Z, slopes), Ends.of(eta, w), np.dot(w, terms.loss)
+            return (w @ gap)[None], thin_product(block.Z, slopes), Ends.of(eta, w), np.dot(w, loss)
         D = objective.controls(block)  # then k is 1
         slopes = slopes * D
-        return D.T @ (w[:, None] * gap), thin_product(block.Z, slopes), Ends.of(eta, w), np.dot(w, terms.loss)
+        return D.T @ (w[:, None] * gap), thin_product(block.Z, slopes), Ends.of(eta, w), np.dot(w, loss)
 
     mean, slopes, ends, loss = objective.rows.reduce(_in_pieces(kernel, m, k))
     mean[0] += objective.start.mean
@@ -105,8 +71,9 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
     kappa = (np.zeros(k * r) if objective.target is None else objective.target)[:, None]
     if k == 1:
         L = L @ _reflection(T[0] @ L)
-    parts = np.hstack([L, F, L @ (L.T @ U), end.theta[:, None]]).reshape(k, m, -1)
-    project = np.concatenate([T @ part for part in parts], axis=1)
+    along, uf = L.T @ U, U.T @ F
+    parts = np.concatenate([L, F, L @ along, end.theta[:, None]], axis=1).reshape(k, m, -1)
+    project = T @ parts[0] if k == 1 else np.concatenate([T @ part for part in parts], axis=1)
     if k == 1:
         project[0, 1 : L.shape[1]] = 0.0  # up to rounding error it is
     return Shared(
@@ -114,13 +81,28 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
         multipliers,
         project,
         inverse.corner,
-        (F.T @ U).reshape(k, r, -1).transpose(1, 0, 2),
-        (L.T @ U).T @ (L.T @ U),
-        U.T @ F,
+        uf.T.reshape(k, r, -1).transpose(1, 0, 2),
+        along.T @ along,
+        uf,
         np.hstack([kappa, np.eye(k * r)]) if steer else kappa,
         mean,
         *_caps(objective, ends[0]),
         float(loss) + objective.ridge(end.theta),
+        known,
+        objective.start.curvature,
+        F.T @ F,
+        None if steer or len(mean) > 1 else _point(objective, end, inverse),
+    )
+
+
+def _point(objective: Objective, end: Iterate, inverse: Inverse) -> Point | None:
+    """The solution, for further steps; None for many rows, where one step is exact, and where the loss is flat."""
+    exact = objective.family.activation is IDENTITY
+    if exact or end.status is not Status.CONVERGED or objective.barrier or objective.rows.n_rows > FEW_ROWS:
+        return None
+    M, R = objective.n_parameters, objective.n_constraints
+    return Point(
+        end.theta, end.lam, (inverse.root.reshape(M, -1), inverse.cross.reshape(M, R), inverse.corner.reshape(R, R))
     )
 
 
@@ -190,53 +172,70 @@ class LeftOut(NamedTuple):
         Rows whose prediction the other rows hardly determine: that of the intercept-only model, or at a cap.
     steered : SteeredRows, SteeredUnits or None
         Derivatives of the linear predictors by the target of the constraint.
+    far : ndarray of shape (b,) or None
+        Squared change of the fit without the row or its cluster, for few rows.
     """
 
     eta: Array
     leverage: Array
     lost: BoolArray
     steered: SteeredRows | SteeredUnits | None
+    far: Array | None
 
 
 def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave-one-out predictors of the rows of a block."""
     if block.group is None and objective.n_predictors == 1:
-        out, leverage, lost, steered = _leave_rows_out(objective, shared, block)
+        out, leverage, lost, steered, far = _leave_rows_out(objective, shared, block)
     else:
-        out, leverage, lost, steered = _leave_units_out(objective, shared, block)
+        out, leverage, lost, steered, far = _leave_units_out(objective, shared, block)
+    if far is not None and id(block) in shared.known:
+        picked = far_units(np.where(lost, 0.0, far), block.group)
+        if picked is not None:
+            further, known = take_further_steps(objective, shared, block, *picked)
+            out[picked.rows[known]] = further[known]
     if lost.any():
         null = objective.start.theta.reshape(objective.n_predictors, -1)[:, 0]
         out[lost] = null if block.offset is None else null + block.offset[lost]
     capped = np.clip(out, shared.low, shared.high)
     lost |= (capped != out).any(axis=1)
-    return LeftOut(capped, leverage, lost, steered)
+    return LeftOut(capped, leverage, lost, steered, far)
+
+
+def _known(objective: Objective, shared: Shared, block: Block, eta: Array) -> tuple[Array, RowTerms]:
+    """Linear predictors of a block and its terms of the Lagrangian; ``eta`` has those without an offset."""
+    kept = shared.known.get(id(block))
+    if kept is not None and kept.block is block:
+        return kept.eta, kept.terms
+    eta = eta if block.offset is None else eta + block.offset
+    return eta, objective.terms_at(block, eta, shared.multipliers)
 
 
 def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave out rows with one linear predictor each; before caps."""
     Q, n_root = objective.basis(block), shared.project.shape[1] - objective.n_basis - len(shared.uu) - 1
     zz, projected = squares_and_products(block.Z, shared.project, n_root)
-    eta = projected[-1][:, None] if block.offset is None else projected[-1][:, None] + block.offset
-    terms = objective.terms_at(block, eta, shared.multipliers)
+    eta, terms = _known(objective, shared, block, projected[-1][:, None])
     controls = objective.controls(block) if len(shared.mean) > 1 else None
     found = solve_rows(shared, zz, projected[:-1], np.ascontiguousarray(Q.T), controls, terms, block.weight)
-    return LeftOut(eta + found.change[:, None], found.leverage, found.lost, found.steered)
+    return LeftOut(eta + found.change[:, None], found.leverage, found.lost, found.steered, found.far)
 
 
 def _leave_units_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave out clusters, or rows with several linear predictors; before caps."""
     Q, n, k = objective.basis(block), len(block.weight), objective.n_predictors
     projected = np.asarray(block.Z @ shared.project).reshape(n, k, -1)
-    eta = projected[:, :, -1] if block.offset is None else projected[:, :, -1] + block.offset
-    terms = objective.terms_at(block, eta, shared.multipliers)
+    eta, terms = _known(objective, shared, block, projected[:, :, -1])
     seen = Seen.of(shared, projected[:, :, :-1], Q, objective.controls(block), terms, block.weight)
     change, leverage, lost = np.empty((n, k, shared.targets.shape[1])), np.empty(n), np.zeros(n, dtype=bool)
+    far = np.empty(n)
     for members in groups_of(block):
         part, rows = solve_clusters(shared, seen.at(members)), members.ravel()
         change[rows] = part.change.reshape(len(rows), k, -1)
-        leverage[rows], lost[rows] = part.leverage.ravel(), np.repeat(part.lost, members.shape[1])
+        leverage[rows] = part.leverage.ravel()
+        lost[rows], far[rows] = (np.repeat(one, members.shape[1]) for one in (part.lost, part.far))
     moved = SteeredUnits(seen.cross + change[:, :, 1:]) if shared.steer else None
-    return LeftOut(eta + change[:, :, 0], leverage, lost, moved)
+    return LeftOut(eta + change[:, :, 0], leverage, lost, moved, None if shared.point is None else far)
 
 
 class Tallied(NamedTuple):
@@ -246,36 +245,35 @@ class Tallied(NamedTuple):
     ----------
     c : ndarray of shape (r, k)
         Covariance of the leave-one-out predictions with the basis.
-    total, square : ndarray of shape (k,)
-        Mean and mean square of the predictions.
+    total, square, fourth : ndarray of shape (k,)
+        Mean of the predictions, of their squares and of their fourth powers.
     loss : ndarray of shape ()
         Mean leave-one-out loss.
     leverage, lost : ndarray of shape ()
         Sum of the leverages, and number of undetermined rows.
-    moments : ndarray of shape (s, s), s = k r + r + 1
-        Second moments over units (rows or clusters) of the sums of ``w h q``, ``w q`` and ``w``.
-    fourth : ndarray of shape (k r,)
-        Fourth moments of the first.
-    concentration : ndarray of shape (r,)
-        Sum over units of the squared shares of the basis' variance: 1/m where it rests on m units alone.
-    columns : ndarray of shape (r, p)
-        Covariance of the basis with the protected columns.
     steering : ndarray of shape (k r, k r)
         Derivatives of ``c`` by the target of the constraint: about the identity where features predict the protected
         columns well, about zero where they only seem to.
+    moments : ndarray of shape (s, s), s = k r + r + 1
+        Second moments over units (rows or clusters) of the sums of ``w h q``, ``w q`` and ``w``.
+    carried : ndarray of shape (2, r)
+        Sums over units of what a unit carries of a direction (its weight, times the sum of ``w q^2``), and of the
+        square of it.
+    columns : ndarray of shape (r, p)
+        Covariance of the basis with the protected columns.
     """
 
     c: Array
     total: Array
     square: Array
+    fourth: Array
     loss: Array
     leverage: Array
     lost: Array
-    moments: Array
-    fourth: Array
-    concentration: Array
-    columns: Array
     steering: Array
+    moments: Array
+    carried: Array
+    columns: Array
 
     @property
     def spread(self) -> float:
@@ -290,7 +288,10 @@ class Tallied(NamedTuple):
 
 
 def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *, steer: bool = False) -> Tallied:
-    """Add up leave-one-out quantities at a solution, in two passes over the rows; ``mean_x`` centres the columns."""
+    """Add up leave-one-out quantities at a solution, in two passes over the rows; ``mean_x`` centres the columns.
+
+    With derivatives by a target (``steer``) there are no moments, which only a bound needs, and no further steps.
+    """
     return tally_shared(objective, share(objective, end, inverse, steer=steer), mean_x)
 
 
@@ -309,35 +310,42 @@ def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> 
     loss, mean, steering = _values(objective, block, left)
     Qt, w = np.ascontiguousarray(objective.basis(block).T), block.weight
     gap = np.ascontiguousarray((mean - objective.start.mean).T)
-    weighted, (k, r) = w * gap, (len(gap), len(Qt))
-    beyond = weighted
-    if len(shared.mean) > 1:  # what the controls explain is no error
-        beyond = weighted - w * (shared.mean[1:].T @ objective.controls(block)[:, 1:].T)
-    units = np.empty((k * r + r + 1, len(w)))
-    np.multiply(beyond[:, None], Qt, out=units[: k * r].reshape(k, r, -1))
-    wQ = np.multiply(w, Qt, out=units[k * r : -1])
-    units[-1] = w
-    columns, own = wQ @ np.asarray(block.X), wQ * Qt
-    if mean_x.any():
-        columns -= np.outer(wQ.sum(axis=1), mean_x)
-    if block.group is not None:
-        first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
-        units, own = (np.add.reduceat(part, first, axis=1) for part in (units, own))
-    squares = np.square(units[: k * r])
+    weighted, squares = w * gap, gap * gap
     sums = (
         Qt @ weighted.T,
         weighted.sum(axis=1),
-        np.einsum("kn,kn->k", weighted, gap),
+        squares @ w,
+        np.square(squares) @ w,
         np.asarray(w @ loss),
         np.asarray(left.leverage.sum()),
         np.asarray(float(left.lost.sum())),
-        units @ units.T,
-        np.einsum("cn,cn->c", squares, squares),
-        np.einsum("rn,rn->r", own, own),
-        columns,
         steering,
     )
-    return sums, RowsLeftOut(left.eta, mean, loss, left.leverage)
+    beyond = weighted
+    if len(shared.mean) > 1:  # what the controls explain is no error
+        beyond = weighted - w * (shared.mean[1:].T @ objective.controls(block)[:, 1:].T)
+    units = (np.zeros(0),) * 3 if shared.steer else _unit_sums(block, Qt, beyond, mean_x)
+    return (*sums, *units), RowsLeftOut(left.eta, mean, loss, left.leverage)
+
+
+def _unit_sums(block: Block, Qt: Array, weighted: Array, mean_x: Array) -> Sums:
+    """Sums over units that a bound needs, for basis (r, n) and weighted predictions (k, n)."""
+    (k, n), r, w = weighted.shape, len(Qt), block.weight
+    units = np.empty((k * r + r + 1, n))
+    np.multiply(weighted[:, None], Qt, out=units[: k * r].reshape(k, r, -1))
+    wQ = np.multiply(w, Qt, out=units[k * r : -1])
+    units[-1] = w
+    columns = wQ @ np.asarray(block.X)
+    if mean_x.any():
+        columns -= np.outer(wQ.sum(axis=1), mean_x)
+    if block.group is None:
+        own = np.square(wQ)
+    else:
+        first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
+        own, units = (np.add.reduceat(part, first, axis=1) for part in (wQ * Qt, units))
+        own *= units[-1]
+    carried = np.stack([own.sum(axis=1), np.einsum("rn,rn->r", own, own)])
+    return units @ units.T, carried, columns
 
 
 def _values(objective: Objective, block: Block, left: LeftOut) -> Sums:

@@ -48,12 +48,16 @@ class SteeredRows(NamedTuple):
 
 
 class LeftOutRows(NamedTuple):
-    """Changes of the linear predictors (n,), leverages, rows that the others do not determine, and derivatives."""
+    """Changes of the linear predictors (n,), leverages, rows that the others do not determine, and derivatives.
+
+    ``far`` is the squared change of the fit, in standard deviations of the linear predictor, where that is wanted.
+    """
 
     change: Array
     leverage: Array
     lost: BoolArray
     steered: SteeredRows | None
+    far: Array | None
 
 
 def solve_rows(
@@ -64,12 +68,14 @@ def solve_rows(
     ``zz`` (n,) is ``z'G z``, ``projected`` (., n) has ``F'z`` and ``U'G z``, ``Qt`` is (r, n).
     """
     r, controls = len(Qt), None if D is None else np.ascontiguousarray(D.T)
-    cross, corner = projected[:r], shared.corner[0, :, 0].T @ Qt
+    # Products of the basis with all small matrices at once: each alone would take about as long.
+    products = np.concatenate([shared.corner[0, :, 0].T, shared.multipliers.T, shared.from_q[:, 0].T]) @ Qt
+    cross, corner, price = projected[:r], products[:r], products[r]
     zq, qq = np.einsum("an,an->n", cross, Qt), np.einsum("an,an->n", corner, Qt)
-    zu, qu, uu, mean, near = _centring(shared, projected[r:], Qt, controls)
+    zu, qu, uu, mean, near = _centring(shared, projected[r:], products[r + 1 :], controls)
     steep, bent = terms.mean_slope[:, 0, 0], terms.curvature[:, 0, 0]
-    gap, price, rest = terms.mean[:, 0] - mean, shared.multipliers[:, 0] @ Qt, w / (1.0 - w * near)
-    kappa, moved = shared.targets[:, 0], np.zeros(1)
+    gap, rest = terms.mean[:, 0] - mean, w / (1.0 - w * near)
+    kappa, moved = shared.targets[:, 0], None
     if kappa.any():
         ut = shared.uf @ kappa
         moved = w * (kappa @ cross)
@@ -87,18 +93,32 @@ def solve_rows(
         lost = ~(np.abs(both * left) > UNDETERMINED)
         if lost.any():
             pull[lost], by_gap[lost], by_price[lost], left[lost] = 0.0, 0.0, 0.0, 1.0
-    change = (pull * terms.slope[:, 0] + by_gap * gap + by_price * price - moved) / left
+    change = pull * terms.slope[:, 0]
+    change += by_gap * gap
+    change += by_price * price
+    if moved is not None:
+        change -= moved
+    change /= left
     steered = None
     if shared.steer:
         by_gap, by_price = ((1.0 - w) * part / left for part in (by_gap, by_price))
         a = 1.0 + (bent * pull - w) / left + steep * by_gap
         steered = SteeredRows(cross, corner, shared.uf, controls, a, by_price, -by_gap)
-    return LeftOutRows(change, zz * bent * w, lost, steered)
+    far = None
+    if shared.point is not None:
+        own = w * (terms.slope[:, 0] + bent * change)
+        across, along = zp * own + gap, zq * own + price
+        across, along = (inner * across + rp * along) * share, (inner * along + rq * across) * share
+        normal = Qt * across - np.outer(kappa, w)
+        far = (own + steep * along) ** 2 * zz / shared.stiff + np.einsum("rn,rn->n", shared.ff @ normal, normal)
+    return LeftOutRows(change, zz * bent * w, lost, steered, far)
 
 
-def _centring(shared: Shared, zu: Array, Qt: Array, controls: Array | None) -> tuple[Array, Array, Array, Array, Array]:
-    """``u'G z``, ``u'F q``, ``u'G u``, the mean prediction and ``d'd`` of each row; without controls d is 1."""
-    qu = shared.from_q[:, 0].T @ Qt
+def _centring(shared: Shared, zu: Array, qu: Array, controls: Array | None) -> tuple[Array, Array, Array, Array, Array]:
+    """``u'G z``, ``u'F q``, ``u'G u``, the mean prediction and ``d'd`` of each row; without controls d is 1.
+
+    ``zu`` and ``qu`` have one row for the mean and each control.
+    """
     if controls is None:
         return zu[0], qu[0], shared.uu[0], shared.mean[0], np.ones(1)
     zu, qu, uu, near = (np.einsum("sn,sn->n", part, controls) for part in (zu, qu, shared.uu @ controls, controls))

@@ -20,6 +20,22 @@ from setsquare.rows.blocks import Block
 UNDETERMINED = 1e-7
 
 
+class Known(NamedTuple):
+    """Linear predictors (b, k) of a block, and its terms of the Lagrangian."""
+
+    block: Block
+    eta: Array
+    terms: RowTerms
+
+
+class Point(NamedTuple):
+    """A solution, and ``L`` (k m, s), ``F`` (k m, k r) and ``E`` (k r, k r) of its KKT matrix."""
+
+    theta: Array
+    lam: Array
+    inverse: tuple[Array, Array, Array]
+
+
 class Shared(NamedTuple):
     """Quantities that the systems of all rows share.
 
@@ -41,6 +57,12 @@ class Shared(NamedTuple):
         Caps of the leave-one-out linear predictors.
     loss : float
         Loss of the fit, with its ridge.
+    known : dict of int to Known
+        For few rows: results of the first pass, by the identity of the block.
+    stiff, ff : float and ndarray of shape (k r, k r)
+        Curvature of the intercept-only model, and ``F'F``: for the change of the fit without a unit.
+    point : Point or None
+        The solution, where units may get further steps (``glm.further_steps``).
     """
 
     raw: Array
@@ -55,6 +77,10 @@ class Shared(NamedTuple):
     low: Array
     high: Array
     loss: float
+    known: dict[int, Known]
+    stiff: float
+    ff: Array
+    point: Point | None
 
     @property
     def steer(self) -> bool:
@@ -156,11 +182,23 @@ class SteeredUnits(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """Changes of the linear predictors, (..., k, d), leverages, and rows that the others do not determine."""
+    """Results for g clusters of m rows.
+
+    Attributes
+    ----------
+    change : ndarray of shape (g, m, k, d)
+        Changes of the linear predictors.
+    leverage : ndarray of shape (g, m)
+    lost : ndarray of shape (g,)
+        Clusters that the others do not determine.
+    far : ndarray of shape (g,)
+        Squared change of the fit, in standard deviations of the linear predictor.
+    """
 
     change: Array
     leverage: Array
     lost: BoolArray
+    far: Array
 
 
 def solve_clusters(shared: Shared, seen: Seen) -> Solved:
@@ -175,9 +213,20 @@ def solve_clusters(shared: Shared, seen: Seen) -> Solved:
     moved = [(part @ shared.targets).reshape(g, d, -1) for part in (seen.cross, seen.corner)]
     moved.append(np.broadcast_to(shared.uf @ shared.targets, (g, k, shared.targets.shape[1])))
     right = S @ b - seen.w.sum(axis=1)[:, None, None] * np.concatenate(moved, axis=1)
-    x = np.linalg.solve(A, right)[:, :d].reshape(g, m, k, -1)
+    x = np.linalg.solve(A, right)
     own = np.einsum("gde,ged->gd", S[:, :d, :d], C[:, :d, :d]).reshape(g, m, k).sum(axis=2)
-    return Solved(x, own, lost)
+    far = _far(shared, seen, (b[:, :, :1] + C @ x[:, :, :1])[:, : 2 * d, 0])
+    return Solved(x[:, :d].reshape(g, m, k, -1), own, lost, far)
+
+
+def _far(shared: Shared, seen: Seen, pull: Array) -> Array:
+    """Squared change of the fit by ``pull`` (g, 2 m k) along the features and the basis of the rows."""
+    g, m = seen.w.shape
+    along, across = pull.reshape(g, 2, m, -1).transpose(1, 0, 2, 3)
+    tangent = np.einsum("gmks,gmk->gs", seen.root, along)
+    normal = np.einsum("gmk,gmr->gkr", across, seen.q).reshape(g, -1)
+    normal = normal - seen.w.sum(axis=1)[:, None] * shared.targets[:, 0]
+    return np.asarray(np.square(tangent).sum(axis=1) / shared.stiff + ((normal @ shared.ff) * normal).sum(axis=1))
 
 
 def _products(shared: Shared, seen: Seen) -> Array:

@@ -26,7 +26,8 @@ from setsquare.families.activations import IDENTITY
 from setsquare.glm.certificate import MAX_KKT, NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.held_rows import are_same, is_held
-from setsquare.glm.leave_one_out import Inverse, RowsLeftOut, Tallied, invert, share, tally, tally_rows, tally_shared
+from setsquare.glm.kkt_inverse import Inverse, invert
+from setsquare.glm.leave_one_out import RowsLeftOut, Tallied, share, tally, tally_rows, tally_shared
 from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit, sampling_error
 from setsquare.glm.newton import Iterate, Settings, kkt_residual
@@ -53,6 +54,8 @@ MOST_STEPS, STEP_RATE = 6, 0.5
 #: Relative gradient of the Lagrangian at which a solution for a target is accepted, half of what a local optimum may
 #: have, and the distance to the target, which is itself known only up to sampling error.
 SETTLED, AT_TARGET = 0.5 * MAX_KKT, 1e-6
+#: Relative gradient and correlation at which the fit to the training rows ends where a target is searched from it.
+ROUGH = 1e-5
 #: Length of a step, in standard deviations of the linear predictor, up to which the Hessian stands for that of the new
 #: point: leave-one-out predictions change by that share of their distance from the fit.
 SAME = 5e-4
@@ -192,7 +195,15 @@ def reach_new_rows(
     """Objective with its target, solution and leave-one-out correlation of a fit that is orthogonal on new rows."""
     assert prepared.basis is not None
     aimed = aim(prepared.objective, end, run, settings, prepared.basis.mean, prepared.problem.n_units)
-    found = _bound(prepared, aimed.tallied, confidence)
+    if aimed.objective.target is None and not is_settled(aimed.objective, aimed.end, settings):
+        still = np.zeros(aimed.objective.n_constraints)
+        settled, _ = retarget(aimed.objective, aimed.end, aimed.inverse, still, run, settings)
+        aimed = aimed._replace(end=settled)
+    tallied = aimed.tallied
+    if aimed.objective.target is None:  # the first solution was kept
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            tallied = tally(aimed.objective, aimed.end, aimed.inverse, prepared.basis.mean)
+    found = _bound(prepared, tallied, confidence)
     failed = aimed.status in (Status.NO_INFORMATION, Status.NOT_REACHED)
     found = replace(found, steered=None if failed else aimed.correlation, n_steered=aimed.steerable.shape[1])
     return aimed.objective, aimed.end._replace(status=aimed.status), found
@@ -302,14 +313,28 @@ def _is_lost(objective: Objective, end: Iterate, found: Tallied, n_units: int) -
     return bool(not used <= most * n_units or found.lost > MOST_LOST * n_units or saturated)
 
 
+def rough(settings: Settings) -> Settings:
+    """Settings of a fit that is only the start of a search for a target."""
+    return replace(settings, kkt=max(settings.kkt, ROUGH), correlation=max(settings.correlation, ROUGH))
+
+
+def is_settled(objective: Objective, end: Iterate, settings: Settings) -> bool:
+    """Whether a fit is more than a start."""
+    gap = float(np.abs(end.model.c).max(initial=0.0))
+    near = gap <= settings.correlation * end.model.spread
+    return near and kkt_residual(objective, end.model, end.lam) <= max(settings.kkt, SETTLED)
+
+
 def retarget(
     objective: Objective, end: Iterate, inverse: Inverse, change: Array, run: Run, settings: Settings
 ) -> tuple[Iterate, Inverse]:
     """Solve again for a target that moved by ``change``: Newton steps from the prediction of the old KKT matrix."""
-    m, r = objective.n_parameters, objective.n_constraints
-    theta, lam, before = end.theta + inverse.cross.reshape(m, r) @ change, end.lam, np.inf
-    lam = lam + inverse.corner.reshape(r, r) @ change
-    safe, model = end.theta, end.model
+    m = objective.n_parameters
+    residual = np.zeros_like(end.theta)  # where the loss is flat it says nothing
+    if end.status is Status.CONVERGED:
+        residual = end.model.g + end.model.J.T @ end.lam
+    theta, lam = _newton(inverse, end.theta, end.lam, residual, end.model.c - change)
+    safe, model, before = end.theta, end.model, np.inf
     for _ in range(MOST_STEPS):
         is_near = bool(np.linalg.norm(theta - safe) <= SAME) and not np.isfinite(objective.edge)
         model = objective.model(theta, None)._replace(H=model.H) if is_near else objective.model(theta, lam)
@@ -321,14 +346,20 @@ def retarget(
             break
         safe = theta
         inverse = inverse if is_near else invert(objective, model)
-        L, F, E = inverse.root.reshape(m, -1), inverse.cross.reshape(m, r), inverse.corner.reshape(r, r)
         residual = model.g + model.J.T @ lam
-        still = 0.5 * float(np.sum((L.T @ residual) ** 2)) <= settings.loss * abs(model.loss)
+        tangent = inverse.root.reshape(m, -1).T @ residual
+        still = 0.5 * float(tangent @ tangent) <= settings.loss * abs(model.loss)
         near = settings.kkt * (100.0 if end.status is Status.FLAT and still else 1.0)
         if kkt <= max(near, SETTLED) and gap <= AT_TARGET * model.spread:
             return Iterate(theta, lam, model, end.status, end.trace), inverse
         before = size
-        theta = theta - L @ (L.T @ residual) - F @ model.c
-        lam = lam - F.T @ residual - E @ model.c
+        theta, lam = _newton(inverse, theta, lam, residual, model.c)
     again = run(objective, safe, settings)
     return again, invert(objective, again.model)
+
+
+def _newton(inverse: Inverse, theta: Array, lam: Array, residual: Array, c: Array) -> tuple[Array, Array]:
+    """Point and multipliers after a Newton step for a gradient of the Lagrangian and a constraint."""
+    m, r = len(theta), len(lam)
+    L, F, E = inverse.root.reshape(m, -1), inverse.cross.reshape(m, r), inverse.corner.reshape(r, r)
+    return theta - L @ (L.T @ residual) - F @ c, lam - F.T @ residual - E @ c

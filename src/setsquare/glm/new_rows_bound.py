@@ -2,8 +2,9 @@
 
 The covariance of a fit's predictions with the basis of the protected columns, on new rows, is estimated by its
 leave-one-out mean ``b``, with the sampling covariance ``V`` of that mean over rows or clusters. The bound is the
-quantile of the length of ``b + N(0, V)``, relative to the spread of the predictions. It needs rows that are
-exchangeable with the new ones; sample weights can carry the rows to another population.
+quantile of the length of ``b + N(0, V)``, relative to the spread of the predictions; ``b`` is shortened by the part of
+its length that is noise. It needs rows that are exchangeable with the new ones; sample weights can carry the rows to
+another population.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ NEW_ROWS_TOLERANCE = 0.1
 CLOSE = 3.0
 #: Smallest share of the rows that the parameters leave free, in standard errors.
 LEAST_FREE = 0.25
+#: Number of units with the spread of all predictions that the spread of a direction is moderated by: with it, bounds
+#: with a group of 1 to 3 % of 300 rows hold in 95 to 100 % of the fits (0.87 to 0.96 with the group's own spread).
+PRIOR = 6.0
 #: Smallest number of degrees of freedom of a standard error.
-FEWEST = 2.0
-#: Concentration of a direction of the protected columns above which it rests on a single unit.
-FEW = 0.6
-#: Newton steps for the quantile of the length of a number: it is known to 1e-12 after five.
-NEWTON_STEPS = 6
+FEWEST = 3.0
+#: Largest share of one unit in a direction that counts: beyond it standard errors would be more than doubled.
+MOST_OWN = 0.5
+#: Newton steps for the quantile of the length of a number: it is then known to 1e-15.
+NEWTON_STEPS = 5
 #: Noncentrality from which a chi-square distribution is taken as normal.
 NORMAL = 1e3
 
@@ -59,18 +63,23 @@ class Sums(Protocol):
         ...
 
     @property
+    def square(self) -> Array:
+        """Mean square of the predictions, (k,)."""
+        ...
+
+    @property
+    def fourth(self) -> Array:
+        """Mean fourth power of the predictions, (k,)."""
+        ...
+
+    @property
     def moments(self) -> Array:
         """Second moments over units of the sums of ``w h q``, ``w q`` and ``w``."""
         ...
 
     @property
-    def fourth(self) -> Array:
-        """Fourth moments over units of the sums of ``w h q``, (k r,)."""
-        ...
-
-    @property
-    def concentration(self) -> Array:
-        """Sum over units of the squared shares of the basis' variance, (r,)."""
+    def carried(self) -> Array:
+        """Sums over units of what a unit carries of each direction, and of its square, (2, r)."""
         ...
 
     @property
@@ -191,6 +200,9 @@ def bound_new_rows(
     ``label_share``, the share of the outcome's variance that the protected columns explain, times the variance. The fit
     shares the rows' noise the more, the more parameters there are: standard errors are divided by one minus the mean
     leverage. Without this, 85 % of the bounds held with 400 rows and 100 features (logistic), instead of 95 %.
+
+    The estimate itself has sampling error: in d directions the square of its length is too large by the sum of d
+    variances. All but one of them are taken off, so that a single direction keeps its estimate.
     """
     spread = sums.spread
     if not spread > 0.0:
@@ -199,20 +211,24 @@ def bound_new_rows(
             0.0, 0.0, confidence, zeros, loss, leverage, n_units, by_cluster, n_directions=sums.c.size, uppers=zeros
         )
     (r, k), b = sums.c.shape, sums.c.T.ravel()
-    to_gap = np.hstack([np.eye(k * r), -np.kron(sums.total[:, None], np.eye(r)), -b[:, None]])
-    wider = _small_sample(sums, n_units, confidence) / max(1.0 - leverage / n_units, LEAST_FREE)
-    V = to_gap @ sums.moments @ to_gap.T
-    # A single unit of a group does not show its own spread: take that of all predictions.
-    least = np.tile(np.diag(sums.moments)[k * r : -1], k) * spread**2 * np.tile(sums.concentration > FEW, k)
-    V = (V + np.diag(np.maximum(least - np.diag(V), 0.0))) * (1.0 + label_share) * np.outer(wider, wider)
-    upper = math.sqrt(length_quantile(b, V, confidence)) / spread
+    each_way = np.eye(k * r)
+    mean = sums.total[0] * each_way if k == 1 else np.kron(sums.total[:, None], np.eye(r))
+    to_gap = np.hstack([each_way, -mean, -b[:, None]])
+    plain = to_gap @ sums.moments @ to_gap.T
+    V, wider = _moderated(sums, plain, spread, n_units, confidence)
+    wider /= max(1.0 - leverage / n_units, LEAST_FREE)
+    V *= (1.0 + label_share) * np.outer(wider, wider)
+    square = float(b @ b)
+    noise = (1.0 - 1.0 / len(b)) * float(plain.trace())
+    shrunk = b * math.sqrt(max(0.0, 1.0 - noise / square)) if square > 0.0 else b
+    upper = max(math.sqrt(length_quantile(shrunk, V, confidence)), math.sqrt(square)) / spread
     size = np.linalg.norm(sums.columns, axis=0)
     ways = sums.columns.T / np.where(size > 0.0, size, np.inf)[:, None]
     cov = ways @ sums.c
     each = cov[:, 0] if k == 1 else np.linalg.norm(cov, axis=1)
     alone = _uppers_alone(ways, sums.c, V, confidence) / spread
     return NewRows(
-        float(np.linalg.norm(b)) / spread,
+        math.sqrt(square) / spread,
         min(1.0, upper),
         confidence,
         {name: float(value) / spread for name, value in zip(names, each, strict=True)},
@@ -252,22 +268,29 @@ def absolute_quantile(b: Array, error: Array, confidence: float) -> Array:
     return np.where(error > 0.0, x * unit, size)
 
 
-def _small_sample(sums: Sums, n_units: int, confidence: float) -> Array:
-    """Factors of the standard errors for few units: degrees of freedom, and quantiles of t instead of the normal.
+def _moderated(sums: Sums, V: Array, spread: float, n_units: int, confidence: float) -> tuple[Array, Array]:
+    """Sampling covariance and factors of the standard errors where few units carry a direction.
 
-    Where a few units have most of the variance, as those of a rare group have, it is known with fewer degrees of
-    freedom: ``2 n / (kurtosis - 1)``, which is n for normal contributions. A mean of predictions of m such units is
-    taken from them, which leaves m - 1; ``concentration`` is 1/m.
+    A rare group of m units (the sum of their squared shares is 1/m) shows its own spread of predictions badly, and the
+    fit adapts to those few; so do a few rows of large weight, and a few extreme values of a protected column. The
+    variance is moderated by that of all predictions, as if there were ``PRIOR`` units more, and only upwards; quantiles
+    of t have as many degrees of freedom. Each of the m units decides 1/m of the group's mean, to which the fit was
+    steered: standard errors are divided by 1 - 1/m, as by one minus the leverage. Predictions with heavy tails leave
+    fewer degrees of freedom: half of ``2 n / (kurtosis - 1)``. Without this, bounds of counts with a kurtosis of 100
+    (400 rows) held in 92 % of the fits.
     """
     r, k = sums.c.shape
-    second = np.diag(sums.moments)[: k * r]
-    kurtosis = n_units * sums.fourth / np.maximum(second * second, np.finfo(float).tiny)
-    free = max(n_units - r - 1, 1)
-    few = np.where(np.tile(sums.concentration > FEW, k), FEWEST, 2.0 * n_units / np.maximum(kurtosis - 1.0, 1e-9))
-    tail = 0.5 * (1.0 + confidence)
-    quantile = special.stdtrit(np.clip(few, FEWEST, max(free, FEWEST)), tail)
-    own = np.sqrt(1.0 - np.tile(np.minimum(sums.concentration, 0.5), k))
-    return np.asarray(math.sqrt(n_units / free) * quantile / (own * special.ndtri(tail)))
+    tiny = np.finfo(float).tiny
+    share = np.tile(np.minimum(sums.carried[1] / np.maximum(sums.carried[0] ** 2, tiny), 1.0), k)
+    few = 1.0 / np.maximum(share, tiny) - 1.0
+    common = np.tile(sums.moments.diagonal()[k * r : -1], k) * spread**2
+    raised = np.maximum(common - V.diagonal(), 0.0) * PRIOR / (few + PRIOR)
+    free, tail = max(n_units - r - 1, 1), 0.5 * (1.0 + confidence)
+    kurtosis = sums.fourth / np.maximum((sums.square - sums.total**2) ** 2, tiny)
+    tails = np.repeat(n_units / np.maximum(kurtosis - 1.0, 1.0), r)
+    quantile = special.stdtrit(np.clip(few + PRIOR, FEWEST, np.clip(tails, FEWEST, max(free, FEWEST))), tail)
+    wider = math.sqrt(n_units / free) * quantile / special.ndtri(tail)
+    return V + np.diag(raised), wider / (1.0 - np.minimum(share, MOST_OWN))
 
 
 def length_quantile(b: Array, V: Array, confidence: float) -> float:
@@ -281,13 +304,14 @@ def length_quantile(b: Array, V: Array, confidence: float) -> float:
     >>> round(length_quantile(np.zeros(1), np.eye(1), 0.95), 4), round(length_quantile(np.zeros(2), np.eye(2), 0.95), 4)
     (3.8415, 5.9915)
     """
-    values, vectors = np.linalg.eigh(V)
-    values, squares = np.maximum(values, 0.0), (vectors.T @ b) ** 2
-    if not values.max(initial=0.0) > 1e-30 * (1.0 + squares.sum()):
-        return float(squares.sum())
-    unit = float(values.max())
-    values, squares = values / unit, squares / unit
-    c1, c2, c3, c4 = (float(np.sum(values**j + j * values ** (j - 1) * squares)) for j in (1, 2, 3, 4))
+    length, unit = float(b @ b), float(V.trace())
+    if not unit > 1e-30 * (1.0 + length):
+        return length
+    b, V = b / math.sqrt(unit), V / unit
+    once, square = V @ b, V @ V
+    c1, c2 = 1.0 + float(b @ b), float(np.vdot(V, V)) + 2.0 * float(b @ once)
+    c3 = float(np.vdot(square, V)) + 3.0 * float(once @ once)
+    c4 = float(np.vdot(square, square)) + 4.0 * float(once @ (V @ once))
     s1, s2 = c3 / c2**1.5, c4 / c2**2
     root = math.sqrt(max(s1 * s1 - s2, 0.0))
     a = 1.0 / (s1 - root) if s1 * s1 > s2 else 1.0 / s1

@@ -18,8 +18,10 @@ from setsquare._typing import Array
 from setsquare.glm.products import Pilot
 from setsquare.glm.sqp import SINGULAR
 
-#: Penalties that are tried, in units of the outcome's curvature times the median variance of the features.
+#: Penalties that are tried, in units of the outcome's curvature times the median variance of the features: up to the
+#: first, and larger ones if the largest of these is the best.
 PATH = 10.0 ** np.arange(-5.0, 2.25, 0.5)
+FIRST = 9
 #: Smallest share of a row's own prediction that must rest on the other rows.
 OTHERS = 0.05
 
@@ -51,7 +53,9 @@ def choose_penalty(Z: Array, pilot: Pilot) -> Step:
     """
     path = _Path(Z, pilot)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        losses = path.losses(PATH)
+        losses = path.losses(PATH[:FIRST])
+        if not np.argmin(losses) < FIRST - 1 or not np.isfinite(losses).all():
+            losses = np.concatenate([losses, path.losses(PATH[FIRST:])])
     losses = np.where(np.isfinite(losses), losses, np.inf)
     best = float(PATH[np.flatnonzero(losses <= losses.min() + 1.0 / len(Z)).max()])
     theta = path.theta(best)

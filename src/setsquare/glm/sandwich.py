@@ -17,7 +17,7 @@ import numpy as np
 
 from setsquare._typing import Array
 from setsquare.families import RowTerms, contrasts
-from setsquare.glm.leave_one_out import Inverse, invert
+from setsquare.glm.kkt_inverse import Inverse, invert
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared

@@ -31,7 +31,7 @@ from setsquare.glm.freedom import check_varies
 from setsquare.glm.held_rows import defer, is_held
 from setsquare.glm.large import Krylov, measure_large, solve_large
 from setsquare.glm.mdmm import MULTIPLIER_METHODS, Descent, solve_mdmm
-from setsquare.glm.new_rows import can_leave_out, check_new_rows, measure_new_rows, reach_new_rows
+from setsquare.glm.new_rows import can_leave_out, check_new_rows, measure_new_rows, reach_new_rows, rough
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.newton import Iterate, Settings
 from setsquare.glm.objective import Objective
@@ -190,7 +190,10 @@ def fit_rows(
     prepared = prepare_wide(problem) if name == "large" else prepare(problem)
     objective = prepared.objective
     run, measured = _runner(objective, name, settings, descent)
-    attempt = partial(run_once if descends else reach, objective, run, settings=settings)
+    wanted = orthogonal_on if prepared.basis is not None and not descends else TRAINING_ROWS
+    is_start = wanted == NEW_ROWS and name == "sqp" and not n_restarts and not problem.has_offset
+    goal = rough(settings) if is_start else settings
+    attempt = partial(run_once if descends else reach, objective, run, settings=goal)
     theta = None if start is None else prepared.theta(*class_coefficients(problem, *start))
     if theta is not None and not np.isfinite(objective.values(theta).loss):
         theta = None  # outside the domain of the link
@@ -205,9 +208,10 @@ def fit_rows(
     n_free = len(prepared.mean) - len(prepared.aliased)
     check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcomes.spread)
     prepared, end = replace(prepared, objective=best.objective), best.end
-    wanted = orthogonal_on if prepared.basis is not None and not descends else TRAINING_ROWS
     found: NewRows | None = None
-    if wanted == NEW_ROWS and (_is_plain(prepared, end, settings) or is_met(prepared, end, associate(prepared, end))):
+    if is_start and (end.status is not Status.CONVERGED or not _is_plain(prepared, end, goal)):
+        end, goal = run(prepared.objective, end.theta, settings), settings
+    if wanted == NEW_ROWS and (_is_plain(prepared, end, goal) or is_met(prepared, end, associate(prepared, end))):
         aimed, end, found = reach_new_rows(prepared, end, run, settings, confidence)
         prepared = replace(prepared, objective=aimed)
     if not budget or prepared.basis is None:

@@ -31,6 +31,7 @@ def learn(
     missing: Missing = "error",
     unseen: Unseen = "error",
     formula: str | None = None,
+    largest: bool = False,
 ) -> Design:
     """Learn from a training table how to turn its columns into a matrix.
 
@@ -56,6 +57,8 @@ def learn(
         Levels that only later tables have are refused, or counted as the reference level.
     formula : str, optional
         In place of `columns`; needs the package formulaic. Its intercept is left out.
+    largest : bool
+        Whether the reference is the most frequent level by default, as in audits.
 
     Returns
     -------
@@ -83,18 +86,18 @@ def learn(
     if formula is not None:
         if not _is(basis, "linear"):
             raise InputError("A formula is a basis of its own: write sex * race in it, and leave out basis=.")
-        return _design((_learn_formula(frame, formula, reference or {}, missing),), missing, unseen)
+        return _design((_learn_formula(frame, formula, reference or {}, missing, largest),), missing, unseen)
     names = tuple(frame.names[j] for j in resolve(frame, columns))
     if not names:
         raise InputError("No column is named: name at least one.")
     if is_formula(basis, ()):
-        return _learn_over(frame, names, basis, reference or {}, missing, unseen)
+        return _learn_over(frame, names, basis, reference or {}, missing, unseen, largest)
     plain = _is(basis, "linear") and not reference and (missing != "level" or is_sparse(frame.source))
     if plain and read_matrix(frame, names) is not None:
         return _plain_design(names, missing, unseen)
     seen = observe(frame, names, missing=missing, cells=names if _is(basis, "cells") else ())
     known = basis if isinstance(basis, str) and basis in ("linear", "cells") else "linear"
-    design = settle(seen, names, basis=known, reference=reference, missing=missing, unseen=unseen)
+    design = settle(seen, names, basis=known, reference=reference, missing=missing, unseen=unseen, largest=largest)
     return design if known == basis else _smooth(design, open_rows(frame, names, missing), basis)
 
 
@@ -131,10 +134,16 @@ def _is(basis: Any, name: str) -> bool:
 
 
 def _learn_over(
-    frame: Frame, names: tuple[str, ...], text: str, reference: Mapping[str, Level], missing: Missing, unseen: Unseen
+    frame: Frame,
+    names: tuple[str, ...],
+    text: str,
+    reference: Mapping[str, Level],
+    missing: Missing,
+    unseen: Unseen,
+    largest: bool,
 ) -> Design:
     """Learn a formula over some columns."""
-    design = _design((_learn_formula(frame, text, reference, missing),), missing, unseen)
+    design = _design((_learn_formula(frame, text, reference, missing, largest),), missing, unseen)
     for name in design.columns:
         if name not in names:
             raise InputError(f"The formula in basis= uses {name!r}, which is not a protected column: protect it, too.")
@@ -160,11 +169,13 @@ def _smooth(design: Design, rows: TableRows, basis: Any) -> Design:
     return _design(made, design.missing, design.unseen)
 
 
-def _learn_formula(frame: Frame, text: str, reference: Mapping[str, Level], missing: Missing) -> Coder:
+def _learn_formula(frame: Frame, text: str, reference: Mapping[str, Level], missing: Missing, largest: bool) -> Coder:
     parsed, names = parse(text, frame)
     rows = open_rows(frame, names, missing)
     check_reference(reference, rows.columns)
-    variables = tuple(code_column(name, see(rows.column(name)), reference, missing) for name in rows.columns)
+    variables = tuple(
+        code_column(name, see(rows.column(name)), reference, missing, largest=largest) for name in rows.columns
+    )
     return learn_formula(text, parsed, variables, rows)
 
 
@@ -176,6 +187,7 @@ def settle(
     reference: Mapping[str, Level] | None = None,
     missing: Missing = "error",
     unseen: Unseen = "error",
+    largest: bool = False,
 ) -> Design:
     """Learn a design from the merged summary of all batches of a table; the options are those of :func:`learn`.
 
@@ -197,7 +209,9 @@ def settle(
     check_reference(reference, columns)
     if missing == "error" and any(seen.columns[name].n_missing for name in columns):
         refuse_missing({name: seen.columns[name].n_missing for name in columns})
-    coders: tuple[Coder, ...] = tuple(code_column(name, seen.columns[name], reference, missing) for name in columns)
+    coders: tuple[Coder, ...] = tuple(
+        code_column(name, seen.columns[name], reference, missing, largest=largest) for name in columns
+    )
     if basis == "cells":
         coders = _settle_cells(seen, columns, coders)
     return _design(coders, missing, unseen)

@@ -61,12 +61,16 @@ def check_controls(given: Design) -> None:
 
 
 class TrainingMatrices(NamedTuple):
-    """Features (n, q), protected columns (n, p), which rows of the input they are (None: all), and controls (n, c)."""
+    """Features (n, q), protected columns (n, p), which rows of the input they are (None: all), and controls (n, c).
+
+    ``features`` is the table of these rows that the features were read from.
+    """
 
     Z: Matrix
     X: Matrix
     keep: BoolArray | None
     C: Array | None = None
+    features: Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +241,8 @@ def learn_reader(
         check(Z, reader.protected, source, keep)
     as_codes = protected_as_codes
     X = encode_partly(reader.protected, source) if partly else _written(reader.protected, source, as_codes).values
-    return reader, TrainingMatrices(Z, X, keep, None if reader.given is None else reader.given_matrix(table))
+    C = None if reader.given is None else reader.given_matrix(table)
+    return reader, TrainingMatrices(Z, X, keep, C, reader.feature_table(table))
 
 
 def _written(design: Design, table: Table, as_codes: bool) -> Encoded:

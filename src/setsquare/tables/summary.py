@@ -74,6 +74,12 @@ class Seen:
         ordered = sorted(present, key=place.__getitem__ if self.declared else None)
         return [*ordered, None] if self.n_missing else ordered
 
+    @property
+    def largest(self) -> Level | None:
+        """The most frequent level, of several the first; None for missing values."""
+        counts: Mapping[Level | None, int] = {**(self.counts or {}), None: self.n_missing}
+        return max(self.levels, key=lambda level: counts[level])
+
 
 def see(column: Column, *, distinct: bool = False) -> Seen:
     """Summarise one column; `distinct` also lists the values of a numeric one."""
@@ -92,14 +98,17 @@ def see(column: Column, *, distinct: bool = False) -> Seen:
     return Seen(len(column.values), len(column.values) - len(there), float(there.sum()), values=values)
 
 
-def code_column(name: str, seen: Seen, reference: Mapping[str, Level], missing: Missing) -> Numeric | Categorical:
-    """Return the coder of a column."""
+def code_column(
+    name: str, seen: Seen, reference: Mapping[str, Level], missing: Missing, *, largest: bool = False
+) -> Numeric | Categorical:
+    """Return the coder of a column; without a named reference it is the first level, or the largest."""
     if seen.is_blank:
         raise MissingValuesError(f"Column {name!r} has missing values only; leave it out.")
     if seen.counts is not None:
         if not seen.is_category and name not in reference:  # naming a reference declares groups, too
             refuse_strays(f"Column {name!r}", {level: count for level, count in seen.counts.items() if count})
-        levels = order_levels(seen.levels, name, reference.get(name))
+        chosen = reference.get(name)
+        levels = order_levels(seen.levels, name, seen.largest if largest and chosen is None else chosen)
         if len(levels) > max(MANY_LEVELS, seen.n // 2):
             raise InputError(
                 f"Column {name!r} has {len(levels)} levels in {seen.n} rows, as an identifier has; leave it out, "

@@ -28,6 +28,7 @@ from setsquare.auditing.evaluations.permutation import (
     row_blocks,
     sample_rows,
 )
+from setsquare.auditing.fold_bounds import _widen
 from setsquare.auditing.monitoring.betting import STAKE, place_bets, start_bets, wealth_path
 from setsquare.auditing.monitoring.pairing import LEARN, MOST, WAITING, pair_rows, start_pairing
 from setsquare.errors import InputError
@@ -288,3 +289,10 @@ def test_ranks_count_the_observed_statistic_and_double_the_nearer_tail() -> None
     signed = np.array([-2.0, -1.0, 1.0, 2.0])
     assert _rank(9.0, signed) == _rank(-9.0, signed) == pytest.approx(2 / 5)
     assert _rank(2.0, signed) == _rank(-2.0, signed) == pytest.approx(4 / 5) and _rank(0.0, signed) == 1.0
+
+
+def test_a_bound_without_error_stays_and_others_are_widened() -> None:
+    assert _widen(0.1, 0.2, 0.0, 1, 0.95) == _widen(0.1, 0.2, math.nan, 1, 0.95) == 0.2
+    wide = _widen(0.1, 0.2, 0.1, 1, 0.95)
+    assert wide == pytest.approx(0.1 * math.sqrt(stats.ncx2.ppf(0.95, 1, 1.0)), rel=1e-6)
+    assert _widen(0.1, 0.9, 0.1, 1, 0.95) == 0.9

@@ -28,8 +28,9 @@ from setsquare.auditing.evaluations.records import (
     z_effect,
 )
 from setsquare.auditing.evaluations.shifts import shrink, size_of
-from setsquare.auditing.groups.intervals import Estimates, covariance, difference, ratio, root, single
-from setsquare.auditing.groups.intervals import critical_value as simultaneous
+from setsquare.auditing.groups.critical_values import covariance
+from setsquare.auditing.groups.critical_values import critical_value as simultaneous
+from setsquare.auditing.groups.intervals import Estimates, difference, ratio, root, single
 from setsquare.auditing.groups.joint_cells import JointCells
 from setsquare.auditing.groups.partitions import band_labels, note_masked, partition_rows
 from setsquare.auditing.groups.rates import Rows, count_numbers
@@ -67,6 +68,14 @@ def test_bands_are_between_quantiles() -> None:
     missing = pd.DataFrame({"x": np.where(np.arange(1001) < 50, np.nan, x)})
     plain, with_group = partition_rows(missing)[0], partition_rows(missing, missing_group=True)[0]
     assert (plain.codes[:50] == -1).all() and with_group.labels[-1] == "missing" and with_group.counts[-1] == 50
+
+
+def test_ends_of_bands_are_whole_or_short() -> None:
+    x = np.arange(7777)
+    whole = partition_rows(pd.DataFrame({"x": x}))[0].edges
+    assert whole == tuple(np.quantile(x, [0.25, 0.5, 0.75], method="higher").tolist()) == (1944.0, 3888.0, 5832.0)
+    assert partition_rows(pd.DataFrame({"x": 10 * x}))[0].edges == (19400.0, 38900.0, 58300.0)
+    assert partition_rows(pd.DataFrame({"x": x / 7.0}))[0].edges == (278.0, 555.0, 833.0)
 
 
 def test_groups_masks_and_references() -> None:

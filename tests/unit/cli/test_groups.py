@@ -47,7 +47,7 @@ def test_rates_and_ratios_are_those_of_the_table(call, table: pd.DataFrame, deci
         row = next(line for line in out.splitlines() if line.startswith(f"race: {group} ") and "[" in line)
         assert f"{rate:.3f} [" in row
         assert f" {rate / rates['Asian']:.3f} " in row
-    assert f"Selected by race: {100 * rates['Black']:.1f} % of Black" in " ".join(out.split())
+    assert f"Share selected, by race: {100 * rates['Black']:.1f} % of Black" in " ".join(out.split())
 
 
 def test_four_fifths_names_the_groups_below(call, tmp_path: Path, table: pd.DataFrame) -> None:
@@ -104,7 +104,7 @@ def test_a_monitor_remembers_and_alarms(call, tmp_path: Path, table: pd.DataFram
     assert code == 0, err  # an alarm ends with 1 only if asked for
     assert out.startswith("ALARM. Mean prediction of race Black is ")
     first = json.loads((tmp_path / "o.json").read_text())
-    code, _, _ = call("monitor", *options, "--fail-on-leak")
+    code, _, _ = call("monitor", *options, "--fail-on-alarm")
     assert code == 1
     second = json.loads((tmp_path / "o.json").read_text())
     assert second["n"] == 2 * first["n"] == 2 * N

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import setsquare as sq
 from setsquare.cli.arguments import main
+from setsquare.cli.tradeoff_options import REFUSED
 
 N = 500
 
@@ -68,9 +70,18 @@ def test_correct_takes_a_budget_and_says_what_it_promises(call, tmp_path: Path) 
         ("tradeoff", ["--max-correlation", "0.0001"], "No budget has an upper bound"),
         ("tradeoff", ["--fail-on-leak"], "leave out --fail-on-leak"),
         ("tradeoff", ["--orthogonal-on", "new-rows"], "training"),
+        ("tradeoff", ["--folds", "3"], "leave out --folds"),
+        ("tradeoff", ["--group-tolerance", "0.3"], "leave out --group-tolerance"),
     ],
 )
 def test_bad_input_ends_in_one_sentence(call, command: str, arguments: list[str], message: str) -> None:
     code, _, err = call(command, *arguments)
     text = " ".join(err.split())
     assert code == 2 and message in text and "Traceback" not in text
+
+
+def test_the_help_of_a_tradeoff_lists_no_option_that_it_refuses(call) -> None:
+    _, shown, _ = call("tradeoff", "--help")
+    shown = shown[: shown.index("Exit codes")]
+    assert "--budgets" in shown and "--max-correlation" in shown
+    assert not [name for name in REFUSED if re.search(rf"--{name.replace('_', '-')}(?![-\w])", shown)]

@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 import setsquare as sq
 from setsquare.cli import arguments as arguments_of_the_command_line
-from setsquare.errors import InputError
+from setsquare.errors import DroppedColumnWarning, InputError
 
 N = 600
 
@@ -178,3 +178,14 @@ def test_the_command_line_takes_what_is_given(table, tmp_path, capsys, monkeypat
         assert sq.load(saved).given == (given if given == "outcome" else ["edu"])
         assert json.loads(out.read_text())["largest_correlation_in_training"] < 1e-8
     assert main([*fit, "--given", "x4", "--model", str(saved)]) == 2
+
+
+def test_a_protected_column_that_the_given_ones_determine_is_named(table):
+    Z, protected = table.drop(columns=["y", "sex"]), table[["sex", "edu"]]
+    with pytest.warns(DroppedColumnWarning, match="Nothing of edu is left to protect"):
+        model = sq.OrthogonalGLMClassifier(given="edu").fit(Z, table.y, protected=protected)
+    assert model.solution_.certificate.determined_protected == ("edu",)
+    result = sq.audit(model.predict_proba(Z)[:, 1], protected, given=table[["edu"]])
+    assert "Nothing of edu is left" in next(str(note) for note in result.notes if note.code == "determined")
+    other = sq.audit(model.predict_proba(Z)[:, 1], table[["sex"]], given=table[["edu"]])
+    assert all(note.code != "determined" for note in other.notes)

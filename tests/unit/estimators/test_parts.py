@@ -429,6 +429,8 @@ def test_the_number_of_components() -> None:
     assert PrincipalComponents(None).fit(Z[:3]).n_components_ == 3
     flat = PrincipalComponents().fit(np.ones((5, 2)))
     assert flat.n_components_ == 1 or flat.n_components_ == 2
+    for scale in (1e-6, 1e6):
+        assert PrincipalComponents(0.9).fit(scale * Z).n_components_ == PrincipalComponents(0.9).fit(Z).n_components_
     found = PrincipalComponents(None).fit(Z)
     top = found.components_[np.arange(4), np.abs(found.components_).argmax(axis=1)]
     assert (top > 0.0).all()

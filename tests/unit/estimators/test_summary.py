@@ -107,6 +107,8 @@ def test_refits_are_refused_for_other_rows_and_options(rows):
     box = sq.OrthogonalGLMClassifier("sex", relax="box").fit(table, y)
     with pytest.raises(InputError, match="relax="):
         box.bootstrap(table, y, n_samples=5)
+    with pytest.raises(InputError, match="relax="):
+        box.summary()
 
 
 def test_a_model_that_was_not_fitted_has_no_bootstrap():

@@ -103,7 +103,11 @@ def _meaning(audits: Audits, certificate: Certificate | None, *, with_calibratio
     verdicts: dict[Verdict, list[str]] = {}
     for name, each in audits.items():
         verdicts.setdefault(each.verdict, []).append(name)
-    text = [f"{joined(by)}: {said[each]}" if len(audits) > 1 else said[each] for each, by in verdicts.items()]
+    text = [
+        "Predictions depend on a column if they differ between its groups or, for numbers such as age, change with it. "
+        "A row is one line of the data: one person, application or image, say."
+    ]
+    text += [f"{joined(by)}: {said[each]}" if len(audits) > 1 else said[each] for each, by in verdicts.items()]
     notes = ["The result holds for these rows and similar ones. Other people, places or times need their own audit."]
     if audit.setting == IN_SAMPLE:
         notes.append("The model was fitted to the audited rows. On new rows it can depend on the columns.")

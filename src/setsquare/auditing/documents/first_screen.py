@@ -30,10 +30,8 @@ def summary(audits: Audits, scores: Scores, sides: Sequence[Side] = ()) -> Secti
     if several:
         tables = [table("Side by side", columns, [*rest[:1], *key[:1], *rest[1:]])]
     else:
-        tables = [
-            table("Key numbers", columns, key, form="key"),
-            table("Further numbers", columns, rest[1:], detail=not scores),
-        ]
+        tables = [table("Key numbers", columns, key, form="key")]
+        tables += [table("Further numbers", columns, rest[1:])] if scores else []
     figures = _group_figures(numbers) if numbers else []
     return section("summary", "In short", text=_about(audits, scores, sides), tables=tables, figures=figures)
 
@@ -140,9 +138,10 @@ def _group_figures(numbers: Mapping[str, GroupNumbers]) -> list[dict[str, Any]]:
     are = "group nearer to the average is" if left == 1 else "groups nearer to the average are"
     more = f" {left} {are} in the table below." if left else ""
     found = {RATE: "rates", MEAN: "means"}[shown]
+    chosen = f"A row counts as selected if {first.selected}. " if shown == RATE and first.selected else ""
     about = (
-        f"Dots are the {found} in these data. The {found} that would be found in many more rows like these lie within "
-        f"the bars: with {percent(first.confidence)} confidence for all groups together.{more}"
+        f"{chosen}Dots are the {found} in these data. With many more rows (lines of data) like these, the {found} "
+        f"would lie within the bars: {percent(first.confidence)} confidence for all groups together.{more}"
     )
     figure = {
         "kind": "groups",

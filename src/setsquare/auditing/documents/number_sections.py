@@ -106,12 +106,13 @@ def _note_references(audits: Audits) -> list[Note]:
     """Note columns whose numbers by group are relative to another group than their effects."""
     numbers = [group for audit in audits.values() if audit.numbers is not None for group in audit.numbers.groups]
     largest = {group.source: group.name for group in numbers if group.is_reference}
-    names = [name for name, level in references_of(audits).items() if largest.get(name, level) != level]
+    plain = {name: text.replace(", ", ",") for name, text in largest.items()}  # as cells are written in effects
+    names = [name for name, level in references_of(audits).items() if plain.get(name, level) != level]
     if not names:
         return []
     text = (
-        "These numbers are relative to the largest group, the effects below to the first level of a column, as in R: "
-        "{columns}. To use one reference group for both, {reference:pass}."
+        "These numbers are relative to the largest group, the effects below to another one: {columns}. To use one "
+        "reference group for both, {reference:pass}."
     )
     listed = joined([f"{name} ({largest[name]} and {references_of(audits)[name]})" for name in names])
     return [Note("two-references", text, severity="info", columns=listed, reference=Option("reference"))]

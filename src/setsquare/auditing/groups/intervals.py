@@ -1,31 +1,28 @@
-"""Simultaneous confidence intervals of numbers, differences and ratios: their covariance, critical values and ends.
+"""Ends of confidence intervals of numbers by group, their differences and ratios, for a given critical value.
 
 A rate has Jeffreys' interval (Brown, Cai and DasGupta 2001), with an effective number of rows that reproduces its
 estimated variance: weights and clusters enter there. At the extreme tails that many groups need, it covers rare events
-better than Wilson's. Differences and ratios combine the intervals of their two parts ("square and add": Newcombe 1998,
-Zou and Donner 2008), so they keep what is good about them near 0 and 1.
+better than Wilson's. A rate so small that even a group without an event would not rule it out can be missed on one side
+only, which then has half of the other side's error too; the same holds near 1. (With all of it, 20 groups of 50 rows
+were covered in 94.3 to 94.6 % of samples, with half in 95.4 to 95.9 %, with none in 97.1 to 97.3 %, by enumeration.)
 
-Critical values come from the distribution of the largest of many studentised numbers. A multiplier bootstrap weights
-the influence of row (or cluster) i by a random ``xi_i`` and takes the largest absolute studentised sum. With normal
-multipliers, the sums are, given the data, exactly normal with the covariance of the influences: so their largest is
-drawn from that covariance, and no draw has to read the rows (Chernozhukov, Chetverikov and Kato 2013).
+A mean of other values has an interval with the skewness of the mean (Hall 1992), by the cube root of Wilson and
+Hilferty (1931). A skewness is estimated too small from few rows, so the longer side takes more of it than was
+estimated, and the shorter side less.
+
+Differences and ratios combine the intervals of their two parts ("square and add": Newcombe 1998, Zou and Donner 2008),
+so they keep what is good about them near 0 and 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
-from scipy.special import betainccinv, betaincinv, ndtr, ndtri, stdtrit
+from scipy.special import betainccinv, betaincinv, ndtr, stdtrit
 
 from setsquare._typing import Array, BoolArray, IntArray
 
-#: Draws of the largest number; the coverage then has a Monte Carlo standard error of 0.3 percentage points.
-N_DRAWS = 5000
-#: With more contrasts, Bonferroni's critical value is used: it is hardly larger then, and costs nothing.
-MANY = 4000
 #: Effective number of rows above which an interval of a rate is the normal one.
 EXACT_SIZE = 1e8
 
@@ -45,6 +42,8 @@ class Estimates:
         Effective number of rows for values of 0 and 1; used where the variance follows from the rate, or is 0.
     df : ndarray of shape (K,)
         Degrees of freedom of the variance; infinite where it follows from the rate.
+    skewness : ndarray of shape (K,), optional
+        Skewness of the values behind a mean; NaN where it is unknown. None for counts.
     """
 
     value: Array
@@ -52,6 +51,7 @@ class Estimates:
     is_rate: bool
     size: Array
     df: Array
+    skewness: Array | None = None
 
     @property
     def error(self) -> Array:
@@ -80,18 +80,55 @@ def single(numbers: Estimates, critical: float) -> tuple[Array, Array]:
     >>> [float(end.round(3)[0]) for end in single(rate, 1.96)]
     [0.0, 0.168]
     """
+    low, high = ends(numbers, critical)
+    counted = numbers.is_known & numbers.is_rate & np.isinf(numbers.df)
+    with np.errstate(all="ignore"):
+        tail, n = ndtr(-critical), np.minimum(numbers.size, EXACT_SIZE)
+        below, above = _jeffreys(numbers.value, n, np.full(len(n), 1.5 * tail))
+        low_of_all, high_of_none = tail ** (1.0 / n), 1.0 - tail ** (1.0 / n)
+        below = np.maximum(low, np.minimum(below, high_of_none))
+        above = np.minimum(high, np.maximum(above, low_of_all))
+    return np.where(counted, below, low), np.where(counted, above, high)
+
+
+def ends(numbers: Estimates, critical: float) -> tuple[Array, Array]:
+    """The same with an equal error on both sides, for differences and ratios."""
     with np.errstate(all="ignore"):
         t = np.where(np.isinf(numbers.df), critical, -stdtrit(np.maximum(numbers.df, 1.0), ndtr(-critical)))
-        if not numbers.is_rate:
-            half = t * numbers.error
-            low, high = numbers.value - half, numbers.value + half
-        else:
-            size = effective_size(numbers)
-            low, high = _jeffreys(numbers.value, np.minimum(size, EXACT_SIZE), ndtr(-t))
+        half = t * numbers.error
+        low, high = numbers.value - half, numbers.value + half
+        if numbers.is_rate:
             # Equal values have a variance of rounding only, at which inverses of the beta distribution are NaN or hang.
-            many, half = size > EXACT_SIZE, t * numbers.error
-            low, high = np.where(many, numbers.value - half, low), np.where(many, numbers.value + half, high)
+            size = effective_size(numbers)
+            below, above = _jeffreys(numbers.value, np.minimum(size, EXACT_SIZE), ndtr(-t))
+            low, high = np.where(size > EXACT_SIZE, low, below), np.where(size > EXACT_SIZE, high, above)
+        if numbers.skewness is not None:
+            down, up = _skewed(numbers.skewness, numbers.size, t)
+            skewed = np.isfinite(numbers.skewness) & (numbers.error > 0.0)
+            low = np.where(skewed, numbers.value - down * numbers.error, low)
+            high = np.where(skewed, numbers.value + up * numbers.error, high)
+        if numbers.is_rate:
+            low, high = np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
         return np.where(numbers.is_known, low, np.nan), np.where(numbers.is_known, high, np.nan)
+
+
+def _skewed(skewness: Array, n: Array, t: Array) -> tuple[Array, Array]:
+    """Distances from a mean to its two ends, in standard errors."""
+    size = np.abs(skewness) / np.sqrt(n)
+    # Factors chosen by simulation with uniform, normal, beta and exponential values, 5 to 250 rows and 6 or 20 groups.
+    longer = size * (1.0 + np.minimum(40.0 / n, 2.0) * skewness**2 / (1.0 + skewness**2))
+    shorter = size * np.maximum(1.0 - 10.0 / n, 0.0)
+    far, near = _gamma_distance(longer, t), _gamma_distance(shorter, -t)
+    far, near = np.maximum(far, t), np.minimum(near, t)
+    return np.where(skewness > 0.0, near, far), np.where(skewness > 0.0, far, near)
+
+
+def _gamma_distance(skewness: Array, z: Array) -> Array:
+    """Distance of an end of Jeffreys' interval of a Poisson mean, whose count has this skewness, in standard errors."""
+    count = 1.0 / np.maximum(skewness, 1e-6) ** 2
+    shape = count + 0.5
+    end = shape * np.maximum(1.0 - 1.0 / (9.0 * shape) + z / (3.0 * np.sqrt(shape)), 0.0) ** 3
+    return np.asarray(np.abs(end - count) / np.sqrt(count))
 
 
 def effective_size(numbers: Estimates) -> Array:
@@ -111,7 +148,7 @@ def difference(numbers: Estimates, critical: float, i: IntArray, j: IntArray) ->
     >>> [round(float(x[0]), 3) for x in difference(rates, 1.96, np.array([0]), np.array([1]))]
     [0.2, 0.074, 0.32]
     """
-    low, high = single(numbers, critical)
+    low, high = ends(numbers, critical)
     p, rho = numbers.value, _correlation(numbers, i, j)
     gap = p[i] - p[j]
     down, up = root(p[i] - low[i], high[j] - p[j], rho), root(high[i] - p[i], p[j] - low[j], rho)
@@ -130,7 +167,7 @@ def ratio(numbers: Estimates, critical: float, i: IntArray, j: IntArray) -> tupl
     >>> [round(float(x[0]), 3) for x in ratio(rates, 1.96, np.array([0]), np.array([1]))]
     [0.5, 0.351, 0.693]
     """
-    low, high = (np.maximum(end, 0.0) for end in single(numbers, critical))
+    low, high = (np.maximum(end, 0.0) for end in ends(numbers, critical))
     p, rho = numbers.value, _correlation(numbers, i, j)
     with np.errstate(all="ignore"):
         value = np.where(p[j] > 0.0, p[i] / p[j], np.nan)
@@ -165,124 +202,3 @@ def _correlation(numbers: Estimates, i: IntArray, j: IntArray) -> Array:
     with np.errstate(all="ignore"):
         rho = numbers.covariance[i, j] / (error[i] * error[j])
     return np.clip(np.where(np.isfinite(rho), rho, 0.0), -1.0, 1.0)
-
-
-def covariance(
-    influences: Sequence[Array], codes: Sequence[IntArray], n_groups: Sequence[int], cluster: IntArray | None = None
-) -> Array:
-    """Covariance (K, K) of the numbers of all groups of several partitions.
-
-    Parameters
-    ----------
-    influences : sequence of ndarray of shape (n,)
-        For each partition, the influence of each row on the number of its own group.
-    codes : sequence of integer ndarray of shape (n,)
-        Groups of each partition; -1 for none.
-    n_groups : sequence of int
-        Number of groups of each partition; K is their sum.
-    cluster : integer ndarray of shape (n,), optional
-        Influences are summed within clusters.
-
-    Examples
-    --------
-    >>> psi, codes = np.array([0.1, -0.1, 0.2, -0.2]), np.array([0, 0, 1, 1])
-    >>> covariance([psi], [codes], [2]).round(3).tolist()
-    [[0.04, 0.0], [0.0, 0.16]]
-    """
-    if cluster is None:
-        C, units = _of_rows(influences, codes, n_groups)
-    else:
-        C, units = _of_clusters(influences, codes, n_groups, cluster)
-    factor = np.sqrt(np.where(units > 1, units / np.maximum(units - 1.0, 1.0), 1.0))
-    return np.asarray(C * factor * factor[:, None])
-
-
-def _of_rows(influences: Sequence[Array], codes: Sequence[IntArray], n_groups: Sequence[int]) -> tuple[Array, IntArray]:
-    """Sums of products of influences, and the number of rows that count for each number."""
-    starts = np.concatenate([[0], np.cumsum(n_groups)])
-    C = np.zeros((int(starts[-1]), int(starts[-1])))
-    units = []
-    for s, (a, first) in enumerate(zip(influences, codes, strict=True)):
-        here = slice(starts[s], starts[s + 1])
-        units.append(np.bincount(first + 1, a != 0.0, n_groups[s] + 1)[1:])
-        C[here, here] = np.diag(np.bincount(first + 1, a * a, n_groups[s] + 1)[1:])
-        for t in range(s + 1, len(codes)):
-            # Row -1 and column -1 (no group) are computed beside the others and left out.
-            both = (first + 1) * (n_groups[t] + 1) + codes[t] + 1
-            sums = np.bincount(both, a * influences[t], (n_groups[s] + 1) * (n_groups[t] + 1))
-            block = sums.reshape(n_groups[s] + 1, n_groups[t] + 1)[1:, 1:]
-            there = slice(starts[t], starts[t + 1])
-            C[here, there], C[there, here] = block, block.T
-    return C, np.concatenate(units)
-
-
-def _of_clusters(
-    influences: Sequence[Array], codes: Sequence[IntArray], n_groups: Sequence[int], cluster: IntArray
-) -> tuple[Array, IntArray]:
-    """The same with influences summed within clusters first; units are clusters."""
-    starts = np.concatenate([[0], np.cumsum(n_groups)])
-    used = [(code >= 0) & (a != 0.0) for a, code in zip(influences, codes, strict=True)]
-    data = np.concatenate([a[keep] for a, keep in zip(influences, used, strict=True)])
-    column = np.concatenate([code[keep] + start for code, keep, start in zip(codes, used, starts[:-1], strict=True)])
-    row = np.concatenate([cluster[keep] for keep in used])
-    sums = sparse.coo_array((data, (row, column)), shape=(int(cluster.max()) + 1, int(starts[-1]))).tocsr()
-    return (sums.T @ sums).toarray(), np.bincount(sums.indices, minlength=int(starts[-1]))
-
-
-def critical_value(
-    C: Array, i: IntArray, j: IntArray | None, confidence: float, rng: np.random.Generator, n_draws: int = N_DRAWS
-) -> float:
-    """Critical value such that all intervals of ``x[i]``, or of ``x[i] - x[j]``, hold at once.
-
-    Parameters
-    ----------
-    C : ndarray of shape (K, K)
-        Covariance of x.
-    i, j : integer ndarrays of shape (m,)
-        The numbers, or the pairs of numbers, that have intervals.
-    confidence : float
-    rng : numpy.random.Generator
-    n_draws : int
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> three = np.arange(3)
-    >>> round(critical_value(np.eye(3), three, None, 0.95, rng), 1)  # 2.39 by Sidak's formula
-    2.4
-    """
-    alone = float(-ndtri(0.5 * (1.0 - confidence)))
-    if len(i) < 2:
-        return alone
-    bonferroni = float(-ndtri(0.5 * (1.0 - confidence) / len(i)))
-    if len(i) > MANY:
-        return bonferroni
-    used, place = np.unique(np.concatenate([i, i if j is None else j]), return_inverse=True)
-    D, first = C[np.ix_(used, used)], place[: len(i)]
-    second = None if j is None else place[len(i) :]
-    largest = _draw_largest(D, first, second, rng, n_draws)
-    return float(min(max(np.quantile(largest, confidence), alone), bonferroni))
-
-
-def _draw_largest(D: Array, i: IntArray, j: IntArray | None, rng: np.random.Generator, n_draws: int) -> Array:
-    """Draws (n_draws,) of the largest absolute studentised number or difference under the covariance D."""
-    d = np.diag(D)
-    variance = d[i] if j is None else d[i] + d[j] - 2.0 * D[i, j]
-    scale = np.sqrt(np.where(d > 0.0, d, 1.0))
-    values, vectors = np.linalg.eigh(D / scale / scale[:, None])
-    root = (vectors * np.sqrt(np.maximum(values, 0.0))) * scale[:, None]
-    error = np.sqrt(np.maximum(variance, 0.0))
-    moves = error > 1e-12 * scale[i]
-    largest = np.zeros(n_draws)
-    if still := int((~moves).sum()):  # without an estimated variance: as if independent of the others
-        largest = np.abs(rng.standard_normal((n_draws, min(still, 50)))).max(axis=1)
-    if not moves.any():
-        return largest
-    contrast = root[i[moves]] if j is None else root[i[moves]] - root[j[moves]]
-    contrast = (contrast / error[moves, None]).T
-    step = max(1, 100_000 // len(i))  # draws that stay in the cache
-    for start in range(0, n_draws, step):
-        part = slice(start, min(start + step, n_draws))
-        x = rng.standard_normal((part.stop - start, len(d))) @ contrast
-        largest[part] = np.maximum(largest[part], np.maximum(x.max(axis=1), -x.min(axis=1)))
-    return largest

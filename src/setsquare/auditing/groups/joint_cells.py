@@ -65,8 +65,10 @@ class JointCells:
 
     def means(
         self, values: Array, weight: Array | None, kept: BoolArray | None, *, binary: bool
-    ) -> tuple[Array, Array] | None:
-        """Weighted mean of each group (K,), NaN without weight, and the covariance (K, K) of these means.
+    ) -> tuple[Array, Array, Array | None] | None:
+        """Weighted mean of each group (K,), NaN without weight, covariance (K, K) of these means, and skewness (K,).
+
+        The skewness is that of the values of each group; values of 0 and 1 have none.
 
         None if the squares lose too many digits: where values hardly vary within a group.
 
@@ -83,7 +85,7 @@ class JointCells:
         --------
         >>> from setsquare.auditing.groups.partitions import partition_rows
         >>> cells = JointCells.of(partition_rows(["a", "a", "b", "b"], min_group=1))
-        >>> mean, covariance = cells.means(np.array([0.0, 1.0, 1.0, 1.0]), None, None, binary=True)
+        >>> mean, covariance, _ = cells.means(np.array([0.0, 1.0, 1.0, 1.0]), None, None, binary=True)
         >>> mean.tolist(), covariance.round(9).tolist()
         ([0.5, 1.0], [[0.25, 0.0], [0.0, 0.0]])
         """
@@ -106,7 +108,21 @@ class JointCells:
         C = np.where(varies & varies[:, None], C, 0.0)  # a group without variance has no covariance: only rounding
         rows = M.T @ (self.sums(None, kept) if weight is None else self.sums((weight > 0.0).astype(np.float64), kept))
         factor = inverse * np.sqrt(np.where(rows > 1.0, rows / np.maximum(rows - 1.0, 1.0), 1.0))
-        return mean + near, C * factor * factor[:, None]
+        skewness = None if binary else self._skewness(v, m, np.diag(C), weight, kept)
+        return mean + near, C * factor * factor[:, None], skewness
+
+    def _skewness(self, v: Array, mean: Array, squares: Array, weight: Array | None, kept: BoolArray | None) -> Array:
+        # In units of the largest value and weight: cubes of large ones would overflow.
+        unit, heaviest = float(np.abs(v).max()) or 1.0, 1.0 if weight is None else float(weight.max()) or 1.0
+        cube = None if weight is None else (weight / heaviest) ** 3
+        v, mean, squares = v / unit, mean / unit, squares / unit / unit / heaviest / heaviest
+        square = v * v
+        s0, s1, s2, s3 = (
+            self.members.T @ self.sums(x, kept)
+            for x in (cube, _times(cube, v), _times(cube, square), _times(cube, square * v))
+        )
+        third = s3 - 3.0 * mean * s2 + 3.0 * mean**2 * s1 - mean**3 * s0
+        return skewness_of_values(squares, third, self.effective_sizes(weight, kept))
 
     def effective_sizes(self, weight: Array | None, kept: BoolArray | None) -> Array:
         """Effective number of rows of each group (K,): ``(sum w)^2 / sum w^2``."""
@@ -118,3 +134,16 @@ class JointCells:
 
 def _times(weight: Array | None, x: Array) -> Array:
     return x if weight is None else weight * x
+
+
+def skewness_of_values(second: Array, third: Array, n: Array) -> Array:
+    """Skewness of n values from sums of squares and cubes of their influences, corrected for few values; NaN if none.
+
+    Examples
+    --------
+    >>> skewness_of_values(np.array([0.75]), np.array([0.375]), np.array([4.0])).round(2).tolist()
+    [2.0]
+    """
+    with np.errstate(all="ignore"):
+        found = np.sqrt(n) * third / second**1.5 * np.sqrt(n * (n - 1.0)) / np.maximum(n - 2.0, 1.0)
+    return np.where((second > 0.0) & np.isfinite(found), found, np.nan)

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
-from setsquare.auditing.groups.intervals import Estimates, covariance
+from setsquare.auditing.groups.auc_variance import widen_auc
+from setsquare.auditing.groups.critical_values import covariance, skewness
+from setsquare.auditing.groups.intervals import Estimates
 from setsquare.auditing.groups.joint_cells import JointCells
 from setsquare.auditing.groups.partitions import Partition
 
@@ -114,7 +116,7 @@ def mean_number(
     w = w if subset is None else w * subset
     if cells is not None and found is not None:
         size = cells.effective_sizes(rows.weight, subset)
-        return _number(name, found[0], found[1], size, is_rate, exact, undefined)
+        return _number(name, *found, size, is_rate, exact, undefined)
     estimates, influences = [], []
     for part in partitions:
         total, weighted = (_sums(part, x) for x in (w, w * values))
@@ -122,14 +124,19 @@ def mean_number(
             mean = weighted / total
         estimates.append(mean)
         influences.append(_spread(part, np.where(total > 0.0, 1.0 / np.maximum(total, 1e-300), 0.0), mean, w, values))
-    return _finish(name, estimates, influences, w, rows, partitions, is_rate, exact, undefined)
+    number = _finish(name, estimates, influences, w, rows, partitions, is_rate, exact, undefined)
+    if binary:
+        return number
+    codes, counts = [part.codes for part in partitions], [len(part.labels) for part in partitions]
+    skewed = skewness(influences, codes, counts, rows.cluster, number.estimates.size)
+    return replace(number, estimates=replace(number.estimates, skewness=skewed))
 
 
 def auc_number(rows: Rows, y: Array, partitions: Sequence[Partition]) -> Number:
     """Probability that a positive outcome of a group scores higher than a negative one of it; ties count half."""
     w = np.ones(len(y)) if rows.weight is None else rows.weight
     order = np.argsort(rows.score, kind="stable")
-    estimates, influences, sizes, freedoms = [], [], [], []
+    estimates, influences, freedoms, cases = [], [], [], []
     for part in partitions:
         up, down = w * y, w * (1.0 - y)
         n_up, n_down = _sums(part, up), _sums(part, down)
@@ -143,21 +150,22 @@ def auc_number(rows: Rows, y: Array, partitions: Sequence[Partition]) -> Number:
         psi = np.where((c >= 0) & np.isfinite(psi), psi, 0.0)
         estimates.append(area)
         influences.append(psi)
-        sizes.append(np.nan_to_num(np.minimum(*kish)))
+        cases.append(np.nan_to_num(kish))
         freedoms.append(_welch([_sums(part, psi**2 * own) for own in (y, 1.0 - y)], kish))
     number = _finish("auc", estimates, influences, w, rows, partitions, True, False, "one outcome only")
-    found = number.estimates
+    found, (ups, downs) = number.estimates, np.concatenate(cases, axis=1)
+    if rows.cluster is None:
+        return replace(number, estimates=widen_auc(found, ups, downs, np.concatenate(freedoms)))
     # The variance of an AUC of A is at most A (1 - A) / min(positives, negatives) (Birnbaum and Klose 1957).
-    df = np.minimum(found.df, np.concatenate(freedoms)) if rows.cluster is None else found.df
-    return replace(number, estimates=replace(found, size=np.concatenate(sizes), df=df))
+    return replace(number, estimates=replace(found, size=np.minimum(ups, downs)))
 
 
 def _welch(variances: Sequence[Array], sizes: Sequence[Array]) -> Array:
-    """Degrees of freedom of a sum of two variances (Welch and Satterthwaite); infinite where nothing varies."""
+    """Degrees of freedom of a sum of two variances (Welch and Satterthwaite); 0 where nothing varies."""
     with np.errstate(all="ignore"):
         parts = [v**2 / np.maximum(n - 1.0, 0.0) for v, n in zip(variances, sizes, strict=True)]
         df = (variances[0] + variances[1]) ** 2 / (parts[0] + parts[1])
-    return np.where(np.isfinite(df), df, np.inf)
+    return np.where(np.isfinite(df), df, 0.0)
 
 
 def _finish(
@@ -174,12 +182,14 @@ def _finish(
     codes, counts = [part.codes for part in partitions], [len(part.labels) for part in partitions]
     C = covariance(influences, codes, counts, rows.cluster)
     size = np.concatenate([_kish(part, w, rows.cluster) for part in partitions])
-    return _number(name, np.concatenate(estimates), C, size, is_rate, exact, undefined)
+    return _number(name, np.concatenate(estimates), C, None, size, is_rate, exact, undefined)
 
 
-def _number(name: str, value: Array, C: Array, size: Array, is_rate: bool, exact: bool, undefined: str) -> Number:
+def _number(
+    name: str, value: Array, C: Array, skewed: Array | None, size: Array, is_rate: bool, exact: bool, undefined: str
+) -> Number:
     df = np.full(len(value), np.inf) if exact else np.maximum(size - 1.0, 0.0)
-    return Number(name, Estimates(value, C, is_rate, size, df), undefined)
+    return Number(name, Estimates(value, C, is_rate, size, df, skewed), undefined)
 
 
 def _sums(part: Partition, x: Array) -> Array:

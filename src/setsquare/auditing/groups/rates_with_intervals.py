@@ -9,7 +9,8 @@ from itertools import combinations
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray
-from setsquare.auditing.groups.intervals import Estimates, critical_value, difference, ratio, root, single
+from setsquare.auditing.groups.critical_values import critical_value
+from setsquare.auditing.groups.intervals import Estimates, difference, ends, ratio, root, single
 from setsquare.auditing.groups.partitions import Partition
 from setsquare.auditing.groups.rates import Number
 from setsquare.notes import Note
@@ -139,7 +140,7 @@ def _contrast(
     """Differences or ratios to the reference group of each partition; the reference itself has 0 or 1."""
     every, to = np.arange(len(layout.shown)), layout.reference
     used = every[layout.shown & layout.shown[to] & numbers.is_known & numbers.is_known[to] & (every != to)]
-    c = critical_value(_log(numbers) if log else numbers.covariance, used, to[used], confidence, rng)
+    c = critical_value(_log(numbers, to) if log else numbers.covariance, used, to[used], confidence, rng)
     value, low, high = (ratio if log else difference)(numbers, c, every, to)
     value = np.where(layout.shown[to], value, np.nan)
     own = (every == to) & np.isfinite(value)
@@ -154,7 +155,7 @@ def _calibration(
     y, s, gap = (numbers[name].estimates for name in ("outcome", "mean", "calibration"))
     used = np.flatnonzero(layout.shown & y.is_known & s.is_known)
     c = critical_value(gap.covariance, used, None, confidence, rng)
-    (y_low, y_high), (s_low, s_high) = single(y, c), single(s, c)
+    (y_low, y_high), (s_low, s_high) = ends(y, c), ends(s, c)
     with np.errstate(all="ignore"):
         shared = 0.5 * (y.error**2 + s.error**2 - gap.error**2)  # covariance of the two means
         rho = np.nan_to_num(shared / (y.error * s.error), posinf=0.0, neginf=0.0)
@@ -166,10 +167,18 @@ def _masked(layout: _Layout, *parts: Array) -> Measured:
     return Measured(*(np.where(layout.shown, part, np.nan) for part in parts))
 
 
-def _log(numbers: Estimates) -> Array:
-    """Covariance of the logarithms."""
+def _log(numbers: Estimates, reference: IntArray | None = None) -> Array:
+    """Covariance of the logarithms.
+
+    A reference counts as larger by its standard error. All ratios have it in common: if its variance is overestimated
+    because it is too small by chance, they seem more alike than they are, and the critical value is too small.
+    """
+    value = numbers.value.copy()
+    if reference is not None:
+        here = np.unique(reference)
+        value[here] += np.where(value[here] > 0.0, numbers.error[here], 0.0)
     with np.errstate(all="ignore"):
-        scale = np.where(numbers.value > 0.0, 1.0 / numbers.value, 0.0)
+        scale = np.where(value > 0.0, 1.0 / value, 0.0)
     return np.asarray(numbers.covariance * scale * scale[:, None])
 
 

@@ -171,7 +171,7 @@ class GroupNumbers:
         group = "" if any(c.isalpha() for c in low.name + high.name) else "group "
         # "of": the shares are of each group, not of those who are selected.
         shares = f"{100 * a:.1f} % of {group}{low.name}, {100 * b:.1f} % of {group}{high.name}"
-        return f"Selected by {low.source}: {shares}{ratio}."
+        return f"Share selected, by {low.source}: {shares}{ratio}."
 
 
 def _extremes(groups: Sequence[Group], values: Array, among: Sequence[str]) -> tuple[int, int] | None:

@@ -36,7 +36,7 @@ class TradeoffPoint:
     price : float
         Loss that a further unit of covariance would save: the length of the multipliers.
     loss, score, correlation : float
-        On the training rows; the multiple correlation with all protected columns.
+        On the training rows, the loss without the ridge; the multiple correlation with all protected columns.
     new_loss, new_score : Interval
         On new rows, by leave-one-out predictions; NaN where they are not known.
     new_correlation, new_correlation_upper : float
@@ -100,9 +100,9 @@ def _measure(
     assert isinstance(rows, ArrayRows)
     eta = np.asarray(rows.Z @ coef.T) + intercept
     eta = eta if rows.offset is None else eta + rows.offset
-    mean = observed.problem.family.value_terms(rows.y, eta)[1]
-    score = observed.score(mean)
-    point = TradeoffPoint(budget, spent.slope, spent.end.model.loss, score.value, spent.correlation)
+    losses, mean = observed.problem.family.value_terms(rows.y, eta)
+    score, loss = observed.score(mean), float(rows.weight @ losses)  # without the ridge, as on new rows
+    point = TradeoffPoint(budget, spent.slope, loss, score.value, spent.correlation)
     return point if confidence is None else _measure_new_rows(path, observed, spent, point, confidence, filled)
 
 

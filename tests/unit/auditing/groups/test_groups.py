@@ -168,7 +168,7 @@ def test_verdicts_name_the_most_different_groups() -> None:
     assert "Mean prediction by race: Black 0.39, " in sq.audit(score, frame).reason
     decided = sq.audit(score, frame, threshold=0.5)
     rates = decided.groups().set_index("group")["selection_rate"]
-    assert f"Selected by race: {100 * rates['Black']:.1f} % of Black, " in decided.reason
+    assert f"Share selected, by race: {100 * rates['Black']:.1f} % of Black, " in decided.reason
     assert f"(ratio {rates[['White', 'Black']].min() / rates.loc[frame['race'].unique()].max():.2f})" in decided.reason
 
 

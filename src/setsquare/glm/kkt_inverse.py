@@ -1,0 +1,56 @@
+"""Inverse of the KKT matrix at a solution, from one factorisation of the reduced Hessian."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import lapack
+
+from setsquare._typing import Array
+from setsquare.glm.objective import Model, Objective
+from setsquare.glm.sqp import SINGULAR, frame_of, null_space
+
+
+class Inverse(NamedTuple):
+    """Blocks of the inverse of the KKT matrix in whitened coordinates, for k predictors of m coordinates each.
+
+    Attributes
+    ----------
+    root : ndarray of shape (k, m, s)
+        ``L``: the inverse of the reduced Hessian is ``L L'``.
+    cross : ndarray of shape (k, m, k, r)
+        ``F``.
+    corner : ndarray of shape (k, r, k, r)
+        ``E``.
+    """
+
+    root: Array
+    cross: Array
+    corner: Array
+
+
+def invert(objective: Objective, model: Model) -> Inverse:
+    """Invert the KKT matrix at a point; a Hessian that is an operator is formed first."""
+    if not isinstance(model.H, np.ndarray):
+        model = model._replace(H=model.H.dense())
+    k, r = objective.n_predictors, objective.n_basis
+    frame = frame_of(model)
+    N, pinv = null_space(frame), frame.pinv
+    L = N @ _inverse_root(N.T @ model.H @ N)
+    bent = model.H @ pinv
+    inner = L.T @ bent
+    cross, corner = pinv - L @ inner, inner.T @ inner - pinv.T @ bent
+    return Inverse(L.reshape(k, -1, L.shape[1]), cross.reshape(k, -1, k, r), corner.reshape(k, r, k, r))
+
+
+def _inverse_root(A: Array) -> Array:
+    """``R`` with ``R R' = A^-1`` for a positive definite matrix; eigenvalues near zero or below are lifted."""
+    if not len(A):
+        return A
+    upper, failed = lapack.dpotrf(A)
+    pivots = upper.diagonal()
+    if not failed and pivots.min() ** 2 > SINGULAR * pivots.max() ** 2:
+        return np.asarray(lapack.dtrtri(np.triu(upper))[0])
+    values, vectors = np.linalg.eigh(A)
+    return np.asarray(vectors / np.sqrt(np.maximum(values, SINGULAR * np.abs(values).max() + np.finfo(float).tiny)))
