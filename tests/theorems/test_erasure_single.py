@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from setsquare.projection import Eraser, protected_basis
+from setsquare.projection import Eraser, erasure, protected_basis, sampled_erasure
 from setsquare.projection.basis import cholesky_factor
 from setsquare.projection.erasure import LARGE_GRAM
+from setsquare.projection.sampled_erasure import find_directions
 from setsquare.projection.single_precision import is_enough
 
 N, Q = 3000, 260
@@ -66,3 +67,89 @@ def test_single_precision_is_used_where_it_is_enough_and_only_there() -> None:
         R = cholesky_factor(S)
         used.append(R is not None and is_enough(S, R))
     assert used[0] and not used[-1]
+
+
+MANY = 16_000
+
+
+def draw_many(kind: str, condition: float = 30.0) -> tuple[np.ndarray, np.ndarray]:
+    """So many rows that a part of them can stand for the covariance of all, at first."""
+    rng = np.random.default_rng(2)
+    X = np.column_stack([rng.random(MANY) < 0.2, rng.normal(size=MANY)]).astype(float)
+    turn = np.linalg.qr(rng.normal(size=(Q, Q)))[0]
+    Z = rng.normal(size=(MANY, Q)) * np.geomspace(1.0, condition**-0.5, Q) @ turn
+    Z += 0.3 * ((X - X.mean(axis=0)) / X.std(axis=0)) @ rng.normal(size=(2, Q)) * Z.std(axis=0)
+    if kind == "every third row differs":  # the rows of the sample are not like the others
+        Z[::3] *= np.geomspace(1e-3, 1.0, Q)
+    elif kind == "heavy tails":
+        Z *= rng.standard_t(1.5, size=(MANY, 1))
+    elif kind == "constant in the sample":
+        Z[::3, 0] = 1.0
+    return (5.0 + Z).astype(np.float32), X
+
+
+def whole_change(eraser: Eraser, Z: np.ndarray) -> float:
+    """Change of the features in the Mahalanobis norm, which the erasure makes as small as possible."""
+    exact = Z.astype(np.float64)
+    moved = exact - eraser.apply(exact)
+    return float(np.sum((moved @ np.linalg.inv(np.cov(exact.T))) * moved))
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts products with the covariance."""
+    times, counted = sampled_erasure._covariance_times, [0]
+
+    def count(*args: object) -> object:
+        counted[0] += 1
+        return times(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sampled_erasure, "_covariance_times", count)
+    return counted
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_sample_and_a_few_products_give_the_erasure_of_all_rows(products: list[int], weighted: bool) -> None:
+    Z, X = draw_many("normal")
+    weight = np.random.default_rng(1).integers(0, 3, size=MANY).astype(float) if weighted else None
+    basis = protected_basis(X, weight)
+    eraser, exact = Eraser.fit(Z, basis, X, weight), Eraser.fit(Z.astype(np.float64), basis, X, weight)
+    rows = slice(None) if weight is None else np.repeat(np.arange(MANY), weight.astype(int))
+    assert 3 <= products[0] <= 8
+    assert correlation(X[rows], Z[rows]) > 0.2
+    assert correlation(X[rows], eraser.apply(Z.astype(np.float64))[rows]) < 1e-11
+    assert correlation(X[rows], eraser.apply(Z)[rows]) < 3e-8
+    np.testing.assert_allclose(eraser.correlations, exact.correlations, rtol=1e-4)
+    np.testing.assert_allclose([eraser.left, eraser.before], [exact.left, exact.before], rtol=1e-4)
+    assert eraser.rank == exact.rank == Q
+    if weight is None:
+        best = whole_change(exact, Z)
+        assert best * (1.0 - 1e-9) <= whole_change(eraser, Z) <= best * (1.0 + 1e-5)
+
+
+def test_the_sample_alone_changes_the_features_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    Z, X = draw_many("normal")
+    basis = protected_basis(X)
+    best = whole_change(Eraser.fit(Z.astype(np.float64), basis, X), Z)
+    monkeypatch.setattr(sampled_erasure, "ACCURATE", 0.5)  # ends after a step from the covariance of the sample
+    assert whole_change(Eraser.fit(Z, basis, X), Z) > best * 1.01
+
+
+@pytest.mark.parametrize("kind", ["every third row differs", "heavy tails", "constant in the sample"])
+def test_a_sample_unlike_the_rest_is_noticed(kind: str) -> None:
+    """Whether a few products are enough or all rows decide, nothing is left and the change is the smallest one."""
+    Z, X = draw_many(kind)
+    basis = protected_basis(X)
+    eraser, exact = Eraser.fit(Z, basis, X), Eraser.fit(Z.astype(np.float64), basis, X)
+    assert correlation(X, eraser.apply(Z.astype(np.float64))) < 1e-10
+    best = whole_change(exact, Z)
+    assert whole_change(eraser, Z) <= best * (1.0 + 1e-4)
+    if kind != "heavy tails":
+        assert find_directions(erasure._Coordinates(basis, X), Z, None) is None
+
+
+def test_values_that_are_not_finite_are_refused_though_no_row_of_the_sample_has_one() -> None:
+    Z, X = draw_many("normal")
+    Z[1, 3] = np.nan
+    with pytest.raises(ValueError, match="features have missing"):
+        Eraser.fit(Z, protected_basis(X), X)

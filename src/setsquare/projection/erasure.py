@@ -24,6 +24,7 @@ from setsquare.projection.ridge_erasure import (
     quadratic_forms,
     unbiased_gram,
 )
+from setsquare.projection.sampled_erasure import Sampled, find_directions
 from setsquare.projection.single_precision import is_enough, single_moments
 from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
 from setsquare.tables.validation import refuse_constant_features, refuse_not_finite
@@ -121,10 +122,14 @@ class Eraser:
                 'rows, reduce the features first (a few principal components), or choose using="protected".'
             )
         sides = _Coordinates(basis, X, preserve)
+        data = LabelledRows(Z, X, basis, _shares(n, weight), cluster)
+        if Z.dtype == np.float32 and q >= LARGE_GRAM and cluster is None and preserve is None:
+            sampled = find_directions(sides, Z, weight)
+            if sampled is not None:
+                return cls._fit_sampled(data, sampled)
         moments, R = _moments(Z, sides, weight)
         mean, S_zz, S_zs = _covariances(moments, sides.shape[1])
         S_zq = S_zs[:, : basis.rank]
-        data = LabelledRows(Z, X, basis, _shares(n, weight), cluster)
         names = names or tuple(f"x{j}" for j in range(q))
         if R is None:
             return cls._fit_collinear(data, weight, names, preserve)
@@ -138,8 +143,7 @@ class Eraser:
             unwhiten = partial(np.matmul, own.transform)
         found = find_oblique(R_zs[:, : basis.rank], R_zs[:, basis.rank :])
         directions, loadings = unwhiten(found.left), unwhiten(found.variates).T @ S_zz
-        # Adjust the loadings to the rounded directions, so that their rounding error cancels.
-        loadings += np.linalg.lstsq(S_zq.T @ directions, S_zq.T - S_zq.T @ directions @ loadings, rcond=None)[0]
+        loadings = _adjust(loadings, directions, S_zq)
         estimates = _on_new_rows(basis, R_zs[:, : basis.rank], n_rows)
         return cls(mean, directions, loadings, found.correlations, rank, *estimates, found.overlap, found.kept)
 
@@ -186,6 +190,16 @@ class Eraser:
     def left(self) -> float:
         """Largest correlation of a protected column with a linear probe of the erased features, on new rows."""
         return float(np.sqrt(np.max(np.maximum(self.explained - self.removed, 0.0), initial=0.0)))
+
+    @classmethod
+    def _fit_sampled(cls, data: LabelledRows, sampled: Sampled) -> Eraser:
+        """Fit with directions that were found without the covariance of all features on all rows."""
+        R, directions, loadings = sampled.whiten()
+        found, r, n_rows = find_oblique(R, R[:, :0]), data.basis.rank, effective_rows(data.share)
+        directions, loadings = directions @ found.left[:r], found.left[:r].T @ loadings
+        loadings = _adjust(loadings, directions, sampled.cross)
+        estimates = _on_new_rows(data.basis, R, n_rows)
+        return cls(sampled.mean, directions, loadings, found.correlations, len(R), *estimates)
 
     @classmethod
     def _fit_collinear(
@@ -279,6 +293,12 @@ def _covariances(moments: Moments, rank: int) -> tuple[Array, Array, Array]:
     if (np.sqrt(np.maximum(np.diag(S[:, rank:]), 0.0)) <= 1e-12 * np.abs(mean)).all():
         refuse_constant_features()
     return mean, S[:, rank:], S[:, :rank]
+
+
+def _adjust(loadings: Array, directions: Array, S_zq: Array) -> Array:
+    """Adjust the loadings to the rounded directions, so that their rounding error cancels."""
+    left = S_zq.T - S_zq.T @ directions @ loadings
+    return np.asarray(loadings + np.linalg.lstsq(S_zq.T @ directions, left, rcond=None)[0])
 
 
 def _shares(n: int, weight: Array | None) -> Array:

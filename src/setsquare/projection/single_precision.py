@@ -51,26 +51,15 @@ def single_moments(Q: Protected, Z: NDArray[np.floating], weight: Array | None) 
     shift = Z[:step].mean(axis=0, dtype=np.float64).astype(np.float32)
 
     def work(share: Sequence[slice]) -> Sums:
-        scatter, cross, total = np.zeros((q, q)), np.zeros((r + 1, q)), np.zeros(r + 1)
-        square, room = np.zeros((r + 1, r)), np.empty((step, q), dtype=np.float32)
-        memory = np.empty((PIECE, q))
+        scatter, room, cross = np.zeros((q, q)), np.empty((step, q), dtype=np.float32), _Cross(r, q)
         with np.errstate(invalid="ignore", over="ignore"):  # shows as sums that are not finite
             for rows in share:
-                x, block = Q[rows], Z[rows]
-                wide = np.column_stack([x, np.ones(len(x))])
-                wide = wide if weight is None else wide * weight[rows, None]
-                square += wide.T @ x
-                total += wide.sum(axis=0)
-                for start in range(0, len(x), PIECE):
-                    some = block[start : start + PIECE]
-                    np.copyto(memory[: len(some)], some)
-                    cross += wide[start : start + PIECE].T @ memory[: len(some)]
-                z = np.subtract(block, shift, out=room[: len(x)])
+                cross.add(Q[rows], Z[rows], None if weight is None else weight[rows])
+                z = np.subtract(Z[rows], shift, out=room[: rows.stop - rows.start])
                 if weight is not None:
                     z *= np.sqrt(weight[rows]).astype(np.float32)[:, None]
                 scatter += z.T @ z  # numpy detects the symmetry and does half the work
-            cross -= np.outer(total, shift)
-        return scatter, cross[:r].T, cross[r], square[:r], square[r]
+        return scatter, *cross.sums(shift)
 
     slices = list(row_slices(n, q, 8 * q * step))
     if q >= MANY_FEATURES:
@@ -80,6 +69,50 @@ def single_moments(Q: Protected, Z: NDArray[np.floating], weight: Array | None) 
         shares = [slices[a:b] for a, b in pairwise(bounds)]
         sums = share_out(lambda some: work(some[0]), shares) if len(shares) > 1 else work(slices)
     return _join(*sums, shift=shift, total=float(n if weight is None else weight.sum()))
+
+
+def single_cross(Q: Protected, Z: NDArray[np.floating], weight: Array | None) -> tuple[Array, Array]:
+    """Means of ``Z`` (n, q), and its covariances (q, r) with ``Q`` (n, r), all in float64."""
+    (n, q), r = Z.shape, Q.shape[1]
+    shift = Z[: min(MOST_ROWS, n)].mean(axis=0, dtype=np.float64).astype(np.float32)
+
+    def work(share: Sequence[slice]) -> Sums:
+        found = _Cross(r, q)
+        with np.errstate(invalid="ignore", over="ignore"):
+            for rows in share:
+                found.add(Q[rows], Z[rows], None if weight is None else weight[rows])
+        return found.sums(shift)
+
+    cross, first, _, first_q = share_out(work, list(row_slices(n, q, 8 * q * min(MOST_ROWS, n))))
+    total = float(n if weight is None else weight.sum())
+    with np.errstate(invalid="ignore", over="ignore"):
+        return shift + first / total, (cross - np.outer(first, first_q) / total) / total
+
+
+class _Cross:
+    """Sums of products with the protected columns in float64, piece by piece."""
+
+    def __init__(self, r: int, q: int) -> None:
+        self.cross, self.total, self.square = np.zeros((r + 1, q)), np.zeros(r + 1), np.zeros((r + 1, r))
+        self.memory = np.empty((PIECE, q))
+
+    def add(self, x: Array, block: NDArray[np.floating], weight: Array | None) -> None:
+        """Add some rows."""
+        wide = np.column_stack([x, np.ones(len(x))])
+        wide = wide if weight is None else wide * weight[:, None]
+        self.square += wide.T @ x
+        self.total += wide.sum(axis=0)
+        for start in range(0, len(x), PIECE):
+            some = block[start : start + PIECE]
+            np.copyto(self.memory[: len(some)], some)
+            self.cross += wide[start : start + PIECE].T @ self.memory[: len(some)]
+
+    def sums(self, shift: Single) -> Sums:
+        """Products of shifted features with the protected columns, their sums, and those of the protected columns."""
+        r = self.square.shape[1]
+        with np.errstate(invalid="ignore", over="ignore"):
+            cross = self.cross - np.outer(self.total, shift)
+        return cross[:r].T, cross[r], self.square[:r], self.square[r]
 
 
 def _join(
