@@ -161,7 +161,7 @@ def test_rows_without_weight_are_left_out_as_in_memory() -> None:
 def test_what_needs_all_rows_at_once_says_so() -> None:
     table = draw_table()
     stream = sq.Stream([table])
-    columns = open_stream(stream["clean"], stream[["sex"]], None, None, "linear", None, "error")[1].columns
+    columns = open_stream(stream["clean"], stream[["sex"]], None, None, "linear", None, "error", True)[1].columns
     assert columns.n_rows == 4000 and columns.rows.in_memory() is None and not len(columns.values)
     with pytest.raises(InputError, match="all rows at once, but they are streamed"):
         all_rows(columns.rows)
@@ -173,7 +173,8 @@ def test_nearly_collinear_columns_of_a_stream_are_those_of_memory() -> None:
     table = pd.DataFrame(rng.normal(size=(3000, 2)), columns=["a", "b"])
     table["near"], table["score"] = table.a + 1e-7 * rng.normal(size=3000), rng.normal(size=3000)
     stream = sq.Stream([table.iloc[:1700], table.iloc[1700:]])
-    columns = open_stream(stream["score"], stream[["a", "b", "near"]], None, None, "linear", None, "error")[1].columns
+    protected = stream[["a", "b", "near"]]
+    columns = open_stream(stream["score"], protected, None, None, "linear", None, "error", True)[1].columns
     inside = Protected(table[["a", "b", "near"]].to_numpy(), ("a", "b", "near"), ("a", "b", "near"))
     assert columns.basis.rank == inside.basis.rank == 3
     assert columns.group_sizes == inside.group_sizes and columns.max_leverage == pytest.approx(inside.max_leverage)

@@ -20,15 +20,18 @@ def separated(seed: int) -> sq.Problem:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_leaps_save_steps_and_end_no_higher(seed: int) -> None:
-    """Each plain step adds 1 to an exponent; the limit of the loss is that of the other rows alone."""
+def test_leaps_save_steps_and_end_within_the_tolerance_of_the_loss(seed: int) -> None:
+    """Each plain step adds 1 to an exponent; the limit of the loss is that of the other rows alone.
+
+    Both stop where a further step is worth no more than the tolerance, each at its own distance from the limit.
+    """
     objective = prepare(separated(seed)).objective
     plain, leaping = (solve_sqp(objective, None, Settings(leaps=leaps)) for leaps in ((), Settings().leaps))
     assert plain.status is Status.FLAT
     assert leaping.status in (Status.FLAT, Status.CONVERGED)
     assert len(leaping.trace) <= len(plain.trace) - 3
     assert max(step.length for step in leaping.trace) > 1.0
-    assert leaping.model.loss <= plain.model.loss * (1.0 + 1e-12)
+    assert leaping.model.loss <= plain.model.loss * (1.0 + 2.0 * Settings().loss)
     assert np.abs(leaping.model.c).max() <= 1e-10 * leaping.model.spread
 
 

@@ -53,7 +53,7 @@ def hanley_mcneil_size(area: Array, positives: Array, negatives: Array) -> Array
     Examples
     --------
     >>> hanley_mcneil_size(np.array([0.75]), np.array([10.0]), np.array([40.0])).round(1).tolist()
-    [16.9]
+    [20.5]
     """
     m, n = positives, negatives
     with np.errstate(all="ignore"):
