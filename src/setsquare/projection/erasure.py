@@ -31,6 +31,8 @@ from setsquare.tables.validation import refuse_constant_features, refuse_not_fin
 
 #: Features from which their squares take most of the time, so that single precision pays off.
 LARGE_GRAM = 64
+#: Rows of a block that is corrected, if they fit the cache.
+LEAST_ROWS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,8 @@ class Eraser:
                 np.copyto(target, found)
             return ()
 
-        sum_over_rows(kernel, len(Z), Z.shape[1], OWN_CACHE // 4)
+        wide = min(8 * Z.shape[1] * LEAST_ROWS, OWN_CACHE)  # a call for fewer rows costs more than it computes
+        sum_over_rows(kernel, len(Z), Z.shape[1], max(OWN_CACHE // 4, wide))
         return out
 
 

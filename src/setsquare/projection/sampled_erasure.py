@@ -22,13 +22,13 @@ from setsquare.projection.single_precision import Protected, is_enough, single_c
 from setsquare.rows.parallel import Sums, row_slices, share_out, single_threaded_blas
 
 #: Rows of the sample as a multiple of the features: many if they are there, and the fewest that are worth it.
-MANY, FEW = 16, 4
+MANY, FEW = 10, 4
 #: The sample has at most every third row.
 LEAST_STEP = 3
 #: Multiplications of the covariance on all rows from which a sample is worth its while.
 WORTH = 1e9
 #: Relative error of the directions, in the norm of S, that is small enough: the features change by its square more.
-ACCURATE = 1e-3
+ACCURATE = 3e-3
 #: Most products with the covariance.
 MOST_PRODUCTS = 12
 #: Size of a block of rows in float64; half of it in single precision.
