@@ -19,7 +19,7 @@ from setsquare.auditing.comparison.by_group import (
 )
 from setsquare.auditing.comparison.calibration import calibration
 from setsquare.auditing.comparison.metric import interval
-from setsquare.document.figures import Scale, make_scale
+from setsquare.document.svg import Scale, make_scale
 from setsquare.families import family
 
 N = 3000
