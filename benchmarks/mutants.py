@@ -41,11 +41,12 @@ from benchmarks.swapped import Forks, holder, run_forked
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / ".mutants"
 PACKAGES = ("families", "projection", "glm", "auditing", "tables", "estimators", "storage", "nn")
-OTHER_TESTS = ("tests/properties", "tests/theorems", "tests/reference", "tests/unit/rows", "tests/unit/cli")
+OTHER_TESTS = ("tests/golden", "tests/properties", "tests/theorems", "tests/reference", "tests/unit/rows")
+OTHER_TESTS += ("tests/unit/cli",)
 COPIED = ("src", "tests", "benchmarks", "studies", "docs", "examples", "pyproject.toml", "README.md", "Makefile")
 COPIED += ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "constraints.txt")
 #: CPU seconds of the tests that a mutant meets at first and in a wider run, and how many there are at most.
-NEAR, WIDE = (1.5, 80), (60.0, 900)
+NEAR, WIDE = (4.0, 120), (60.0, 900)
 #: Seconds until tests that wait for something are given up.
 STUCK = 1800.0
 #: Largest address space of a run in bytes.
@@ -73,23 +74,23 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def test_files() -> list[str]:
-    """Files with tests or doctests that are asked, by their path."""
-    folders = [f"tests/unit/{name}" for name in PACKAGES] + list(OTHER_TESTS)
+def test_files(packages: tuple[str, ...]) -> list[str]:
+    """Files with tests or doctests of the packages, and of all of them, by their path."""
+    folders = [f"tests/unit/{name}" for name in packages] + list(OTHER_TESTS)
     found = [path for folder in folders for path in sorted((ROOT / folder).rglob("test_*.py"))]
     found += [
-        p for name in PACKAGES for p in sorted((ROOT / "src/setsquare" / name).rglob("*.py")) if ">>>" in p.read_text()
+        p for name in packages for p in sorted((ROOT / "src/setsquare" / name).rglob("*.py")) if ">>>" in p.read_text()
     ]
     return [str(path.relative_to(ROOT)) for path in found]
 
 
-def record(tree: Path) -> list[dict[str, Any]]:
+def record(tree: Path, packages: tuple[str, ...]) -> list[dict[str, Any]]:
     """What each test enters; test files that were changed since the last time are run again."""
     kept = KEPT / "reached.jsonl"
     known: dict[str, dict[str, Any]] = {}
     if kept.exists():
         known = {row["file"]: row for row in map(json.loads, kept.read_text().splitlines())}
-    stamps = {name: hashlib.sha256((ROOT / name).read_bytes()).hexdigest()[:12] for name in test_files()}
+    stamps = {name: hashlib.sha256((ROOT / name).read_bytes()).hexdigest()[:12] for name in test_files(packages)}
     folders: dict[str, list[str]] = {}
     for name, stamp in stamps.items():
         if known.get(name, {}).get("stamp") != stamp:
@@ -100,7 +101,7 @@ def record(tree: Path) -> list[dict[str, Any]]:
         print(f"recording what {len(names)} files in {folder} reach", flush=True)
         for name, tests in _reach(tree, names).items():
             known[name] = {"file": name, "stamp": stamps[name], "tests": tests}
-        kept.write_text("".join(json.dumps(known[each]) + "\n" for each in stamps if each in known))
+        kept.write_text("".join(json.dumps(row) + "\n" for row in known.values() if (ROOT / row["file"]).exists()))
     return [test for name in stamps for test in known[name]["tests"]]
 
 
@@ -137,12 +138,12 @@ def _all_mutants(package: str) -> tuple[Mutant, ...]:
     return tuple(mutant for path in sorted((source / package).rglob("*.py")) for mutant in mutants(path, source))
 
 
-def sample(number: int, seed: int) -> list[Mutant]:
+def sample(number: int, seed: int, packages: tuple[str, ...] = PACKAGES) -> list[Mutant]:
     """Mutants drawn with equal chances from the packages, each once."""
     rng, drawn = random.Random(seed), list[Mutant]()
-    pools = {name: list(_all_mutants(name)) for name in PACKAGES}
+    pools = {name: list(_all_mutants(name)) for name in packages}
     for k in range(number):
-        pool = pools[PACKAGES[k % len(PACKAGES)]]
+        pool = pools[packages[k % len(packages)]]
         drawn.append(pool.pop(rng.randrange(len(pool))))
     return drawn
 
@@ -161,7 +162,7 @@ def nearest(mutant: Mutant, tests: list[dict[str, Any]], limits: tuple[float, in
     def order(test: dict[str, Any]) -> float:
         path = test["test"].split("::")[0]
         own = path.endswith(f"/{mutant.path}") or stem in Path(path).stem
-        near = own or f"/{package}/" in path or "theorems" in path
+        near = own or f"/{package}/" in path or f"golden/test_{package}" in path or "theorems" in path
         return float((test["seconds"] + 0.05) * (0.2 if own else 1.0 if near else 2.0))
 
     reaching = sorted(filter(enters, tests), key=order)
@@ -178,7 +179,11 @@ def _cut(tests: list[dict[str, Any]], limits: tuple[float, int], copies: int) ->
     for test in tests:
         name = test["test"].partition("[")[0]
         seen[name] += 1
-        if seen[name] <= copies and seconds + test["seconds"] <= limits[0] and len(chosen) < limits[1]:
+        if (
+            (seen[name] <= copies or "/golden/" in name)
+            and seconds + test["seconds"] <= limits[0]
+            and len(chosen) < limits[1]
+        ):
             chosen.append(test["test"])
             seconds += test["seconds"]
     return chosen
@@ -286,6 +291,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--number", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--packages", type=lambda text: tuple(text.split(",")), default=PACKAGES)
     parser.add_argument("--seconds", type=float, default=1e9, help="Stop after this time; the next run goes on.")
     parser.add_argument("--wider", action="store_true", help="Survivors against every other test that enters them.")
     parser.add_argument("--again", action="store_true", help="Survivors against the nearest tests again.")
@@ -305,7 +311,7 @@ def main() -> int:
 def _left(asked: argparse.Namespace, results: dict[str, Any], tests: list[dict[str, Any]]) -> list[Mutant]:
     """Mutants of a sample that are still to be run."""
     left = []
-    for mutant in sample(asked.number, asked.seed):
+    for mutant in sample(asked.number, asked.seed, asked.packages):
         before = results.get(mutant.name)
         open_again = before and before["outcome"] == "survived"
         open_again = open_again and (asked.wider or asked.again or not before["tests"])
@@ -360,7 +366,7 @@ def _run(asked: argparse.Namespace, kept: Path, results: dict[str, Any]) -> None
     try:
         tree.mkdir()
         copy_tree(tree)
-        tests = known_tests() if asked.known else record(tree)
+        tests = known_tests() if asked.known else record(tree, asked.packages)
         for test in tests:
             test["names"] = set(test["reached"])
             test["paths"] = {name.partition(":")[0] for name in test["reached"]}
