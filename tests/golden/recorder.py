@@ -18,6 +18,7 @@ import enum
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -33,8 +34,14 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-9
 _refreshed: set[str] = set()
 
 
+class About(int):
+    """A count, such as that of iterations, that may differ by one on another machine."""
+
+
 def describe(value: Any) -> Any:
     """A value as JSON: records and mappings by their fields, arrays as few numbers."""
+    if isinstance(value, About):
+        return f"about {int(value)}"
     if hasattr(value, "detach"):
         value = value.detach().cpu().numpy()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -63,7 +70,9 @@ def describe(value: Any) -> Any:
 
 
 def _are_numbers(parts: list[Any]) -> bool:
-    return len(parts) > 0 and all(isinstance(one, int | float | np.number) for one in parts)
+    return len(parts) > 0 and all(
+        isinstance(one, int | float | np.number) and not isinstance(one, About) for one in parts
+    )
 
 
 def _number(value: float) -> float | str:
@@ -101,6 +110,8 @@ def differences(old: Any, new: Any, where: str = "", relative: float = RELATIVE)
 def _is_same(old: Any, new: Any, relative: float) -> bool:
     if isinstance(old, str) and isinstance(new, str) and old.startswith("#") and new.startswith("#"):
         return _are_near(old.split(" "), new.split(" "), relative)
+    if all(isinstance(one, str) and re.fullmatch(r"about \d+", one) for one in (old, new)):
+        return abs(int(old[6:]) - int(new[6:])) <= 1
     numbers = [isinstance(one, float | int) and not isinstance(one, bool) for one in (old, new)]
     if all(numbers) and float in (type(old), type(new)):
         return abs(old - new) <= relative * max(abs(old), abs(new)) + ABSOLUTE

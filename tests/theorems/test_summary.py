@@ -120,3 +120,12 @@ def test_standard_errors_from_refits_say_how_precise_they_are():
     actual = errors.std(axis=0) / errors.mean(axis=0)
     assert actual[1] > 1.1 * actual[0]
     assert np.abs(np.median(said, axis=0) / actual - 1.0).max() < 0.15
+
+
+def test_without_protected_columns_the_errors_are_hc3() -> None:
+    sm = pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(80, 3))
+    y = Z[:, 0] + rng.normal(size=80) * (1.0 + np.abs(Z[:, 1]))
+    known = sm.OLS(y, sm.add_constant(Z)).fit().HC3_se
+    np.testing.assert_allclose(solve(Problem(Z, y)).std_error[0], known, rtol=1e-9)

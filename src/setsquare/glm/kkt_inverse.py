@@ -41,7 +41,8 @@ def invert(objective: Objective, model: Model) -> Inverse:
     bent = model.H @ pinv
     inner = L.T @ bent
     cross, corner = pinv - L @ inner, inner.T @ inner - pinv.T @ bent
-    return Inverse(L.reshape(k, -1, L.shape[1]), cross.reshape(k, -1, k, r), corner.reshape(k, r, k, r))
+    m = len(L) // k
+    return Inverse(L.reshape(k, m, L.shape[1]), cross.reshape(k, m, k, r), corner.reshape(k, r, k, r))
 
 
 def _inverse_root(A: Array) -> Array:

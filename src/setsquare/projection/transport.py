@@ -127,7 +127,7 @@ def _shrink(summary: _Summary, shrinkage: float | None) -> tuple[Array, Array, A
     pooled = np.tensordot(summary.share, summary.covariances, axes=1)
     means, shares = summary.means, np.full(len(summary.share), 0.0 if shrinkage is None else shrinkage)
     if shrinkage is None:
-        shares = len(pooled) / (len(pooled) + np.where(summary.share > 0.0, summary.n_rows, 0.0))
+        shares = len(pooled) / (len(pooled) + summary.n_rows)
         length = np.maximum((means**2).sum(axis=1), np.finfo(float).tiny)
         means = means * np.maximum(1.0 - summary.noise / length, 0.0)[:, None]
         means[summary.n_rows < 2] = 0.0
