@@ -76,7 +76,7 @@ def _are_numbers(parts: list[Any]) -> bool:
 
 
 def _number(value: float) -> float | str:
-    return float(f"{value:.8g}") if math.isfinite(value) else str(value)
+    return float(f"{value:.7g}") if math.isfinite(value) else str(value)
 
 
 def _array(values: np.ndarray) -> str:
@@ -84,10 +84,10 @@ def _array(values: np.ndarray) -> str:
     flat = np.ravel(values).astype(np.float64)
     name = "#" + "x".join(map(str, values.shape))
     if len(flat) <= SHORT:
-        return " ".join([name, *(f"{one:.8g}" for one in flat)])
+        return " ".join([name, *(f"{one:.7g}" for one in flat)])
     used, places = np.where(np.isfinite(flat), flat, 0.0), np.arange(len(flat))
     weights = (np.ones(len(flat)), np.cos(1.0 + 1.7 * places), np.sin(2.0 + 2.9 * places), np.sign(used))
-    sums = [f"{float(weight @ used):.8g}" for weight in weights]
+    sums = [f"{float(weight @ used):.7g}" for weight in weights]
     odd = [places[test(flat)] + 1 for test in (np.isnan, np.isposinf, np.isneginf)]
     return " ".join(
         [name, "~", *sums, *(["!" + ",".join(str(int(one.sum())) for one in odd)] if any(map(len, odd)) else [])]

@@ -293,6 +293,18 @@ def test_erasers(golden, kind):
     )
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e9])
+def test_erasers_of_other_units(golden, scale):
+    Z, X, w = draw(5)
+    Z[:, 2] = 3.0  # a feature that does not vary
+    basis = protected_basis(scale * X, w)
+    found = [Eraser.fit(scale * Z, basis, scale * X, w), Eraser.fit_for_new_rows(scale * Z, basis, scale * X, w)]
+    moved = Transport.fit(scale * Z, scale * X[:, :1], w)
+    linear = Projector.fit(scale * Z, scale * X, w).apply(scale * Z, scale * X)
+    own = [[one.rank, one.explained, one.removed, one.apply(scale * Z) / scale] for one in found]
+    golden([own, moved.apply(scale * Z, scale * X[:, :1]) / scale, linear / scale], relative=1e-5)
+
+
 def test_erasers_of_one_direction_and_of_few_rows(golden):
     Z, X, w = draw(20, 40)
     basis = protected_basis(X[:, :1], w)

@@ -276,7 +276,7 @@ def _summarise(problem: Problem, rows: ArrayRows) -> OutcomeSummary:
         counted = problem.order()
         y = y if counted is None else y[counted]
         return OutcomeSummary.of(y, rows.weight, rows.offset)
-    shares = np.asarray(np.bincount(y.astype(int), weights=w))
+    shares = np.asarray(np.bincount(y.astype(int), weights=w), dtype=np.float64)
     return OutcomeSummary.of(rows.y[:, 0], rows.weight, rows.offset).of_classes(shares)
 
 
