@@ -80,7 +80,11 @@ def describe(found: Solution, path: bool = True) -> dict[str, Any]:
     }
     if path:
         lengths = np.array([[step.length, step.corrected] for step in found.trace[:4]])
-        values["path"] = [lengths, [step.loss for step in found.trace[:4]], [step.kkt for step in found.trace[:2]]]
+        values["path"] = [
+            lengths,
+            [step.loss for step in found.trace[:4]],
+            [one for step in found.trace[:2] for one in (step.kkt, step.constraint)],
+        ]
     return values
 
 

@@ -34,6 +34,7 @@ from setsquare.glm import (
     sqp,
 )
 from setsquare.glm.budget_steps import _extrapolate, cheapest_target
+from setsquare.glm.certify import level_of
 from setsquare.glm.kkt_inverse import _inverse_root, invert
 from setsquare.glm.objective import Objective, spread_of
 from setsquare.glm.outcome_summary import OutcomeSummary
@@ -88,6 +89,8 @@ def test_passes_of_paths(golden, passes, name):
     points = [[p.share, p.correlation, p.slope, p.end.model.loss, p.end.status.name] for p in path.points]
     calls = [About(passes[name]) for name in ("model", "values")]
     one = path.points[3].refreshed()
+    still = replace(one, end=one.end._replace(model=one.end.model._replace(spread=0.0)), plain=0.0)
+    assert (still.correlation, still.share) == (0.0, 0.0)
     inside = one.within()
     soft = one.inverse()
     sizes = [np.abs(part).sum() for part in (inside.model.J, soft.cross, soft.corner)]
@@ -104,15 +107,8 @@ def test_prices(golden, price):
     root = soft.root.reshape(-1, soft.root.shape[2])
     plain = inverse.root.reshape(-1, inverse.root.shape[2])
     same = budget.soften(inverse, np.inf) is inverse
-    golden(
-        [
-            np.trace(root @ root.T),
-            np.trace(plain @ plain.T),
-            np.abs(soft.corner).sum(),
-            np.linalg.norm(soft.cross),
-            same,
-        ]
-    )
+    traces = [np.trace(root @ root.T), np.trace(plain @ plain.T)]
+    golden([traces, np.abs(soft.corner).sum(), np.linalg.norm(soft.cross), same, level_of(prepared, end)])
 
 
 def test_cheapest_targets(golden):

@@ -469,6 +469,16 @@ def test_single_precision(golden, weighted, monkeypatch):
     golden([moments, cross, again.scatter, limit], relative=1e-5)
 
 
+def test_infinite_features_show_in_sums_of_single_precision():
+    Z, X, w = draw(5)
+    odd = Z.astype(np.float32)
+    odd[7, 2] = np.inf
+    Q = Columns(protected_basis(X).apply(X))
+    assert not np.isfinite(single_precision.single_moments(Q, odd, w).scatter).all()
+    mean, cross = single_precision.single_cross(Q, odd, w)
+    assert np.isfinite(mean[:2]).all() and not np.isfinite(mean[2]) and not np.isfinite(cross[2]).any()
+
+
 def test_when_single_precision_is_enough():
     for share, enough in ((0.3, False), (3.0, True)):  # the smallest eigenvalue of two correlations
         gap = share * single_precision.ENOUGH * 2**0.5
