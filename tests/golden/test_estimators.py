@@ -119,11 +119,12 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "number": ("number", {}),
     "cost": ("cost", {}),
     "positive": ("positive", {}),
-    "log": ("number", {"family": "poisson", "link": "log"}),
+    "log": ("positive", {"family": "gaussian", "link": "log"}),
     "ridge": ("label", {"l2": 0.1}),
     "auto-ridge": ("label", {"l2": "auto"}),
     "auto-ridge-number": ("number", {"l2": "auto"}),
-    "new-rows": ("label", {"orthogonal_on": "new rows"}),
+    "new-rows": ("number", {"protected": ["age"], "orthogonal_on": "new rows"}),
+    "new-rows-label": ("label", {"protected": ["sex"], "orthogonal_on": "new rows"}),
     "new-rows-class": ("class", {"orthogonal_on": "new rows"}),
     "max-correlation": ("label", {"max_correlation": 0.9}),
     "max-correlation-low": ("label", {"max_correlation": 0.01}),
@@ -145,7 +146,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "reference": ("number", {"reference": {"race": "c", "kind": "w"}}),
     "large": ("label", {"solver": "large"}),
     "sqp": ("count", {"solver": "sqp"}),
-    "mdmm": ("number", {"solver": "mdmm"}),
     "restarts": ("cost", {"n_restarts": 2, "random_state": 3}),
     "few-iterations": ("cost", {"max_iter": 1}),
     "loose": ("count", {"tol": 1e-3}),
@@ -202,6 +202,10 @@ def _holes() -> pd.DataFrame:
     return table
 
 
+def _partly() -> pd.DataFrame:
+    return data()[0].assign(sex=_holes()["sex"])
+
+
 def _coded() -> pd.DataFrame:
     return data()[0].drop(columns=["kind", "race"])
 
@@ -214,20 +218,17 @@ def _unseen() -> pd.DataFrame:
 
 def _stream(y: str, **options: Any) -> Any:
     table, outcomes = data()
-    columns = {name: outcomes[name] for name in ("label", "count", "weight", "offset")}
-    stream = sq.Stream(pa.Table.from_pandas(table.assign(**columns), preserve_index=False).to_batches(max_chunksize=50))
-    roles = {name: stream[name] for name in options.pop("roles", ())}
-    rest = stream[list(table.columns)]
-    model = glm(y, **options).fit(
-        rest, stream[y], **{{"weight": "sample_weight"}.get(k, k): v for k, v in roles.items()}
-    )
+    roles = options.pop("roles", {})
+    columns = {name: outcomes[name] for name in (y, *roles.values())}
+    rows = pa.Table.from_pandas(table.assign(**columns), preserve_index=False)
+    model = glm(y, **options).fit(sq.Stream(rows.to_batches(max_chunksize=50)), y, **roles)
     return learned(model) | used(model, table[NEW], {})
 
 
 for y in ("label", "count"):
     case(f"stream-{y}", lambda y=y: _stream(y))
-    case(f"stream-weight-{y}", lambda y=y: _stream(y, roles=("weight",)))
-    case(f"stream-offset-{y}", lambda y=y: _stream(y, roles=("offset",)))
+    case(f"stream-weight-{y}", lambda y=y: _stream(y, roles={"sample_weight": "weight"}))
+    case(f"stream-offset-{y}", lambda y=y: _stream(y, roles={"offset": "offset"}))
 case("stream-cells", lambda: _stream("label", basis="cells"))
 case("stream-spline", lambda: _stream("label", basis="spline"))
 case("stream-relax", lambda: _stream("label", relax="box"))
@@ -263,12 +264,16 @@ case(
 )
 case(
     "linear-adapt",
-    lambda: learned(sq.LinearOrthogonalizer(["sex"], using="features").fit(_coded()).adapt(_coded()[:80])),
+    lambda: learned(
+        sq.LinearOrthogonalizer(["sex"], using="features", orthogonal_on="new rows").fit(_coded()).adapt(_coded()[:80])
+    ),
 )
 case("linear-partial", lambda: _partial(sq.LinearOrthogonalizer(["sex"])))
 case("linear-partial-features", lambda: _partial(sq.LinearOrthogonalizer(["sex"], using="features")))
 case("linear-partial-drop", lambda: _partial(sq.LinearOrthogonalizer(["sex"], missing="drop")))
 case("linear-partial-moments", lambda: _partial(sq.LinearOrthogonalizer(["sex"], moments=2)))
+case("glm-model", lambda: fitted(glm("label", missing="model"), "label", table=_partly(), new=data()[0][NEW]))
+case("glm-model-number", lambda: fitted(glm("number", missing="model"), "number", table=_partly(), new=data()[0][NEW]))
 case("linear-new-rows", lambda: sq.LinearOrthogonalizer(["sex"], using="features").fit(_coded()).new_rows_)
 
 
@@ -394,14 +399,14 @@ for y in ("label", "number"):
     case(f"bootstrap-{y}", lambda y=y: _bootstrap(y))
 case("bootstrap-cluster", lambda: _bootstrap("label", cluster=data()[1]["cluster"]))
 case("bootstrap-weight", lambda: _bootstrap("number", sample_weight=data()[1]["weight"]))
-case("bootstrap-few", lambda: _bootstrap("label", n_refits=1))
+case("bootstrap-few", lambda: _bootstrap("label", n_samples=1))
 
 
 def _bootstrap(y: str, **options: Any) -> Any:
     table, outcomes = data()
     given = {k: v for k, v in options.items() if k in ("sample_weight", "cluster")}
     model = glm(y).fit(table, outcomes[y], **given)
-    found = model.bootstrap(table, outcomes[y], **{"n_refits": 8, "random_state": 2} | options)
+    found = model.bootstrap(table, outcomes[y], **{"n_samples": 8, "random_state": 2} | options)
     return found.to_dict(), str(found)
 
 
@@ -487,7 +492,7 @@ for name, time in TIMES.items():
 case(
     "too-good",
     lambda: [
-        training_rows.too_good("it", np.linspace(0.0, 1.0, 40), (np.arange(40) >= k).astype(float))
+        training_rows.too_good("it", np.linspace(0.0, 1.0, 40)[:, None], np.eye(2)[(np.arange(40) >= k) * 1])
         for k in (0, 5, 19, 20, 21, 40)
     ],
 )

@@ -261,7 +261,7 @@ def _seen(seen: summary.Seen) -> Any:
         seen.declared,
         seen.is_category,
         seen.levels,
-        seen.largest,
+        seen.largest if seen.counts else None,
     )
 
 

@@ -151,7 +151,8 @@ def n_rows(table: Table) -> int:
     if type(table) is np.ndarray and table.ndim in (1, 2):
         return len(table)
     # A view of a pyarrow table, as batches of files are, takes longer than much of the work on one.
-    return int(table.num_rows) if type(table).__module__ == "pyarrow.lib" else open_table(table).n_rows
+    is_read = type(table).__module__ == "pyarrow.lib" and hasattr(table, "num_rows")
+    return int(table.num_rows) if is_read else open_table(table).n_rows
 
 
 def select(table: Table, columns: ColumnSelection) -> Table:
