@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ import numpy as np
 
 from setsquare.errors import SetsquareWarning
 from setsquare.families import Family
+from setsquare.families.activations import Activation
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 #: Rounding errors, as texts print them: another machine has others.
@@ -45,9 +47,15 @@ def plain(value: Any) -> Any:
             return {"by column": {str(key): plain([one[key] for one in value]) for key in value[0]}}
         return [plain(one) for one in value]
     if isinstance(value, str):
-        return SMALL.sub("tiny", value)
+        text = SMALL.sub("tiny", value)
+        return f" {text}" if text.startswith("#") else text  # arrays are recorded as texts that start so
     if isinstance(value, Family):
         return str(value)
+    if isinstance(value, Activation):
+        return value.name
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = (field.name for field in dataclasses.fields(value) if not field.name.startswith("_"))
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, frozenset | set):
         return sorted(map(str, value))
     frame = nw.from_native(value, eager_only=True, allow_series=True, pass_through=True)

@@ -239,7 +239,7 @@ def _summaries(kind: str) -> Any:
     names = list(table.columns)
     merged = {}
     for missing in ("error", "drop", "level"):
-        seen = [tables.observe(one, names, missing=missing, cells=["sex", "race"]) for one in (table, rest)]
+        seen = [tables.observe(one, names, missing=missing, cells=names) for one in (table, rest)]
         both = seen[0].merge(seen[1])
         merged[missing] = {
             "rows": (both.n_rows, both.n_kept),
