@@ -123,5 +123,9 @@ class StaleCorrectionWarning(SetsquareWarning):
     """Weights before a fitted correction changed, so it no longer holds."""
 
 
+class UncorrectedOutputWarning(SetsquareWarning):
+    """A network uses tensors of a blinded layer's output that are not corrected."""
+
+
 class WeakUnitsWarning(SetsquareWarning):
     """Units of a layer that few rows activate could not be solved, and were switched off."""

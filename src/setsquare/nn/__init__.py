@@ -7,10 +7,11 @@ require("Networks need", "torch")
 from setsquare.nn import functional
 from setsquare.nn.activations import register_activation
 from setsquare.nn.audit import audit_layer
+from setsquare.nn.blinded import Blinded
 from setsquare.nn.constraint import OrthogonalityConstraint
 from setsquare.nn.given import within_classes
 from setsquare.nn.head import refit_head
-from setsquare.nn.hooks import Blinded, blind
+from setsquare.nn.hooks import blind
 from setsquare.nn.identifiability import IdentifiedHead, pho
 from setsquare.nn.layer import Orthogonalize
 from setsquare.nn.layer_fit import LayerFit, fit_layer

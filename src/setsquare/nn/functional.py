@@ -180,8 +180,11 @@ def full_precision(y: Tensor) -> AbstractContextManager[Any]:
 
 def has_values(*tensors: Tensor) -> bool:
     """Whether Python may look at values: not in a compiled graph, on the meta device or under ``torch.func``."""
-    if torch.compiler.is_compiling():
-        return False
+    return not torch.compiler.is_compiling() and is_concrete(*tensors)
+
+
+def is_concrete(*tensors: Tensor) -> bool:
+    """Whether tensors have values: not on the meta device or under ``torch.func``."""
     return not any(tensor.is_meta or is_functorch_wrapped_tensor(tensor) for tensor in tensors)
 
 

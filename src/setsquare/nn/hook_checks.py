@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import signature
@@ -10,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.errors import InputError, NotOrthogonalError, UncorrectedOutputWarning
 from setsquare.nn.network_layers import in_checkpoint
 from setsquare.nn.row_axes import Rows
 
@@ -20,6 +21,8 @@ CORRECTED: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionar
 
 def refuse_uncorrected(out: Any, uncorrected: Sequence[tuple[str, weakref.ref[Tensor]]]) -> None:
     """Refuse an output of the network that holds the output of a blinded layer as it was before the correction."""
+    if not uncorrected:
+        return
     alive = {id(y): name for name, ref in uncorrected if (y := ref()) is not None}
     for tensor in _tensors(out) if alive else ():
         if id(tensor) in alive:
@@ -37,6 +40,17 @@ def refuse_idle(layers: Sequence[str]) -> None:
             f"The network did not run the layer(s) {', '.join(layers)}, so nothing was corrected there: choose "
             "layers that it calls as modules (a fused kernel may bypass inner modules)."
         )
+
+
+def warn_of_others(name: str, uses: Sequence[str]) -> None:
+    """Warn that a network used elements of a layer's output that are not corrected."""
+    warnings.warn(
+        f"The network also uses element {', '.join(dict.fromkeys(uses))} of the output of layer {name!r}, which is not "
+        "corrected, such as the last state of a recurrent layer: read the corrected element alone, or blind a module "
+        "that contains what the network uses.",
+        UncorrectedOutputWarning,
+        stacklevel=2,
+    )
 
 
 def refuse_unhooked(layers: Sequence[str]) -> NoReturn:
@@ -75,7 +89,7 @@ def find_attention_masks(model: nn.Module, inputs: tuple[Any, ...], named: Mappi
     given = dict(named)
     if inputs and not torch.compiler.is_compiling():
         given |= zip(list(signature(model.forward).parameters)[: len(inputs)], inputs, strict=False)
-    return {name: mask for name in MASKS if isinstance(mask := given.get(name), Tensor)}
+    return {name: given[name] for name in MASKS if isinstance(given.get(name), Tensor)}
 
 
 def mask_of_layer(model: nn.Module, layer: str, masks: Mapping[str, Tensor]) -> Tensor | None:

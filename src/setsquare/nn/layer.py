@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 from zlib import crc32
 
 import torch
@@ -168,6 +168,7 @@ class Orthogonalize(nn.Module):
         self._watch: WeightWatch | None = None
         self._fitted_to: Tensor | None = None  # fingerprint of the weights that a loaded correction was fitted to
         self._told: set[bool] = set()
+        self._copied: WeightWatch | None = None  # the moments of a copy, until it learns, is loaded or fitted
         #: Replaces the correction while :func:`~setsquare.nn.fit_layer` runs.
         self.override: Callable[[Tensor, Tensor | None, Tensor | None], Tensor] | None = None
 
@@ -181,6 +182,7 @@ class Orthogonalize(nn.Module):
         if self.override is not None:
             return self.override(y, protected, mask)
         self._check_weights()
+        self._check_moments()
         learning = self.training and not self.frozen and not self.is_mapped
         if y.shape[0] == 0 or (self.inference == "off" and not learning):
             return y
@@ -231,9 +233,13 @@ class Orthogonalize(nn.Module):
         others = self.moments.correct(units, read_rows(protected, y, self.rows, self._n_columns))
         return others.index_put((counts,), learned)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._copied = WeightWatch.of([self.moments]) if not self.frozen else None
+
     def freeze(self, watch: WeightWatch | None) -> None:
         """Keep the moments from now on, for the weights that ``watch`` knows."""
-        self.frozen, self._watch, self._fitted_to, self._told = True, watch, None, set()
+        self.frozen, self._watch, self._fitted_to, self._told, self._copied = True, watch, None, set(), None
         if isinstance(self.moments, RunningMoments):
             self.moments.remember_coefficients()
 
@@ -254,9 +260,11 @@ class Orthogonalize(nn.Module):
         return self._watch is not None and self._watch.has_moved(self.training)
 
     def _check_weights(self) -> None:
+        if self._watch is not None and not torch.compiler.is_compiling():
+            self.notice_changes()
+
+    def notice_changes(self) -> None:
         """Warn if the fitted correction no longer holds; in training, learn again."""
-        if self._watch is None or torch.compiler.is_compiling():
-            return
         if not self.is_stale:  # weights may come back, as after torch.func.functional_call
             self._told.clear()
             return
@@ -272,6 +280,21 @@ class Orthogonalize(nn.Module):
             )
         if self.training and not self.is_mapped:
             self.frozen = False
+
+    def _check_moments(self) -> None:
+        """Warn of a copy that neither learned its moments nor was loaded, as in an average of weights."""
+        if self._copied is None or torch.compiler.is_compiling():
+            return
+        if self.training:
+            self._copied = None
+        elif self._copied.has_moved():
+            self._copied = None
+            warnings.warn(
+                "The moments of an Orthogonalize layer were copied from another network, whose weights may differ, as "
+                "AveragedModel does, so the correction may not hold: call setsquare.nn.fit_layer on this network.",
+                StaleCorrectionWarning,
+                stacklevel=4,
+            )
 
     def _warn_of_skipped(self) -> None:
         if not has_values(self.moments.skipped):
@@ -311,7 +334,7 @@ class Orthogonalize(nn.Module):
         self.frozen = bool(state[0] % STATE)
         known = state[2:2] if is_old else state[2:].reshape(-1, 4)
         self._fitted_to = known if len(known) else None
-        self._watch, self._told = None, set()  # the weights are being loaded too
+        self._watch, self._told, self._copied = None, set(), None  # the weights are being loaded too
 
     def extra_repr(self) -> str:
         """Show the settings."""

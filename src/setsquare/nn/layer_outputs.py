@@ -16,9 +16,9 @@ from torch.utils.hooks import RemovableHandle
 from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.nn.batches import MaskOf, call_with_protected, refuse_lost_mask, refuse_shuffled, split_batch
+from setsquare.nn.blinded import Blinded
 from setsquare.nn.functional import refuse_ids
 from setsquare.nn.hook_checks import find_attention_masks, fit_attention_mask, mask_of_layer
-from setsquare.nn.hooks import Blinded
 from setsquare.nn.network_layers import call_model, check_layer, choose_tensor, eval_mode, list_layers, takes_protected
 from setsquare.nn.row_axes import Rows, read_mask, to_units
 from setsquare.tables.validation import check_same_rows

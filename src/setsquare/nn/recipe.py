@@ -10,8 +10,9 @@ from torch import nn
 
 from setsquare.errors import InputError
 from setsquare.glm.solver import Solution
+from setsquare.nn.blinded import Blinded
 from setsquare.nn.head import refit_head
-from setsquare.nn.hooks import Blinded, blind
+from setsquare.nn.hooks import blind
 from setsquare.nn.layer_fit import LayerFit, fit_layer
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from setsquare.nn.functional import has_values
+from setsquare.nn.functional import is_concrete
 
 #: Change of a sum of weights, relative to their size, that is rounding error of the sum itself.
 ROUNDING = 1e-13
@@ -20,6 +20,8 @@ ROUNDING = 1e-13
 SAMPLE = 16
 #: Types of numbers that are summed as they are; others, such as whole numbers, are converted.
 SUMMED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: Attributes by which layers of peft (LoRA and others) choose the adapters that act, and how strongly.
+ADAPTER_STATE = ("_disable_adapters", "_active_adapter", "scaling")
 #: Modules that hold parameters and have no forward pass.
 LISTS = (nn.ParameterList, nn.ParameterDict)
 
@@ -29,7 +31,8 @@ class WeightWatch:
     """Fingerprint of parameters and buffers, taken again only where something suggests a change.
 
     Torch counts changes in place, except those through ``tensor.data``: these show in a few numbers that are read in
-    each call (on a CPU), and in all of them when the layer is switched between training and ``eval``.
+    each call (on a CPU), and in all of them when the layer is switched between training and ``eval``. On other devices
+    only the latter: to read numbers in each call would wait for the device.
 
     Attributes
     ----------
@@ -37,13 +40,16 @@ class WeightWatch:
         Where the tensors are.
     parts : list of (Module, str, Module)
         Modules inside others: one that is replaced, as by an adapter, changes the network without changing a tensor.
-    kinds : int
-        Checksum of the types of the modules that have no others inside, such as activations.
+    kinds : str
+        Types of the modules that have no others inside, such as activations.
+    adapters : list of Module
+        Modules whose adapters can be switched off, which changes no tensor.
     """
 
     places: list[tuple[nn.Module, str]]
     parts: list[tuple[nn.Module, str, nn.Module]]
-    kinds: int
+    kinds: str
+    adapters: list[nn.Module]
     seen: tuple[Any, ...] = ()
     values: Tensor = field(default_factory=lambda: torch.zeros(0, 4, dtype=torch.float64))
     moved: bool = False
@@ -58,7 +64,7 @@ class WeightWatch:
             places += [(module, name) for name, _ in tensors]
             parts += [(module, name, child) for name, child in module.named_children() if child in own]
         kinds = " ".join(type(module).__name__ for module in own if not module._modules)
-        watch = cls(places, parts, crc32(kinds.encode()))
+        watch = cls(places, parts, kinds, [module for module in own if hasattr(module, ADAPTER_STATE[0])])
         watch.seen, watch.values = (), watch._fingerprint()
         return watch
 
@@ -72,9 +78,9 @@ class WeightWatch:
         tensors: list[Tensor] = [getattr(module, name) for module, name in self.places if hasattr(module, name)]
         if len(tensors) < len(self.places):
             return True
-        if has_values(*tensors):
+        if is_concrete(*tensors):
             versions = [_version(tensor) for tensor in tensors]
-            seen = (training, versions, _sample(tensors))
+            seen = (training, versions, _sample(tensors), self._switches())
             if seen != self.seen or any(version == UNCOUNTED for _, version in versions):
                 self.seen, self.moved = seen, not _same(self._fingerprint(), self.values)
         return self.moved
@@ -84,8 +90,13 @@ class WeightWatch:
         if not _same(self._fingerprint(), values):
             self.values, self.moved, self.seen = values, True, ()
 
+    def _switches(self) -> str:
+        states = [{name: getattr(module, name, None) for name in ADAPTER_STATE} for module in self.adapters]
+        return repr(states) if states else ""
+
     def _fingerprint(self) -> Tensor:
-        own = [[float(self.kinds), float(self.kinds), 1.0, torch.finfo(torch.float64).eps]]
+        checksum = float(crc32((self.kinds + self._switches()).encode()))
+        own = [[checksum, checksum, 1.0, torch.finfo(torch.float64).eps]]
         kinds = torch.tensor(own, dtype=torch.float64, device="cpu")
         rows = [_summary(getattr(module, name)) for module, name in self.places]
         return torch.cat([row.cpu() if not row.is_meta else row for row in rows] + [kinds])

@@ -21,7 +21,8 @@ quantised layers         refused by name
 
 Networks are small and random. ResNet, ViT and ConvNeXt are those of transformers, so that every family runs wherever
 the tests do; the rows of torchvision, timm and Lightning are skipped where these are not installed. Compiled networks
-are checked with ``backend="eager"``, exported ones with batches of any size, two processes with gloo.
+are one graph (``fullgraph=True``) and checked with ``backend="eager"``, exported ones with batches of any size, two
+processes with gloo.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ CASES = {
 }
 
 
-def build(name: str) -> tuple[sq.nn.hooks.Blinded, dict[str, Tensor], Case]:
+def build(name: str) -> tuple[sq.nn.Blinded, dict[str, Tensor], Case]:
     torch.manual_seed(0)
     case = CASES[name]
     blinded = sq.nn.blind(case.build().eval(), [case.layer], rows=case.rows, output=case.output, n_protected=1)
@@ -238,9 +239,10 @@ def check_save(name: str) -> None:
 def check_compile(name: str) -> None:
     blinded, inputs, _ = build(name)
     fit(blinded, inputs)
-    with warnings.catch_warnings(), torch.no_grad():
+    as_one_graph = torch._dynamo.config.patch(allow_rnn=True)  # torch compiles LSTMs only if asked to
+    with warnings.catch_warnings(), torch.no_grad(), as_one_graph:
         warnings.simplefilter("ignore")
-        out = first(torch.compile(blinded.eval(), backend="eager")(**inputs, protected=GROUP))
+        out = first(torch.compile(blinded.eval(), backend="eager", fullgraph=True)(**inputs, protected=GROUP))
         torch.testing.assert_close(out, first(blinded(**inputs, protected=GROUP)), rtol=1e-4, atol=1e-5)
     torch._dynamo.reset()
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.errors import InputError, NotOrthogonalError, UncorrectedOutputWarning
 from setsquare.nn import Orthogonalize, blind, list_layers
 
 
@@ -55,6 +55,42 @@ def test_a_blinded_network_may_be_blinded_again(small: tuple[nn.Sequential, Tens
     own = Own()
     assert gap(blind(own, ["last"])(x, protected=group), group) < 1e-6
     assert float(own.layer.moments.rows) == 60.0, "a network's own layers get the columns, too"
+
+
+def test_a_layer_is_not_corrected_twice(small: tuple[nn.Sequential, Tensor, Tensor]) -> None:
+    model, _, _ = small
+    with pytest.raises(InputError, match=r"Already blinded: layer\(s\) model\.1\. .* original network"):
+        blind(blind(model, ["1"]), ["model.1"])
+
+
+class StateReader(nn.Module):
+    """An LSTM whose head reads its steps, or its last state, which is another tensor."""
+
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.rnn, self.head, self.last = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 1), last
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps, (state, _) = self.rnn(x)
+        return self.head(state[-1] if self.last else steps[:, -1])
+
+
+def test_a_state_that_is_used_instead_of_the_corrected_steps_is_noticed() -> None:
+    group = (torch.arange(60) % 2).float()[:, None]
+    x = torch.randn(60, 5, 3) + group[:, :, None]
+    for last in (False, True):
+        torch.manual_seed(0)
+        model = StateReader(last)
+        blinded = blind(model, ["rnn"], rows="tokens", output=0)
+        plain = model(x)
+        if last:
+            with pytest.warns(UncorrectedOutputWarning, match=r"uses element 1 of the output of layer 'rnn'"):
+                out = blinded(x, protected=group)
+        else:
+            out = blinded(x, protected=group)
+        assert type(out) is Tensor and torch.equal(out, plain) is last
+        out.sum().backward()
+        blinded(x, protected=group)  # the warning comes once
 
 
 class Own(nn.Module):
@@ -117,7 +153,7 @@ def test_checkpointing_is_refused(small: tuple[nn.Sequential, Tensor, Tensor], r
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_compiled(small: tuple[nn.Sequential, Tensor, Tensor]) -> None:
     model, x, group = small
-    blinded = blind(model, ["1"])
+    blinded = blind(copy.deepcopy(model), ["1"])
     compiled = torch.compile(blinded, backend="aot_eager")
     for _ in range(2):
         assert gap(compiled(x, protected=group), group) < 1e-6

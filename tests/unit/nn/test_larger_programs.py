@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import warnings
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 import setsquare as sq
-from setsquare.errors import InputError
+from setsquare.errors import InputError, StaleCorrectionWarning
 
 N = 48
 GROUP = (torch.arange(N) % 2).float()[:, None]
@@ -90,7 +92,27 @@ def test_weights_averaged_from_the_first_batch_on(use_buffers: bool) -> None:
     for _ in range(2):
         blinded.train()(x, protected=group)
         averaged.update_parameters(blinded)
-    torch.testing.assert_close(averaged.eval()(x, protected=group), blinded.eval()(x, protected=group))
+    # The weights are averages, and the moments are not those of them.
+    with pytest.warns(StaleCorrectionWarning, match=r"as AveragedModel does.*fit_layer on this network"):
+        out = averaged.eval()(x, protected=group)
+    torch.testing.assert_close(out, blinded.eval()(x, protected=group))
+    sq.nn.fit_layer(averaged, [(x, group)])
+    averaged(x, protected=group)  # without a warning
+
+
+def test_copies_that_were_not_averaged_are_left_in_peace() -> None:
+    x, group = rows()
+    blinded = sq.nn.blind(network(), ["1"])
+    blinded(x, protected=group)
+    saved = io.BytesIO()
+    torch.save(blinded, saved)
+    for copied in (copy.deepcopy(blinded), torch.load(io.BytesIO(saved.getvalue()), weights_only=False)):
+        copied.eval()(x, protected=group)
+        copied.half().float()(x, protected=group)
+        copied.load_state_dict(blinded.state_dict())
+        copied(x, protected=group)
+        copied.train()(x, protected=group)
+        copied.eval()(x, protected=group)
 
 
 def test_shapes_on_the_meta_device() -> None:

@@ -65,13 +65,13 @@ class Prompted(nn.Module):
         return self.head(self.act(self.body(x) + self.prompts[0]))
 
 
-def fitted(model: nn.Module, layer: str = "1", **options: Any) -> sq.nn.hooks.Blinded:
+def fitted(model: nn.Module, layer: str = "1", **options: Any) -> sq.nn.Blinded:
     blinded = sq.nn.blind(model, [layer], **options).eval()
     sq.nn.fit_layer(blinded, [(X, GROUP)])
     return blinded
 
 
-def gap(blinded: sq.nn.hooks.Blinded, layer: str = "1", x: Tensor = X) -> float:
+def gap(blinded: sq.nn.Blinded, layer: str = "1", x: Tensor = X) -> float:
     """Largest difference of the layer's means between the groups, in standard deviations."""
     seen: list[Tensor] = []
     handle = blinded.model.get_submodule(layer).register_forward_hook(lambda _m, _i, out: seen.append(out))

@@ -26,13 +26,13 @@ def network(seed: int = 0) -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
 
 
-def fitted(seed: int = 0, **options: Any) -> sq.nn.hooks.Blinded:
+def fitted(seed: int = 0, **options: Any) -> sq.nn.Blinded:
     blinded = sq.nn.blind(network(seed), ["2"], **options).eval()
     sq.nn.fit_layer(blinded, [(X, GROUP)])
     return blinded
 
 
-def gap(blinded: sq.nn.hooks.Blinded) -> float:
+def gap(blinded: sq.nn.Blinded) -> float:
     """Largest difference of the layer's means between the groups."""
     seen: list[Tensor] = []
     handle = blinded.model[3].register_forward_pre_hook(lambda _m, inputs: seen.append(inputs[0]))
@@ -53,21 +53,21 @@ class Adapter(nn.Module):
         return self.base(x) + self.beside(x)
 
 
-def adapt(blinded: sq.nn.hooks.Blinded) -> None:
+def adapt(blinded: sq.nn.Blinded) -> None:
     blinded.model[0] = Adapter(blinded.model[0])
 
 
-def replace(blinded: sq.nn.hooks.Blinded) -> None:
+def replace(blinded: sq.nn.Blinded) -> None:
     blinded.model[0] = nn.Linear(6, 8)
 
 
-def pass_in_training(blinded: sq.nn.hooks.Blinded) -> None:
+def pass_in_training(blinded: sq.nn.Blinded) -> None:
     blinded.model[1].train()  # its running statistics move, without any step of an optimizer
     blinded.model[:2](3.0 * X + 1.0)
     blinded.eval()
 
 
-def move_one_weight(blinded: sq.nn.hooks.Blinded) -> None:
+def move_one_weight(blinded: sq.nn.Blinded) -> None:
     with torch.no_grad():
         blinded.model[0].weight[3, 4] += 2.0
 
@@ -82,6 +82,41 @@ def test_a_changed_network_is_noticed(change: Callable[[Any], None]) -> None:
     with pytest.warns(StaleCorrectionWarning, match="not those that it was fitted to"):
         left = gap(blinded)
     assert left > 0.01
+
+
+class Switched(Adapter):
+    """An adapter that can be switched off, by the attributes of peft's layers; no tensor changes."""
+
+    def __init__(self, base: nn.Module) -> None:
+        super().__init__(base)
+        self._disable_adapters, self._active_adapter, self.scaling = False, ["default"], {"default": 2.0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + 0.0 if self._disable_adapters else self.base(x) + self.scaling["default"] * self.beside(x)
+
+
+@pytest.mark.parametrize("change", [{"_disable_adapters": True}, {"scaling": {"default": 0.0}}])
+def test_adapters_that_are_switched_off_or_scaled_are_noticed(change: dict[str, Any]) -> None:
+    def build() -> sq.nn.Blinded:
+        model = network()
+        model[0] = Switched(model[0])
+        return sq.nn.blind(model, ["2"]).eval()
+
+    blinded = build()
+    sq.nn.fit_layer(blinded, [(X, GROUP)])
+    loaded = build()
+    loaded.load_state_dict(blinded.state_dict())
+    for one in (blinded, loaded):
+        before = dict(vars(one.model[0]))
+        if one is blinded:
+            assert gap(one) < 1e-5
+        vars(one.model[0]).update(change)
+        with pytest.warns(StaleCorrectionWarning, match="not those that it was fitted to"):
+            assert gap(one) > 0.01
+        vars(one.model[0]).update(before)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert gap(one) < 1e-5
 
 
 def test_one_weight_of_many_is_noticed() -> None:
