@@ -47,7 +47,8 @@ def _do_nothing(*_: Any) -> None:
     return None
 
 
-@torch.compiler.assume_constant_result  # dynamo runs it while it traces, and does not trace it
+# Dynamo runs it while it traces, and does not trace it.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def attach(blinded: Blinded) -> bool:
     """Leave a hook on each layer that has none of this network yet; look for changed weights, as a graph cannot."""
     for key, correction in blinded.corrections.items():
@@ -55,7 +56,7 @@ def attach(blinded: Blinded) -> bool:
         correction.train(blinded.model.get_submodule(key.split("#")[0].replace("/", ".")).training).notice_changes()
     for name in blinded.layers:
         module = blinded.model.get_submodule(name)
-        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+        hooks: list[Any] = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
         if any(isinstance(hook, LayerHook) and hook.owner is blinded for hook in hooks):
             continue
         if blinded._corrects_input(module):

@@ -234,7 +234,7 @@ class Orthogonalize(nn.Module):
         return others.index_put((counts,), learned)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._copied = WeightWatch.of([self.moments]) if not self.frozen else None
 
     def freeze(self, watch: WeightWatch | None) -> None:
