@@ -22,7 +22,6 @@ from setsquare.estimators.warn import (
     warn_erased,
     warn_new_rows,
     warn_pooled,
-    warn_small_cells,
     warn_squares,
     warn_unknown_cells,
 )
@@ -242,7 +241,6 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         elif self.moments == 2:
             share = None if self.shrinkage == "auto" else float(self.shrinkage)
             self.transport_ = Transport.fit(Z, P, weight, names, share)
-            warn_small_cells(self.transport_)
             basis = self.transport_.first.basis
         else:
             self.projector_ = Projector.fit(Z, P, weight, names)

@@ -30,7 +30,7 @@ from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.notes import Note, Option
-from setsquare.projection import Eraser, Transport
+from setsquare.projection import Eraser
 
 #: Share of the outcome's variance explained by the protected columns from which to warn.
 LABEL_SHARE = 0.5
@@ -212,19 +212,6 @@ def warn_unknown_cells(n_unknown: int, n_rows: int) -> None:
             f"{n_unknown} of {n_rows} rows have a combination of protected columns without training rows: they got the "
             "linear correction alone.",
             PooledLevelWarning,
-        )
-
-
-def warn_small_cells(transport: Transport) -> None:
-    """Warn if cells of the protected columns have too few rows for a covariance of their own."""
-    rank, n_rows = transport.maps.shape[1], transport.n_rows
-    few = int(((n_rows > 0) & (n_rows < rank)).sum())
-    if few:
-        _warn(
-            f"{few} of {len(n_rows)} cells of the protected columns have fewer rows than the features have dimensions "
-            f"({rank}): their covariance is mostly that of all rows, so differences in spread remain there. Use fewer "
-            "protected columns, or reduce the features first (PrincipalComponents).",
-            SecondMomentsWarning,
         )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from setsquare.errors import InputError
-from setsquare.estimators.warn import warn_small_cells, warn_squares, warn_unknown_cells
+from setsquare.estimators.warn import warn_squares, warn_unknown_cells
 from setsquare.nn.functional import has_values
 from setsquare.nn.moments import DoubleModule
 from setsquare.projection import Eraser, Transport, fit_quadratic, protected_basis
@@ -105,7 +105,6 @@ class TransportMap(MomentMap):
 
     def _fit(self, Z: Any, X: Any, Y: Any) -> dict[str, Any]:
         found = Transport.fit(Z, X)
-        warn_small_cells(found)
         cuts = found.cells.thresholds
         thresholds = np.full((len(cuts), max(map(len, cuts))), np.inf)
         for row, values in zip(thresholds, cuts, strict=True):

@@ -180,19 +180,3 @@ def test_transport_by_combinations_of_two_columns_is_that_of_numpy():
 def test_a_map_that_was_not_fitted_has_counts_of_one_number():
     moments = sq.nn.blind(network(), ["1"], moments=2, n_protected=1).corrections["1"].moments
     assert moments.is_empty and moments.rows.tolist() == moments.skipped.tolist() == [0.0]
-
-
-def test_cells_with_fewer_rows_than_units_are_named():
-    torch.manual_seed(0)
-    group = (torch.arange(60.0) < 5.0).float()[:, None]
-    units = torch.randn(60, 8) + group
-    blinded = sq.nn.blind(nn.Sequential(nn.Identity()), ["0"], moments=2, where="post")
-    message = r"1 of 2 cells .* fewer rows than the features have dimensions \(8\)"
-    with pytest.warns(SecondMomentsWarning, match=message):
-        sq.nn.fit_layer(blinded, [(units, group)])
-    with pytest.warns(SecondMomentsWarning, match=message):
-        sq.LinearOrthogonalizer(moments=2).fit(units.numpy(), protected=group.numpy())
-    with torch.no_grad():
-        out = blinded.eval()(units, protected=group)
-    assert float((out[:5].mean(0) - out[5:].mean(0)).abs().max()) < 1e-5  # means are equal all the same
-    assert float((units[:5].mean(0) - units[5:].mean(0)).abs().max()) > 0.5
