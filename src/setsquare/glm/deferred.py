@@ -24,7 +24,7 @@ class Deferred(Generic[T]):
     (0.25, Deferred(0.25))
     """
 
-    __slots__ = ("_compute", "_lock", "_value")
+    __slots__ = ("__weakref__", "_compute", "_lock", "_value")
 
     def __init__(self, value: T | Callable[[], T]) -> None:
         self._compute: Callable[[], T] | None = value if callable(value) else None

@@ -1,10 +1,16 @@
-"""Measurements of a fit that hold its rows until they are first read."""
+"""Measurements of a fit that hold its rows until they are first read.
+
+Dense features of the user that are large are held as they are, without a copy. So that several fits together do not
+keep more memory than one would, a fit to large rows first makes the measurements of the large fit before it.
+"""
 
 from __future__ import annotations
 
 import sys
+import threading
+import weakref
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,16 +21,34 @@ from setsquare.glm.problem import Problem
 from setsquare.rows.parallel import single_threaded_blas
 
 T = TypeVar("T")
-#: Largest size of the rows, in bytes, that a solution may hold until all its measurements are read.
+#: Size of the rows, in bytes, up to which any number of solutions may hold theirs; above it one solution at a time.
 MOST_KEPT = 2**27
 #: Relative change of the loss at the solution that shows that the rows were changed after the fit.
 CHANGED = 1e-9
 
 
+_large: list[weakref.ref[Deferred[Any]]] = []
+_guard = threading.Lock()
+
+
 def is_held(problem: Problem) -> bool:
-    """Whether the rows are in memory and small enough to be held."""
+    """Whether the rows are in memory."""
+    return problem.rows.in_memory() is not None
+
+
+def is_large(problem: Problem) -> bool:
+    """Whether the rows are in memory, and only one solution at a time may hold as many."""
     blocks = problem.rows.in_memory()
-    return blocks is not None and sum(map(sys.getsizeof, blocks)) <= MOST_KEPT
+    return blocks is not None and sum(map(sys.getsizeof, blocks)) > MOST_KEPT
+
+
+def settle_large() -> None:
+    """Make the measurements that still hold large rows, which releases them."""
+    with _guard:
+        waiting = [held for held in (each() for each in _large) if held is not None]
+        _large.clear()
+    for held in waiting:
+        held.value  # noqa: B018  # reading it computes it
 
 
 def are_same(objective: Objective, end: Iterate, loss: float) -> bool:
@@ -35,7 +59,7 @@ def are_same(objective: Objective, end: Iterate, loss: float) -> bool:
 def defer(
     problem: Problem, objective: Objective, end: Iterate, compute: Callable[[], T], lost: T, *, checked: bool = False
 ) -> Deferred[T]:
-    """Value of ``compute``, which reads the rows: later for rows in memory that are not large, else now.
+    """Value of ``compute``, which reads the rows: later for rows in memory, else now.
 
     Arrays of the user that were overwritten after the fit give ``lost``: the loss at the solution shows it. A function
     that has seen to this itself is ``checked``.
@@ -49,4 +73,8 @@ def defer(
             same = checked or are_same(plain, end, plain.values(end.theta).loss)
             return compute() if same else lost
 
-    return Deferred(later)
+    deferred: Deferred[T] = Deferred(later)
+    if is_large(problem):
+        with _guard:
+            _large.append(weakref.ref(deferred))
+    return deferred

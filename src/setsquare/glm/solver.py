@@ -28,7 +28,7 @@ from setsquare.glm.deferred import Deferred
 from setsquare.glm.domain_edge import Reached, Run, reach, run_once
 from setsquare.glm.feasibility import feasible_points
 from setsquare.glm.freedom import check_varies
-from setsquare.glm.held_rows import defer, is_held
+from setsquare.glm.held_rows import defer, is_held, is_large, settle_large
 from setsquare.glm.large import Krylov, measure_large, solve_large
 from setsquare.glm.mdmm import MULTIPLIER_METHODS, Descent, solve_mdmm
 from setsquare.glm.new_rows import can_leave_out, check_new_rows, measure_new_rows, reach_new_rows, rough
@@ -122,6 +122,8 @@ def solve(
     check_spending(problem, name, budget, orthogonal_on)
     settings = Settings(kkt=tol, max_iter=_ITERATIONS[name] if max_iter is None else max_iter)
     keep_freed_memory()
+    if is_large(problem):
+        settle_large()
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):  # steps that overflow are rejected
         rng = np.random.default_rng(random_state) if n_restarts else None
         where: dict[str, Any] = {"orthogonal_on": orthogonal_on, "confidence": confidence, "budget": budget}

@@ -51,13 +51,28 @@ def test_the_loss_is_that_of_the_fit_without_protected_columns(solver: str) -> N
     assert certificate.loss > certificate.loss_unconstrained and 0.0 < certificate.cost < 1.0
 
 
-def test_large_data_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_solution_at_a_time_holds_large_data(monkeypatch: pytest.MonkeyPatch) -> None:
     Z, y, X = draw()
-    late = sq.solve(sq.Problem(Z, y, X, family="binomial")).certificate
+    small = sq.solve(sq.Problem(Z, y, X, family="binomial")).certificate
     monkeypatch.setattr(held_rows, "MOST_KEPT", 1000)
-    early = sq.solve(sq.Problem(Z, y, X, family="binomial")).certificate
-    assert early.unconstrained.is_known and not late.unconstrained.is_known
-    assert early.loss_unconstrained == late.loss_unconstrained
+    first = sq.solve(sq.Problem(Z, y, X, family="binomial"))
+    assert not first.certificate.unconstrained.is_known and first.errors is not None and not first.errors.is_known
+    second = sq.solve(sq.Problem(Z, y, X, family="binomial"))
+    assert first.certificate.unconstrained.is_known and first.certificate.left_out.is_known and first.errors.is_known
+    assert not second.certificate.unconstrained.is_known and not small.unconstrained.is_known
+    assert first.certificate.loss_unconstrained == small.loss_unconstrained
+    monkeypatch.undo()
+    sq.solve(sq.Problem(Z, y, X, family="binomial"))
+    assert not second.certificate.unconstrained.is_known  # small rows do not matter
+
+
+def test_large_data_of_a_solution_that_is_gone_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_rows, "MOST_KEPT", 1000)
+    Z, y, X = draw()
+    sq.solve(sq.Problem(Z, y, X, family="binomial"))
+    gc.collect()
+    monkeypatch.setattr(held_rows.Deferred, "value", property(lambda self: pytest.fail("was computed")))
+    held_rows.settle_large()
 
 
 @pytest.mark.parametrize(
