@@ -199,7 +199,7 @@ def whole_fit(n: int, q: int, p: int) -> dict[str, Any]:
     from setsquare.glm.solver import solve
 
     done = {"values": 0, "gradient": 0, "Hessian": 0}
-    model, values, slope = Objective.model, Objective.values, Objective.slope
+    model, values = Objective.model, Objective.values
 
     def counted_model(self: Any, theta: Any, lam: Any) -> Any:
         done["gradient" if lam is None else "Hessian"] += 1
@@ -209,12 +209,7 @@ def whole_fit(n: int, q: int, p: int) -> dict[str, Any]:
         done["values"] += 1
         return values(self, theta)
 
-    def counted_slope(self: Any, theta: Any, lam: Any) -> Any:
-        done["gradient"] += 1
-        return slope(self, theta, lam)
-
     Objective.model, Objective.values = counted_model, counted_values  # type: ignore[method-assign]
-    Objective.slope = counted_slope  # type: ignore[method-assign]
 
     def problem(n: int) -> Problem:
         Z, y, X = np.empty((n, q)), np.empty(n), np.empty((n, p))
