@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import ndtri
+from scipy.special import expit, ndtri
 from scipy.stats import binom
 
+import setsquare as sq
 from setsquare._typing import Array
 from setsquare.auditing.groups import auc_variance
 from setsquare.auditing.groups.intervals import Estimates, ends, single
@@ -32,17 +33,55 @@ def groups(n: int) -> Array:
     return np.repeat([f"g{k:02d}" for k in range(K)], n)
 
 
+def covered(draw: Callable[[np.random.Generator], Array], truth: float, rows: int, samples: int) -> tuple[int, int]:
+    """Samples in which all means are covered, with the shape that groups share and with Student's interval alone."""
+    parts, with_it, without = partition_rows(groups(rows), min_group=1), 0, 0
+    for seed in range(samples):
+        score = draw(np.random.default_rng(seed))
+        mean = count_numbers(Rows(score), parts)["mean"].estimates
+        own = np.array([score[part].var(ddof=1) / rows for part in np.split(np.arange(len(score)), K)])
+        with_it += held(single(mean, CRITICAL), truth)
+        without += held(single(replace(mean, is_rate=False, skewness=None, covariance=np.diag(own)), CRITICAL), truth)
+    return with_it, without
+
+
 @pytest.mark.parametrize("turned", [False, True], ids=["right", "left"])
 def test_means_of_skewed_scores_are_covered_with_50_rows_per_group(turned: bool) -> None:
-    parts, with_it, without = partition_rows(groups(50), min_group=1), 0, 0
-    for seed in range(120):
-        score = np.random.default_rng(seed).beta(0.3, 3.0, size=50 * K)
-        mean = count_numbers(Rows(1.0 - score if turned else score), parts)["mean"].estimates
-        truth = 1.0 - 0.3 / 3.3 if turned else 0.3 / 3.3
-        with_it += held(single(mean, CRITICAL), truth)
-        without += held(single(replace(mean, skewness=None), CRITICAL), truth)
-    assert with_it >= 120 * 0.95 - 2.6 * np.sqrt(120 * 0.05 * 0.95)
-    assert without < with_it - 5
+    """Scores expit(-4 + 1.5 z), or one minus these: samples of 50 rows often miss the long tail."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+    truth = float(np.sum(weights * expit(-4.0 + 1.5 * nodes)) / weights.sum())
+
+    def draw(rng: np.random.Generator) -> Array:
+        score = expit(-4.0 + 1.5 * rng.normal(size=50 * K))
+        return 1.0 - score if turned else score
+
+    with_it, without = covered(draw, 1.0 - truth if turned else truth, 50, 100)
+    assert with_it >= 100 * 0.95 - 2.6 * np.sqrt(100 * 0.05 * 0.95)
+    assert without < 60
+
+
+def test_a_few_large_scores_that_some_groups_have_widen_the_others() -> None:
+    """Of scores near 0.05, 3 % are near 0.8: about every fifth group of 50 rows has none of them."""
+    truth = 0.97 * 0.05 + 0.03 * 0.8
+
+    def draw(rng: np.random.Generator) -> Array:
+        n = 50 * K
+        return np.where(rng.random(n) < 0.03, rng.beta(6.4, 1.6, n), rng.beta(1.0, 19.0, n))
+
+    with_it, without = covered(draw, truth, 50, 60)
+    assert with_it >= 60 * 0.95 - 2.6 * np.sqrt(60 * 0.05 * 0.95)
+    assert without < 15
+
+
+def test_ordinary_scores_have_hardly_wider_intervals() -> None:
+    rng = np.random.default_rng(0)
+    for rows, most in ((50, 1.04), (250, 1.015)):
+        score = expit(rng.normal(size=rows * K) - 0.3)
+        mean = count_numbers(Rows(score), partition_rows(groups(rows), min_group=1))["mean"].estimates
+        own = np.array([score[part].var(ddof=1) / rows for part in np.split(np.arange(len(score)), K)])
+        low, high = single(mean, CRITICAL)
+        below, above = single(replace(mean, is_rate=False, skewness=None, covariance=np.diag(own)), CRITICAL)
+        assert np.mean(high - low) < most * np.mean(above - below)
 
 
 def test_means_of_symmetric_values_keep_the_interval_of_student() -> None:
@@ -50,8 +89,8 @@ def test_means_of_symmetric_values_keep_the_interval_of_student() -> None:
     mean = count_numbers(Rows(values), partition_rows(groups(200)))["mean"].estimates
     skewed, plain = single(mean, CRITICAL), single(replace(mean, skewness=None), CRITICAL)
     np.testing.assert_allclose(skewed, plain, atol=1e-3)
-    mirrored = single(replace(mean, skewness=np.full(K, -1.0)), CRITICAL)
-    lower = single(replace(mean, skewness=np.full(K, 1.0)), CRITICAL)
+    mirrored = single(replace(mean, skewness=np.full((2, K), -1.0)), CRITICAL)
+    lower = single(replace(mean, skewness=np.full((2, K), 1.0)), CRITICAL)
     np.testing.assert_allclose(mirrored[0], -lower[1], atol=1e-9)
     assert (lower[1] > plain[1]).all() and (lower[0] > plain[0]).all()
 
@@ -134,3 +173,30 @@ def test_impact_ratios_of_rare_selections_are_covered_with_one_small_reference()
         truth = SELECTED / SELECTED[0]
         good += bool(((found.low - 1e-12 <= truth) & (truth <= found.high + 1e-12)).all())
     assert good >= 60 * 0.95 - 2.6 * np.sqrt(60 * 0.05 * 0.95)
+
+
+def test_means_on_which_a_few_rows_decide_are_named() -> None:
+    """Lognormal values with sigma 2.5: intervals of 50 rows do not hold, and the result says so."""
+    rng = np.random.default_rng(1)
+    group = np.repeat(["a", "b"], 50)
+    values = {"heavy": np.exp(2.5 * rng.normal(size=100)), "plain": rng.normal(size=100), "scores": rng.random(100)}
+    codes = {name: [note.code for note in sq.audit(one, group).all_notes] for name, one in values.items()}
+    assert {name: found.count("few-rows-decide") for name, found in codes.items()} == {
+        "heavy": 1,
+        "plain": 0,
+        "scores": 0,
+    }
+    page = str(sq.audit(values["heavy"], group, threshold=5.0))
+    assert (
+        page.count("A few extreme rows decide the mean prediction of all groups: its intervals can be too short.") == 1
+    )
+
+
+def test_intervals_of_lognormal_values_that_do_not_hold_come_with_a_note() -> None:
+    parts, missed, noted = partition_rows(np.repeat(["a", "b"], 50), min_group=1), 0, 0
+    for seed in range(100):
+        mean = count_numbers(Rows(np.exp(2.5 * np.random.default_rng(seed).normal(size=100))), parts)["mean"].estimates
+        assert mean.is_doubtful is not None
+        missed += not held(single(mean, 2.24), float(np.exp(3.125)))
+        noted += bool(mean.is_doubtful.any())
+    assert missed > 20 and noted > 90

@@ -68,7 +68,7 @@ class AuditResult(Documented):
     p_adjusted : float
         Smallest p-value of the tests that decide, adjusted for all of them.
     all_notes : tuple of Note
-        Notes of this audit and of its evaluation models, each once.
+        Notes of this audit and of its evaluation models, and warnings about numbers by group, each once.
 
     Examples
     --------
@@ -111,7 +111,8 @@ class AuditResult(Documented):
     all_notes: tuple[Note, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        notes = dict.fromkeys([*self.notes, *(note for e in self.evaluations for note in e.notes)])
+        grouped = () if self.numbers is None else (note for note in self.numbers.notes if note.severity == "warning")
+        notes = dict.fromkeys([*self.notes, *(note for e in self.evaluations for note in e.notes), *grouped])
         smallest = min((member.adjusted for member in self.members), default=float("nan"))
         for name, value in (("family", str(self.glm)), ("p_adjusted", smallest), ("all_notes", tuple(notes))):
             object.__setattr__(self, name, value)

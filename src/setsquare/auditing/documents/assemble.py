@@ -155,10 +155,14 @@ def _method(audits: Audits, sentences: Sequence[str], command: str | None, data:
 
 
 def _notes(audits: Audits, further: Sequence[str]) -> Section:
-    """Notes on the result, each once; a note on some of the models names them."""
+    """Notes on the result, each once; a note on some of the models names them.
+
+    Those on numbers by group stand beside these.
+    """
     said: dict[str, list[str]] = {}
     for name, audit in audits.items():
-        for note in audit.all_notes:
+        elsewhere = () if audit.numbers is None else audit.numbers.notes
+        for note in (note for note in audit.all_notes if note not in elsewhere):
             said.setdefault(note, []).append(name)
     own = [note if len(by) == len(audits) else lead(joined(by), note) for note, by in said.items()]
     return section("notes", "Notes", notes=list(dict.fromkeys([*further, *own])))

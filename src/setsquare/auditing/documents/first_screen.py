@@ -143,6 +143,8 @@ def _group_figures(numbers: Mapping[str, GroupNumbers]) -> list[dict[str, Any]]:
         f"{chosen}Dots are the {found} in these data. With many more rows (lines of data) like these, the {found} "
         f"would lie within the bars: {percent(first.confidence)} confidence for all groups together.{more}"
     )
+    doubts = dict.fromkeys(note for one in numbers.values() for note in one.notes if note.severity == "warning")
+    about = " ".join([about, *doubts])
     figure = {
         "kind": "groups",
         "title": f"{what} by group",

@@ -12,6 +12,7 @@ import numpy as np
 from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.auditing.groups.partitions import MIN_GROUP, Partition, note_masked, partition_rows
 from setsquare.auditing.groups.rates import Rows, count_numbers
+from setsquare.auditing.groups.rates_with_intervals import note_doubtful
 from setsquare.auditing.groups.result import Group, GroupNumbers
 from setsquare.auditing.groups.standards import fill_standard, keep_shares, standard_rows
 from setsquare.errors import InputError, MissingValuesError
@@ -125,7 +126,7 @@ def number_groups(
     >>> people = pd.DataFrame({"sex": np.repeat(["female", "male"], [40, 60])})
     >>> found = number_groups(Rows(np.linspace(0.0, 0.9, 100)), partition_rows(people))
     >>> print(found.sentence("Mean score"))
-    Mean score by sex: female 0.18, male 0.63.
+    Mean score by sex: female 0.18 (40 rows), male 0.63 (60 rows).
     """
     groups = tuple(
         Group(part.source, name, int(n), float(w), bool(shown), k == part.reference)
@@ -134,14 +135,15 @@ def number_groups(
             zip(part.labels, part.counts, _weights(part, rows.weight), part.shown, strict=True)
         )
     )
+    numbers = count_numbers(rows, partitions)
     return GroupNumbers(
         tuple(part.without_rows() for part in partitions),
         groups,
-        count_numbers(rows, partitions),
+        numbers,
         confidence,
         seed,
         backend,
-        note_masked(partitions, min_group),
+        (*note_masked(partitions, min_group), *note_doubtful(numbers, partitions)),
         bool(rows.score.min() >= 0.0),
         rows.weight is not None,
         selected=selected,
@@ -200,12 +202,25 @@ def read_binary(array: np.ndarray[Any, Any], what: str, positive: object = None)
     if set(classes) <= {"0", "1"} or (array.dtype.kind == "b"):
         one = class_name(asked) if asked is not None else "True" if array.dtype.kind == "b" else "1"
     elif len(classes) == 2:
-        one = positive_class(classes, asked)
+        one = _positive_of(classes, asked, what, positive)
     else:
         listed = ", ".join(classes[:5]) + (", …" if len(classes) > 5 else "")
         text = "{what} must be 0 and 1, or two classes of which {positive} names one; it has the values {values}."
         raise InputError(Note("not-binary", text, "info", what=what, positive=Option("positive"), values=listed))
     return np.array([float(name.casefold() == one.casefold()) for name in classes])[codes]
+
+
+def _positive_of(classes: list[str], asked: object, what: str, positive: object) -> str:
+    """The positive one of two classes; one that was asked for and is not there is named, unless it is plain anyway."""
+    try:
+        return positive_class(classes, asked)
+    except InputError:
+        if positive is None or asked is not None:
+            raise
+    text = "{what} has the classes {classes}, and {positive} is neither of them."
+    named = " and ".join(map(repr, classes))
+    fields = {"what": what, "classes": named, "positive": Option("positive", positive)}
+    raise InputError(Note("no-such-class", text, "info", **fields))
 
 
 def read_outcome(array: np.ndarray[Any, Any], positive: object = None) -> Array:

@@ -8,7 +8,7 @@ were covered in 94.3 to 94.6 % of samples, with half in 95.4 to 95.9 %, with non
 
 A mean of other values has an interval with the skewness of the mean (Hall 1992), by the cube root of Wilson and
 Hilferty (1931). A skewness is estimated too small from few rows, so the longer side takes more of it than was
-estimated, and the shorter side less.
+estimated, and the shorter side less; of a large one, for which the correction is not made, hardly any.
 
 Differences and ratios combine the intervals of their two parts ("square and add": Newcombe 1998, Zou and Donner 2008),
 so they keep what is good about them near 0 and 1.
@@ -42,8 +42,11 @@ class Estimates:
         Effective number of rows for values of 0 and 1; used where the variance follows from the rate, or is 0.
     df : ndarray of shape (K,)
         Degrees of freedom of the variance; infinite where it follows from the rate.
-    skewness : ndarray of shape (K,), optional
-        Skewness of the values behind a mean; NaN where it is unknown. None for counts.
+    skewness : ndarray of shape (2, K), optional
+        Smallest and largest skewness that the values behind a mean may have: for the lower and the upper end of its
+        interval. NaN where it is unknown. None for counts.
+    is_doubtful : boolean ndarray of shape (K,), optional
+        Means on which a few rows decide, so that intervals can be too short.
     """
 
     value: Array
@@ -52,6 +55,7 @@ class Estimates:
     size: Array
     df: Array
     skewness: Array | None = None
+    is_doubtful: BoolArray | None = None
 
     @property
     def error(self) -> Array:
@@ -103,8 +107,9 @@ def ends(numbers: Estimates, critical: float) -> tuple[Array, Array]:
             below, above = _jeffreys(numbers.value, np.minimum(size, EXACT_SIZE), ndtr(-t))
             low, high = np.where(size > EXACT_SIZE, low, below), np.where(size > EXACT_SIZE, high, above)
         if numbers.skewness is not None:
-            down, up = _skewed(numbers.skewness, numbers.size, t)
-            skewed = np.isfinite(numbers.skewness) & (numbers.error > 0.0)
+            smallest, largest = numbers.skewness
+            down, up = _distance(-smallest, numbers.size, t), _distance(largest, numbers.size, t)
+            skewed = np.isfinite(largest) & (numbers.error > 0.0)
             low = np.where(skewed, numbers.value - down * numbers.error, low)
             high = np.where(skewed, numbers.value + up * numbers.error, high)
         if numbers.is_rate:
@@ -112,15 +117,16 @@ def ends(numbers: Estimates, critical: float) -> tuple[Array, Array]:
         return np.where(numbers.is_known, low, np.nan), np.where(numbers.is_known, high, np.nan)
 
 
-def _skewed(skewness: Array, n: Array, t: Array) -> tuple[Array, Array]:
-    """Distances from a mean to its two ends, in standard errors."""
+def _distance(skewness: Array, n: Array, t: Array) -> Array:
+    """Distance from a mean to the end of its interval towards which the values are skewed, in standard errors."""
     size = np.abs(skewness) / np.sqrt(n)
-    # Factors chosen by simulation with uniform, normal, beta and exponential values, 5 to 250 rows and 6 or 20 groups.
+    # Factors chosen by simulation with uniform, normal, beta and exponential values, 5 to 250 rows and 6 or 20 groups,
+    # and the last one with scores expit(a + b z) and lognormal values.
     longer = size * (1.0 + np.minimum(40.0 / n, 2.0) * skewness**2 / (1.0 + skewness**2))
     shorter = size * np.maximum(1.0 - 10.0 / n, 0.0)
-    far, near = _gamma_distance(longer, t), _gamma_distance(shorter, -t)
-    far, near = np.maximum(far, t), np.minimum(near, t)
-    return np.where(skewness > 0.0, near, far), np.where(skewness > 0.0, far, near)
+    shorter = shorter / (1.0 + (shorter / 0.2) ** 2)
+    far, near = np.maximum(_gamma_distance(longer, t), t), np.minimum(_gamma_distance(shorter, -t), t)
+    return np.where(skewness > 0.0, far, near)
 
 
 def _gamma_distance(skewness: Array, z: Array) -> Array:

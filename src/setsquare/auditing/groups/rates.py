@@ -17,6 +17,7 @@ from setsquare.auditing.groups.critical_values import covariance, skewness
 from setsquare.auditing.groups.intervals import Estimates
 from setsquare.auditing.groups.joint_cells import JointCells
 from setsquare.auditing.groups.partitions import Partition
+from setsquare.auditing.groups.shared_shape import share_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,9 @@ def mean_number(
     w = np.ones(len(values)) if rows.weight is None else rows.weight
     w = w if subset is None else w * subset
     if cells is not None and found is not None:
-        size = cells.effective_sizes(rows.weight, subset)
-        return _number(name, *found, size, is_rate, exact, undefined)
+        value, C, skewed = found
+        number = _number(name, value, C, cells.effective_sizes(rows.weight, subset), is_rate, exact, undefined)
+        return number if skewed is None else _shared(number, skewed)
     estimates, influences = [], []
     for part in partitions:
         total, weighted = (_sums(part, x) for x in (w, w * values))
@@ -128,8 +130,11 @@ def mean_number(
     if binary:
         return number
     codes, counts = [part.codes for part in partitions], [len(part.labels) for part in partitions]
-    skewed = skewness(influences, codes, counts, rows.cluster, number.estimates.size)
-    return replace(number, estimates=replace(number.estimates, skewness=skewed))
+    return _shared(number, skewness(influences, codes, counts, rows.cluster, number.estimates.size))
+
+
+def _shared(number: Number, skewed: Array) -> Number:
+    return replace(number, estimates=share_shape(number.estimates, skewed))
 
 
 def auc_number(rows: Rows, y: Array, partitions: Sequence[Partition]) -> Number:
@@ -143,8 +148,8 @@ def auc_number(rows: Rows, y: Array, partitions: Sequence[Partition]) -> Number:
         below, under = _midranks(rows.score, part, order, down, up)
         c = part.codes
         with np.errstate(all="ignore"):
+            area = np.where(n_down > 0.0, _sums(part, up * below), np.nan) / (n_up * n_down)  # exact without weights
             below, under = below / n_down[c], under / n_up[c]
-            area = np.where(n_down > 0.0, _sums(part, up * below), np.nan) / n_up
             psi = np.where(y == 1.0, up / n_up[c] * (below - area[c]), down / n_down[c] * (1.0 - under - area[c]))
             kish = [total**2 / _sums(part, x**2) for total, x in ((n_up, up), (n_down, down))]
         psi = np.where((c >= 0) & np.isfinite(psi), psi, 0.0)
@@ -182,14 +187,12 @@ def _finish(
     codes, counts = [part.codes for part in partitions], [len(part.labels) for part in partitions]
     C = covariance(influences, codes, counts, rows.cluster)
     size = np.concatenate([_kish(part, w, rows.cluster) for part in partitions])
-    return _number(name, np.concatenate(estimates), C, None, size, is_rate, exact, undefined)
+    return _number(name, np.concatenate(estimates), C, size, is_rate, exact, undefined)
 
 
-def _number(
-    name: str, value: Array, C: Array, skewed: Array | None, size: Array, is_rate: bool, exact: bool, undefined: str
-) -> Number:
+def _number(name: str, value: Array, C: Array, size: Array, is_rate: bool, exact: bool, undefined: str) -> Number:
     df = np.full(len(value), np.inf) if exact else np.maximum(size - 1.0, 0.0)
-    return Number(name, Estimates(value, C, is_rate, size, df, skewed), undefined)
+    return Number(name, Estimates(value, C, is_rate, size, df), undefined)
 
 
 def _sums(part: Partition, x: Array) -> Array:
@@ -224,13 +227,14 @@ def _midranks(score: Array, part: Partition, order: IntArray, *weights: Array) -
     starts[0], starts[1:] = True, (code[1:] != code[:-1]) | (ordered[1:] != ordered[:-1])
     run = np.cumsum(starts) - 1
     first = code[starts]
+    turns = np.flatnonzero(np.concatenate([[True], first[1:] != first[:-1]]))  # first run of each group
+    lengths = np.diff(np.concatenate([turns, [len(first)]]))
     found = []
     for weight in weights:
-        w = weight[by_group]
-        sums = np.bincount(run, w)
-        totals = np.bincount(code + 1, w, len(part.labels) + 1)
-        before = (np.cumsum(totals) - totals)[first + 1]
-        ranks = np.empty(len(w))
-        ranks[by_group] = (np.cumsum(sums) - 0.5 * sums - before)[run]
+        sums = np.bincount(run, weight[by_group])
+        # Sums over all groups are large beside those of a small one: their rounding would be seen in it.
+        total = np.cumsum(sums, dtype=np.longdouble) - 0.5 * sums
+        ranks = np.empty(len(code))
+        ranks[by_group] = (total - np.repeat(total[turns] - 0.5 * sums[turns], lengths))[run]
         found.append(ranks)
     return tuple(found)

@@ -15,6 +15,10 @@ from setsquare.auditing.groups.partitions import Partition
 from setsquare.auditing.groups.rates import Number
 from setsquare.notes import Note
 
+#: Numbers as sentences begin with them.
+WORDS = {"tpr": "TPR", "fpr": "FPR", "ppv": "PPV", "npv": "NPV", "auc": "AUC"}
+WORDS |= {"ratio": "The ratio to the reference group", "impact_ratio": "The impact ratio"}
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -272,12 +276,34 @@ def _note_undefined(
     for number in numbers.values():
         if number.undefined and (missing := layout.shown & ~np.isfinite(number.estimates.value)).any():
             text = "{number} is undefined in groups with {reason}: {groups}."
-            fields = {"number": number.name, "reason": number.undefined, "groups": _listed(names, missing)}
+            fields = {
+                "number": WORDS.get(number.name, number.name),
+                "reason": number.undefined,
+                "groups": _listed(names, missing),
+            }
             notes.append(Note("undefined-number", text, severity="caution", **fields))
-    for name in ("ratio", "impact_ratio"):
+    decided = "selection_rate" in numbers and np.array_equal(
+        numbers["mean"].estimates.value, numbers["selection_rate"].estimates.value, equal_nan=True
+    )
+    for name in ("impact_ratio",) if decided else ("ratio", "impact_ratio"):
         if name in columns and (missing := layout.shown & ~np.isfinite(columns[name].value)).any():
-            text = "{number} is undefined, the reference group is masked or not positive: {groups}."
-            notes.append(Note("undefined-ratio", text, severity="caution", number=name, groups=_listed(names, missing)))
+            text = "{number} is undefined where the reference group has a {value} of 0 or too few rows: {groups}."
+            fields = {"number": WORDS[name], "value": "mean" if name == "ratio" else "rate"}
+            fields["groups"] = _listed(names, missing)
+            notes.append(Note("undefined-ratio", text, severity="caution", **fields))
+    return tuple(notes)
+
+
+def note_doubtful(numbers: Mapping[str, Number], partitions: Sequence[Partition]) -> tuple[Note, ...]:
+    """Note means on which a few rows decide, with the groups."""
+    names = [f"{part.source}: {name}" for part in partitions for name in part.labels]
+    shown, notes = np.concatenate([part.shown for part in partitions]), []
+    for name, words in (("mean", "mean prediction"), ("outcome", "mean outcome")):
+        found = numbers[name].estimates.is_doubtful if name in numbers else None
+        if found is not None and (found & shown).any():
+            text = "A few extreme rows decide the {number} of {groups}: its intervals can be too short."
+            groups = "all groups" if (found | ~shown).all() else _listed(names, found & shown)
+            notes.append(Note("few-rows-decide", text, severity="warning", number=words, groups=groups))
     return tuple(notes)
 
 

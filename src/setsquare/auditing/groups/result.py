@@ -37,6 +37,8 @@ COLUMNS = (
     "outcome",
     "calibration",
 )
+#: Groups with fewer rows are named with their number of rows.
+FEW_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +165,28 @@ class GroupNumbers:
         low, high = (self.groups[k] for k in extremes)
         a, b = (float(values[k]) for k in extremes)
         # A number beside a band, or beside a code, needs a colon, or a word.
+        if a == b:
+            equal = f"{100 * a:.1f} %" if rate is not None else _short(a, b)
+            return f"{'Share selected,' if rate is not None else what} by {low.source}: {equal} in every group."
         is_code = any(text[-1:].isdigit() for text in (low.name, high.name))
         if rate is None:
             colon = ":" if is_code else ""
-            return f"{what} by {low.source}: {low.name}{colon} {_short(a, b)}, {high.name}{colon} {_short(b, a)}."
-        ratio = f" (ratio {a / b:.2f})" if b > 0.0 else ""
+            first, second = (f"{g.name}{colon} {_short(x, y)}" for g, x, y in ((low, a, b), (high, b, a)))
+            return f"{what} by {low.source}: {first}{_aside(_few(low))}, {second}{_aside(_few(high))}."
+        ratio = [f"ratio {a / b:.2f}"] if b > 0.0 else []
         group = "" if any(c.isalpha() for c in low.name + high.name) else "group "
         # "of": the shares are of each group, not of those who are selected.
-        shares = f"{100 * a:.1f} % of {group}{low.name}, {100 * b:.1f} % of {group}{high.name}"
-        return f"Share selected, by {low.source}: {shares}{ratio}."
+        first, second = f"{100 * a:.1f} % of {group}{low.name}", f"{100 * b:.1f} % of {group}{high.name}"
+        return f"Share selected, by {low.source}: {first}{_aside(_few(low))}, {second}{_aside([*_few(high), *ratio])}."
+
+
+def _few(group: Group) -> list[str]:
+    """Number of rows of a group that is so small that readers need it."""
+    return [f"{group.n} rows"] if group.n < FEW_ROWS else []
+
+
+def _aside(words: Sequence[str]) -> str:
+    return f" ({'; '.join(words)})" if words else ""
 
 
 def _extremes(groups: Sequence[Group], values: Array, among: Sequence[str]) -> tuple[int, int] | None:

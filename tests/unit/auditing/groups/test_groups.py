@@ -131,6 +131,18 @@ def test_undefined_numbers_are_nan_with_a_note_and_rates_of_zero_are_uncertain()
     assert table.loc["a", "calibration_high"] - table.loc["a", "calibration_low"] > 0.05
     codes = [note.code for note in result.numbers.measures.notes]
     assert {"undefined-number", "undefined-ratio"} <= set(codes)
+    said = " ".join(result.numbers.measures.notes)
+    assert "TPR is undefined in groups with no positive outcome: x0: a." in said
+    assert "The impact ratio is undefined where the reference group has a rate of 0 or too few rows: x0: a" in said
+
+
+def test_a_class_that_is_not_there_is_named_unless_the_positive_one_is_plain() -> None:
+    frame, score, _ = people()
+    words = np.where(score > 0.5, "ja", "nein")
+    with pytest.raises(InputError, match="decisions has the classes 'ja' and 'nein', and positive='oui' is neither"):
+        sq.audit(score, frame, decisions=words, positive="oui")
+    plain = sq.audit(score, frame, decisions=np.where(score > 0.5, "yes", "no"), positive="oui").groups()
+    assert plain["selection_rate"].equals(sq.audit(score, frame, threshold=0.5 + 1e-9).groups()["selection_rate"])
 
 
 def test_labels_need_the_positive_class_once() -> None:
@@ -161,6 +173,13 @@ def test_bad_input() -> None:
         sq.audit(np.column_stack([score / 2, score / 2, 1 - score]), frame, threshold=0.5)
     with pytest.raises(InputError, match="no numbers by group"):
         sq.audit(np.column_stack([score / 2, score / 2, 1 - score]), frame).groups()
+
+
+def test_verdicts_name_small_groups_with_their_rows_and_equal_groups_once() -> None:
+    frame, score, _ = people()
+    reason = sq.audit(score, frame, threshold=0.5).reason
+    assert f" of Other ({int((frame['race'] == 'Other').sum())} rows" in reason
+    assert "Share selected, by race: 0.0 % in every group." in sq.audit(score, frame, threshold=2.0).reason
 
 
 def test_verdicts_name_the_most_different_groups() -> None:
