@@ -391,6 +391,21 @@ def test_the_whole_figure_of_many_models_or_groups_is_on_the_first_screen(
     page.close()
 
 
+@pytest.mark.parametrize(("name", "most"), [("five", 12), ("fourteen", 7), ("decisions", 5)])
+def test_few_pages_are_printed_and_folded_tables_of_many_models_are_named(
+    browser: Any, cases: dict[str, Path], name: str, most: int
+) -> None:
+    page = browser.new_page()
+    page.goto(cases[name].as_uri())
+    assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4"))) <= most
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    folded = page.locator("details").all()
+    assert folded and all((one.get_attribute("open") is None) == (name == "five") for one in folded)
+    assert all(one.locator("summary").is_visible() == (name == "five") for one in folded)
+    page.close()
+
+
 def test_verdicts_of_many_models_are_the_legend_on_a_phone(browser: Any, cases: dict[str, Path]) -> None:
     for width, legend in ((380, False), (1280, True)):
         page = browser.new_page(viewport={"width": width, "height": 700})

@@ -93,8 +93,8 @@
   // A focused mark may scroll into view: its tooltip moves with it.
   addEventListener("scroll", () => shown && show(shown), { passive: true });
 
-  // Open collapsed parts for printing.
-  const folded = document.querySelectorAll("details");
+  // Open collapsed parts for printing; with many models, whose tables would fill many pages, only those that are open.
+  const folded = document.querySelector("header.many") ? [] : document.querySelectorAll("details");
   let open = [];
   addEventListener("beforeprint", () => {
     open = [...folded].filter((one) => one.open);

@@ -54,17 +54,20 @@ def _levels(rows: PredictedRows, named: bool, min_group: int) -> Section:
             ends = {"low": float(edges[0]), "high": float(edges[-1])}
             notes.append(Note("beyond-histogram", text, severity="info", count=beyond, of=_of(response), **ends))
         overall = {side: float(np.average(v, weights=rows.sample.weight)) for side, v in values.items()}
-        used = [groups for groups in columns if groups.rows]
+        # Decisions have no distribution beside their rates, which are among the numbers by group.
+        decided = all(((v == 0.0) | (v == 1.0)).all() for v in values.values()) and not response
+        used = [groups for groups in columns if groups.rows and (groups.centres or not decided)]
         for groups, found in zip(used, spreads_by_column(values, used, edges, rows.sample), strict=True):
             figures.append(_figure(groups, found, overall, edges, response))
             tables.append(_spread_table(groups, found, overall, response, named))
             if groups.n_pooled:
                 text = "The {count} smallest levels of {column} are shown together."
                 notes.append(Note("levels-pooled", text, count=groups.n_pooled, column=groups.column))
+    about = "If a model ignores a protected column, its predictions look the same for every group in these figures."
     return section(
         "levels",
         "Predictions by protected group",
-        text=["If a model ignores a protected column, its predictions look the same for every group in these figures."],
+        text=[about] if figures else [],
         notes=list(dict.fromkeys(notes)),
         figures=figures,
         tables=tables,
