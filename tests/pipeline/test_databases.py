@@ -157,6 +157,37 @@ def test_a_reader_that_was_read_before_has_no_rows(rows: pa.Table) -> None:
         sq.OrthogonalGLMClassifier(protected=["sex"]).fit(reader, "y")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_and_protected_columns_of_two_queries_are_corrected(
+    kind: str, database: Any, rows: pa.Table, tmp_path: Path
+) -> None:
+    expected = sq.LinearOrthogonalizer().fit_transform(rows.select(["income", "debt"]), protected=rows.select(["sex"]))
+    both = [unread(kind, database, names, tmp_path, rows) for names in ("income, debt", "sex")]
+    np.testing.assert_allclose(
+        sq.LinearOrthogonalizer().fit_transform(both[0], protected=both[1]), expected, atol=1e-12
+    )
+    fitted = sq.LinearOrthogonalizer().fit(rows.select(["income", "debt"]), protected=rows.select(["sex"]))
+    again = [unread(kind, database, names, tmp_path, rows) for names in ("income, debt", "sex")]
+    np.testing.assert_allclose(fitted.transform(again[0], protected=again[1]), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_score_reads_rows_once(kind: str, database: Any, rows: pa.Table, plain: Any, tmp_path: Path) -> None:
+    y = rows["y"].to_numpy()
+    found = plain.score(unread(kind, database, "income, debt, sex", tmp_path, rows), y)
+    assert found == plain.score(rows.select(["income", "debt", "sex"]), y)
+
+
+def test_a_stream_that_breaks_off_is_refused_in_one_sentence(rows: pa.Table) -> None:
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from rows.select(["score"]).to_batches(1000)
+        raise OSError("the server hung up")
+
+    reader = pa.RecordBatchReader.from_batches(rows.select(["score"]).schema, broken())
+    with pytest.raises(InputError, match=r"cannot be read .*the server hung up.* run the query again"):
+        sq.audit(reader, rows.select(["sex"]))
+
+
 def test_a_closed_connection_is_refused_in_one_sentence(rows: pa.Table) -> None:
     with duckdb.connect() as connection:
         connection.register("given", rows)

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, CycloptsError, Parameter, UnusedCliTokensError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
 
 from setsquare import __version__
 from setsquare.cli.options import AuditedColumns, Fitting, Options, Reading
@@ -315,6 +315,8 @@ def run() -> int:
     except UnusedCliTokensError as error:
         first = (error.unused_tokens or [""])[0]
         return _refuse(f"Unexpected {first!r}: separate columns by commas, as in --protected sex,race.")
+    except MissingArgumentError as error:
+        return _refuse(_missing(error))
     except (SetsquareError, CycloptsError) as error:
         return _refuse(phrase(message(error)))
     except OSError as error:
@@ -329,6 +331,16 @@ def run() -> int:
         traceback.print_exc()
         print("setsquare: this is a defect of setsquare; please report it with the lines above.", file=sys.stderr)
         return DEFECT
+
+
+def _missing(error: MissingArgumentError) -> str:
+    """What a command lacks: an option, the value of one, or a file."""
+    name = "" if error.argument is None else error.argument.name
+    command = " ".join(error.command_chain or ())
+    advice = f"see setsquare {command} --help."
+    if name in sys.argv[1:]:
+        return f"{name} needs a value: {advice}"
+    return f"The command {command} needs {name or 'more arguments'}: {advice}"
 
 
 def _refuse(sentence: str) -> int:

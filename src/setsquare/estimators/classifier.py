@@ -206,7 +206,7 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
 
     def score(self, X: Table, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
         """Accuracy of the predicted classes."""
-        y, sample_weight = self._scored(X, y, sample_weight)
+        X, y, sample_weight = self._scored(X, y, sample_weight)
         return float(accuracy_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
 

@@ -350,9 +350,11 @@ class OrthogonalGLM(Summarised, BaseEstimator, ABC):
         return eta
 
     def _scored(self, X: Table, *columns: Any) -> list[Any]:
-        """Outcome and weights for a score; columns of a stream are given by name."""
+        """Rows, outcome and weights for a score; columns of a stream, which is opened once, are given by name."""
         stream = as_stream(X)
-        return [column_values(stream, c) if stream is not None and isinstance(c, str) else c for c in columns]
+        if stream is None:
+            return [X, *columns]
+        return [stream, *(column_values(stream, c) if isinstance(c, str) else c for c in columns)]
 
     def _batch_predictor(self, offset: Any, table: Table) -> tuple[Array, Mapping[str, int]]:
         """Linear predictors (n, k), and pooled rows by column; an offset that is a name is a column of the table."""

@@ -214,8 +214,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        if protected is not None and not isinstance(protected, str | list | tuple):  # not names of columns
-            X, protected = read_unread(X), read_unread(protected)
+        X, protected = _read_both(X, protected)
         stream = as_stream(X)
         if stream is not None:
             return self._fit_stream(stream, protected, sample_weight)
@@ -326,6 +325,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
 
     def _correct(self, X: Table, protected: Table | None, *, learned: bool) -> Array:
         check_is_fitted(self, "protected_names_")
+        X, protected = _read_both(X, protected)
         stream = as_stream(X)
         if stream is not None:
             return self._transform_stream(stream)
@@ -353,6 +353,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         cluster: Any = None,
     ) -> Array:
         """Learn the effects and correct the same rows."""
+        X, protected = _read_both(X, protected)  # some queries can be read once only
         return self.fit(X, y, protected, sample_weight, cluster)._correct(X, protected, learned=True)
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
@@ -365,6 +366,13 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def _read_both(X: Any, protected: Any) -> tuple[Any, Any]:
+    """Features and protected columns of queries that were given apart, as tables; names of columns stay."""
+    if protected is None or isinstance(protected, str | list | tuple):
+        return X, protected
+    return read_unread(X), read_unread(protected)
 
 
 def _refuse_nothing_left(n_features: int, n_protected: int) -> None:

@@ -175,7 +175,7 @@ basis, reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random
 
     def score(self, X: Table, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
         """R² of the predicted means."""
-        y, sample_weight = self._scored(X, y, sample_weight)
+        X, y, sample_weight = self._scored(X, y, sample_weight)
         return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:

@@ -53,7 +53,10 @@ def read_unread(data: Any) -> Any:
     if type(data).__module__.startswith("polars"):
         return data.collect()
     with open_reader(data) as reader:
-        return reader.read_all()
+        try:
+            return reader.read_all()
+        except Exception as error:  # a stream that was closed, or whose query failed
+            raise _unreadable(data, error) from error
 
 
 def open_reader(data: Any) -> Any:
@@ -63,10 +66,12 @@ def open_reader(data: Any) -> Any:
     try:
         return pa.RecordBatchReader.from_stream(data)
     except Exception as error:  # of the library that made the stream
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise InputError(
-            f"The rows of a {type(data).__name__} cannot be read ({reason}): run the query again."
-        ) from error
+        raise _unreadable(data, error) from error
+
+
+def _unreadable(data: Any, error: Exception) -> InputError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return InputError(f"The rows of a {type(data).__name__} cannot be read ({reason}): run the query again.")
 
 
 def accept_unread(function: Callable[P, R]) -> Callable[P, R]:
