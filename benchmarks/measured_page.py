@@ -47,10 +47,6 @@ INTERVALS = """## Intervals of group rates
 *`python -m benchmarks.group_intervals`*: how often intervals cover all groups at once (95 % promised). Selection
 rates run from 0.21 to 0.62 ("different"), are 0.38 ("equal"), or run from 0.03 to 0.12 ("rare").
 """
-SKEWED = """*`python -m benchmarks.skewed_means`*: the same for means of skewed scores in small groups ("2 x 50": two
-groups of 50 rows; "among": one such group of 50 beside two of 500 with ordinary scores). *Student*: the interval of
-each group by itself, with the same critical value. *Noted*: samples in which the audit says that a few rows decide.
-"""
 #: Numbers of the table on intervals with their headings, and those that are shares of rows.
 COVERED = {
     "mean": "mean",
@@ -204,27 +200,6 @@ def intervals_part(record: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def skewed_part(record: Sequence[Mapping[str, Any]]) -> str:
-    heads = ("scores", "groups", "mean", "difference", "ratio", "Student", "noted", "width, Student = 1")
-    rows = [
-        (
-            cell["shape"],
-            cell["groups"],
-            *(percent([cell[key]]) for key in ("mean", "difference", "ratio", "student", "noted")),
-            f"{cell['width']:.2f}",
-        )
-        for cell in record
-    ]
-    bounded = [cell["mean"] for cell in record if cell["bounded"]]
-    samples = " to ".join(_ends(cell["samples"] for cell in record))
-    free, doubtful = ([c["mean"] for c in record if not c["bounded"]], [c["noted"] for c in record if c["mean"] < 0.93])
-    said = (
-        f"{samples} samples each. Means of scores between 0 and 1 are covered in {percent(bounded)}, of values without "
-        f"bounds in {percent(free)}; where it is below 93 %, a note says so in {percent(doubtful, 0)} of the samples.\n"
-    )
-    return "\n".join([SKEWED, said, folded("All designs", table(heads, rows))])
-
-
 def _counted(names: Sequence[str], record: Sequence[Mapping[str, Any]]) -> str:
     """Rates of counts that are covered too often, and the smallest coverage that a guarantee allows."""
     from benchmarks.group_intervals import least_coverage  # it loads fairlearn
@@ -334,7 +309,6 @@ def measured_page() -> str:
             DESIGNS,
             designs_part(load("audit_designs")),
             intervals_part(load("group_intervals")),
-            skewed_part(load("skewed_means")),
             BY_SET,
             sets_part(load("audit_sets")),
             ANY_MODEL,
