@@ -3,6 +3,7 @@
     python -m benchmarks.group_intervals                            # about 20 minutes of one core
     python -m benchmarks.group_intervals --kind rare --groups 20    # one kind and number, beside other runs
     python -m benchmarks.group_intervals --quick                    # 20 samples per design; nothing is written
+    python -m benchmarks.group_intervals --exact                    # rates by enumeration of counts, without samples
 
 Scores are ``expit(a_g + z)`` with a normal z, outcomes are drawn with the score as their probability, decisions are
 scores of at least 0.5. With "different" groups a_g runs from -0.8 to 0.3 (selection rates from 0.21 to 0.62), with
@@ -24,10 +25,11 @@ from typing import Any
 
 import numpy as np
 from fairlearn.metrics import MetricFrame, selection_rate
-from scipy.special import expit
+from scipy.special import expit, ndtri
 from scipy.stats import binom
 
 from setsquare.auditing.groups.audited import number_groups
+from setsquare.auditing.groups.intervals import Estimates, single
 from setsquare.auditing.groups.partitions import partition_rows
 from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.rates_with_intervals import Measured
@@ -47,6 +49,7 @@ STEP = 50
 N_BOOT = 100
 GAP = "demographic_parity_difference"
 NUMBERS = ("mean", "difference", "ratio", "selection_rate", "impact_ratio", "impact_ratio_highest", "tpr", "fpr")
+RATES = ("selection_rate", "tpr", "fpr", "ppv", "npv", "accuracy")
 NUMBERS += ("ppv", "npv", "accuracy", "auc", "calibration")
 
 
@@ -105,6 +108,31 @@ def least_coverage(kind: str, k: int, n: int, name: str, n_sizes: int = 50) -> f
             held *= likely[min(np.searchsorted(likely, level), size)]
         total += held
     return total / n_sizes
+
+
+def exact_coverage(kind: str, k: int, n: int, name: str, n_sizes: int = 25) -> float:
+    """Coverage of a rate in all groups by enumeration of counts, averaged over quantiles of the numbers of rows.
+
+    Numbers of rows of different groups are taken as independent.
+    """
+    true, critical = truth(np.linspace(*SHIFTS[kind], k)), float(-ndtri(0.5 * (1.0 - 0.95 ** (1.0 / k))))
+    rate, chosen = true["mean"], true["selection_rate"]
+    shares = {"tpr": rate, "fpr": 1.0 - rate, "ppv": chosen, "npv": 1.0 - chosen}.get(name, np.ones(k))
+    held = 1.0
+    for share, p in zip(shares, true[name], strict=True):
+        sizes = binom.ppf((np.arange(n_sizes) + 0.5) / n_sizes, n, share / k).astype(int)
+        held *= float(np.mean([_exact(size, p, critical) for size in sizes]))
+    return held
+
+
+def _exact(n: int, p: float, critical: float) -> float:
+    if n == 0:
+        return 1.0
+    first, last = binom.ppf([1e-7, 1.0 - 1e-7], n, p).astype(int)
+    x = np.arange(first, last + 1)
+    nothing, size = np.zeros((len(x), len(x))), np.full(len(x), float(n))
+    low, high = single(Estimates(x / n, nothing, True, size, np.full(len(x), np.inf)), critical)
+    return float(binom.pmf(x, n, p)[(low <= p) & (p <= high)].sum())
 
 
 def measure(kind: str, k: int, n: int, seeds: range, n_fairlearn: int) -> dict[str, Any]:
@@ -191,9 +219,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--kind", choices=SHIFTS)
     parser.add_argument("--groups", choices=SAMPLES, type=int)
+    parser.add_argument("--exact", action="store_true")
     asked = parser.parse_args()
     for kind, k, n, n_samples, n_fairlearn in DESIGNS:
         if asked.kind not in (None, kind) or asked.groups not in (None, k):
+            continue
+        if asked.exact:
+            print(kind, k, n, {name: round(exact_coverage(kind, k, n, name), 4) for name in RATES}, flush=True)
             continue
         if asked.quick:
             print(json.dumps(merge({}, measure(kind, k, n, range(20), min(2, n_fairlearn)))), flush=True)
