@@ -2,13 +2,14 @@
 
     python -m benchmarks.new_rows                      # all cells that are not yet in the file of results
     python -m benchmarks.new_rows --only simulation    # one part: simulation, population, embedding, ...
+    python -m benchmarks.new_rows --again              # compute kept cells of other commits anew
     python -m benchmarks.new_rows --show               # print the tables
 
-A cell is a set-up with many draws. In simulations the truth is the correlation on 20 000 further rows. A real data set
-is a population: samples are drawn from it with replacement (whole patients where it has patients), and the truth is the
-correlation over all its rows. ``bias`` is the length of the mean over draws of the correlations with the basis of the
-protected columns, less what chance adds to it; ``noise`` is their standard deviation around this mean. Cells are
-written as they are finished, so that a run that was stopped goes on.
+A cell is a set-up with many draws, and has the commit that it was computed with. In simulations the truth is the
+correlation on 20 000 further rows. A real data set is a population: samples are drawn from it with replacement (whole
+patients where it has patients), and the truth is the correlation over all its rows. ``bias`` is the length of the mean
+over draws of the correlations with the basis of the protected columns, less what chance adds to it; ``noise`` is their
+standard deviation around this mean. Cells are written as they are finished, so that a run that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -380,7 +381,7 @@ def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dic
         yield "cost", cost_cell, {"name": name}
     for n in (500, 1000, 2000, 5000):
         for name in SETS:
-            arguments = {"name": name, "n": n, "draws": 2 * draws, "ridge": "0", "folds": draws * 2 // 5}
+            arguments = {"name": name, "n": n, "draws": 4 * draws, "ridge": "0", "folds": draws * 2 // 5}
             yield "population", population_cell, arguments
     for name, n in (("adult", 1000), ("bank", 1000)):
         for ridge in ("0", "auto"):
@@ -416,18 +417,22 @@ def show(record: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="one part")
+    parser.add_argument("--again", action="store_true", help="compute kept cells of other commits anew")
     parser.add_argument("--quick", action="store_true", help="few draws; nothing is written")
     parser.add_argument("--show", action="store_true", help="print what there is; run nothing")
     given = parser.parse_args()
     record: dict[str, Any] = {"cells": {}}
     if RESULTS.exists() and not given.quick:
         record = json.loads(RESULTS.read_text(encoding="utf-8"))
+    commit = where()["commit"]
     for part, function, arguments in () if given.show else cells(given.quick):
         key, done = ", ".join(map(str, arguments.values())), record["cells"].setdefault(part, {})
-        if key in done or (given.only and part != given.only):
+        kept = key in done and not (given.again and done[key].get("commit") != commit)
+        if kept or (given.only and part != given.only):
             continue
         start = time.process_time()
-        done[key] = plain(function(**arguments) | {"cpu": time.process_time() - start})
+        found = function(**arguments)
+        done[key] = plain(found | {"cpu": time.process_time() - start, "commit": commit})
         print(part, key, json.dumps(done[key]), flush=True)
         if not given.quick:
             write(RESULTS, record | where())
