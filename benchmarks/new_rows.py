@@ -381,7 +381,7 @@ def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dic
         yield "cost", cost_cell, {"name": name}
     for n in (500, 1000, 2000, 5000):
         for name in SETS:
-            arguments = {"name": name, "n": n, "draws": 4 * draws, "ridge": "0", "folds": draws * 2 // 5}
+            arguments = {"name": name, "n": n, "draws": 2 * draws, "ridge": "0", "folds": draws * 2 // 5}
             yield "population", population_cell, arguments
     for name, n in (("adult", 1000), ("bank", 1000)):
         for ridge in ("0", "auto"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from setsquare.errors import BrokenPromiseError, InputError
+from setsquare.glm.certificate import NEW_ROWS, Certificate
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.solver import Solution
 
@@ -23,22 +24,25 @@ def keep_promise(solution: Solution, limit: float | None, *, automatic: bool = F
     if found is None:
         raise BrokenPromiseError(
             f"max_correlation={limit:g} cannot be promised, because the correlation on new rows is not known "
-            f'({solution.solver}: {solution.status}): use solver="sqp" and fewer features than rows, and given= only '
-            "with two classes or a numeric outcome and without cluster=."
+            f'({solution.solver}: {solution.status}): use solver="sqp", fewer features than rows (or clusters) or a '
+            'ridge (l2="auto"), and given= only with two classes or a numeric outcome and without cluster=.'
         )
     if found.upper > limit:
         raise BrokenPromiseError(
             f"The correlation with the protected columns on new rows is at most {found.upper:.3f} (with "
             f"{found.confidence:.0%} confidence; leave-one-out estimate {found.correlation:.3f}), more than "
-            f"max_correlation={limit:g}. {_advise(found, limit, automatic)}"
+            f"max_correlation={limit:g}. {_advise(solution.certificate, found, limit, automatic)}"
         )
 
 
-def _advise(found: NewRows, limit: float, automatic: bool) -> str:
+def _advise(certificate: Certificate, found: NewRows, limit: float, automatic: bool) -> str:
     """What would keep the promise, with numbers."""
     units, needed = ("clusters" if found.by_cluster else "rows"), found.rows_for(limit)
+    if certificate.budget:
+        return f"Lower the budget (now {certificate.budget:g}): it is the share of the covariance that may stay."
+    first = "" if certificate.orthogonal_on == NEW_ROWS else f'Fit with orthogonal_on="{NEW_ROWS}". '
     advice = (
-        f"About {needed} {units} like these {found.n_units} would keep it"
+        f"About {needed:,} {units} like these {found.n_units:,} would keep it"
         if needed is not None
         else f"The estimate itself is above the limit, so more {units} alone may not help"
     )
@@ -46,4 +50,4 @@ def _advise(found: NewRows, limit: float, automatic: bool) -> str:
     ridge = "" if automatic else f"; {may} ({found.n_parameters:.0f} parameters are in use)"
     fewer = f", or fewer protected columns (now {found.n_directions} directions)" if found.n_directions > 1 else ""
     other = "A PredictionOrthogonalizer, which needs the protected columns to predict, is another way."
-    return f"{advice}{ridge}{fewer}. {other}"
+    return f"{first}{advice}{ridge}{fewer}. {other}"

@@ -25,6 +25,7 @@ import numpy as np
 from setsquare._typing import Array, BoolArray
 from setsquare.families import RowTerms
 from setsquare.families.activations import IDENTITY
+from setsquare.glm.dense_pass import equal_weight
 from setsquare.glm.further_steps import FEW_ROWS, far_units, take_further_steps
 from setsquare.glm.kkt_inverse import Inverse, invert
 from setsquare.glm.left_out_rows import SteeredRows, solve_rows
@@ -198,7 +199,8 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
         null = objective.start.theta.reshape(objective.n_predictors, -1)[:, 0]
         out[lost] = null if block.offset is None else null + block.offset[lost]
     capped = np.clip(out, shared.low, shared.high)
-    lost |= (capped != out).any(axis=1)
+    changed = capped != out
+    lost |= changed[:, 0] if changed.shape[1] == 1 else changed.any(axis=1)
     return LeftOut(capped, leverage, lost, steered, far)
 
 
@@ -217,7 +219,9 @@ def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftO
     zz, projected = squares_and_products(block.Z, shared.project, n_root)
     eta, terms = _known(objective, shared, block, projected[-1][:, None])
     controls = objective.controls(block) if len(shared.mean) > 1 else None
-    found = solve_rows(shared, zz, projected[:-1], np.ascontiguousarray(Q.T), controls, terms, block.weight)
+    share = equal_weight(block.weight)
+    w = block.weight if share is None else share
+    found = solve_rows(shared, zz, projected[:-1], np.ascontiguousarray(Q.T), controls, terms, w)
     return LeftOut(eta + found.change[:, None], found.leverage, found.lost, found.steered, found.far)
 
 

@@ -42,9 +42,10 @@ class SteeredRows(NamedTuple):
     def total(self, Qt: Array, slopes: Array) -> Array:
         """Sum over the rows of ``q slope d eta``, (r, r), for basis (r, n) and slopes (n, 1, 1)."""
         h = slopes[:, 0, 0]
-        last = Qt * (h * self.c)
-        along = last.sum(axis=1)[:, None] if self.controls is None else last @ self.controls.T
-        return np.asarray((Qt * (h * self.a)) @ self.cross.T + (Qt * (h * self.b)) @ self.corner.T + along @ self.uf)
+        moved, last = self.cross * (h * self.a), h * self.c
+        moved += self.corner * (h * self.b)
+        along = (Qt @ last)[:, None] if self.controls is None else (Qt * last) @ self.controls.T
+        return np.asarray(Qt @ moved.T + along @ self.uf)
 
 
 class LeftOutRows(NamedTuple):
@@ -61,11 +62,12 @@ class LeftOutRows(NamedTuple):
 
 
 def solve_rows(
-    shared: Shared, zz: Array, projected: Array, Qt: Array, D: Array | None, terms: RowTerms, w: Array
+    shared: Shared, zz: Array, projected: Array, Qt: Array, D: Array | None, terms: RowTerms, w: Array | float
 ) -> LeftOutRows:
     """Leave out each of n rows with controls ``D`` (n, 1 + s), None without any.
 
-    ``zz`` (n,) is ``z'G z``, ``projected`` (., n) has ``F'z`` and ``U'G z``, ``Qt`` is (r, n).
+    ``zz`` (n,) is ``z'G z``, ``projected`` (., n) has ``F'z`` and ``U'G z``, and ``Qt`` is (r, n). ``w`` are the weights,
+    or the weight of every row.
     """
     r, controls = len(Qt), None if D is None else np.ascontiguousarray(D.T)
     # Products of the basis with all small matrices at once: each alone would take about as long.
@@ -109,7 +111,7 @@ def solve_rows(
         own = w * (terms.slope[:, 0] + bent * change)
         across, along = zp * own + gap, zq * own + price
         across, along = (inner * across + rp * along) * share, (inner * along + rq * across) * share
-        normal = Qt * across - np.outer(kappa, w)
+        normal = Qt * across - kappa[:, None] * w
         far = (own + steep * along) ** 2 * zz / shared.stiff + np.einsum("rn,rn->n", shared.ff @ normal, normal)
     return LeftOutRows(change, zz * bent * w, lost, steered, far)
 

@@ -33,8 +33,6 @@ PRIOR = 6.0
 FEWEST = 3.0
 #: Largest share of one unit in a direction that counts: beyond it standard errors would be more than doubled.
 MOST_OWN = 0.5
-#: Newton steps for the quantile of the length of a number: it is then known to 1e-15.
-NEWTON_STEPS = 5
 #: Noncentrality from which a chi-square distribution is taken as normal.
 NORMAL = 1e3
 
@@ -176,8 +174,11 @@ class NewRows:
     def rows_for(self, limit: float) -> int | None:
         """Number of rows (or clusters) like these for which the bound would be about ``limit``; None if unknown.
 
-        The bound shrinks with the root of the number, unless the correlation itself exceeds the limit.
+        The bound shrinks with the root of the number, unless the correlation itself exceeds the limit. That of a fit
+        that was made orthogonal on new rows is within sampling error, and shrinks as well.
         """
+        if self.is_zero and limit > 0.0:
+            return math.ceil(self.n_units * (self.upper / limit) ** 2)
         if self.correlation >= limit or not limit > 0.0:
             return None
         noise = self.upper - self.correlation
@@ -252,7 +253,7 @@ def _uppers_alone(ways: Array, c: Array, V: Array, confidence: float) -> Array:
 
 
 def absolute_quantile(b: Array, error: Array, confidence: float) -> Array:
-    """Quantiles of ``|b + error N(0, 1)|``, by Newton steps from a larger value.
+    """Quantiles of ``|b + error N(0, 1)|``: roots of those of a noncentral chi-square variable.
 
     Examples
     --------
@@ -261,10 +262,8 @@ def absolute_quantile(b: Array, error: Array, confidence: float) -> Array:
     """
     size, unit = np.abs(b), np.where(error > 0.0, error, 1.0)
     far = size / unit
-    x = far + float(special.ndtri(0.5 * (1.0 + confidence)))
-    for _ in range(NEWTON_STEPS):
-        above = special.ndtr(x - far) - special.ndtr(-x - far) - confidence
-        x = x - above * math.sqrt(2.0 * math.pi) / (np.exp(-0.5 * (x - far) ** 2) + np.exp(-0.5 * (x + far) ** 2))
+    x = np.sqrt(special.chndtrix(confidence, 1.0, np.minimum(far * far, NORMAL)))
+    x = np.where(far * far < NORMAL, x, far + special.ndtri(confidence))
     return np.where(error > 0.0, x * unit, size)
 
 

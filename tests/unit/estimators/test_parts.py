@@ -237,7 +237,10 @@ def certificate(upper: float, **more: Any) -> Any:
     )
     found.rows_for = lambda limit: more.get("needed")
     vars(found).update(more)
-    return SimpleNamespace(certificate=SimpleNamespace(new_rows=found), solver="sqp", status="converged")
+    asked = SimpleNamespace(
+        new_rows=found, budget=more.get("budget", 0.0), orthogonal_on=more.get("orthogonal_on", "new rows")
+    )
+    return SimpleNamespace(certificate=asked, solver="sqp", status="converged")
 
 
 def test_promises_are_kept_up_to_the_limit() -> None:
@@ -259,6 +262,9 @@ def test_promises_are_kept_up_to_the_limit() -> None:
         (certificate(0.2, needed=700), {"automatic": True}, "would keep it. A Prediction"),
         (certificate(0.2, needed=9, by_cluster=True), {}, "About 9 clusters like these 100"),
         (certificate(0.2, n_directions=3), {}, "or fewer protected columns (now 3 directions)"),
+        (certificate(0.2, orthogonal_on="training rows"), {}, 'Fit with orthogonal_on="new rows". The estimate'),
+        (certificate(0.2, budget=0.5), {}, "Lower the budget (now 0.5): it is the share of the covariance"),
+        (certificate(0.2, needed=4_500_000), {}, "About 4,500,000 rows like these 100"),
     ):
         with pytest.raises(BrokenPromiseError) as caught:
             keep_promise(solution, 0.1, **options)
