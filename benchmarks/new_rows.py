@@ -381,12 +381,12 @@ def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dic
         yield "cost", cost_cell, {"name": name}
     for n in (500, 1000, 2000, 5000):
         for name in SETS:
-            arguments = {"name": name, "n": n, "draws": 2 * draws, "ridge": "0", "folds": draws * 2 // 5}
+            many = 4 * draws if n == 500 else 2 * draws
+            arguments = {"name": name, "n": n, "draws": many, "ridge": "0", "folds": draws * 2 // 5}
             yield "population", population_cell, arguments
     for name, n in (("adult", 1000), ("bank", 1000)):
         for ridge in ("0", "auto"):
-            many = 36 if (name, ridge) == ("bank", "auto") else 10  # 12.6 % of 500 at delta = 0.1, 10.4 % of 1800
-            yield "promise", promise_cell, {"name": name, "n": n, "draws": many * draws, "ridge": ridge}
+            yield "promise", promise_cell, {"name": name, "n": n, "draws": 10 * draws, "ridge": ridge}
     for n in (500, 2000):
         for name in SETS:
             yield "population", population_cell, {"name": name, "n": n, "draws": draws, "ridge": "auto"}

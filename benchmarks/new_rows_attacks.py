@@ -26,7 +26,7 @@ from benchmarks.frame import plain, where, write
 
 RESULTS = Path(__file__).parent / "results" / "new_rows_attacks.json"
 TARGETS = ("training rows", "new rows")
-TRUTH = 50_000
+TRUTH = 20_000
 Rng = np.random.Generator
 
 
@@ -178,6 +178,55 @@ def rare_counts(rng: Rng, n: int) -> Rows:
     return rows._replace(y=outcome(rng, signal(rows.Z), "poisson"))
 
 
+def thirty_levels(rng: Rng, n: int) -> Rows:
+    """Thirty levels whose shares fall from 18 % to 0.2 %; six features differ between random levels."""
+    chance = 0.86 ** np.arange(30)
+    level = rng.choice(30, size=n, p=chance / chance.sum())
+    X = (level[:, None] == np.arange(1, 30)).astype(float)
+    shifts = np.random.default_rng(1).normal(size=(30, 6))
+    Z = rng.normal(size=(n, 45))
+    Z[:, :6] += 0.6 * shifts[level]
+    return Rows(Z, outcome(rng, signal(Z)), X[:, X.any(axis=0)] if n <= 10_000 else X)
+
+
+def loud_clusters(rng: Rng, n: int) -> Rows:
+    """Clusters of 1 to 8 rows; every tenth has effects and features of four times the spread, mostly in one group."""
+    size = 1 + rng.integers(0, 8, n)
+    cluster = np.repeat(np.arange(n), size)[:n]
+    units = cluster.max() + 1
+    loud = rng.random(units) < 0.1
+    x = (rng.random(units) < np.where(loud, 0.8, 0.4)).astype(float)[cluster]
+    scale = np.where(loud, 4.0, 1.0)
+    Z = np.sqrt(0.5) * (rng.normal(size=(n, 8)) + (scale[:, None] * rng.normal(size=(units, 8)))[cluster])
+    Z[:, :5] += 0.8 * x[:, None]
+    eta = np.clip(0.3 * Z[:, :6].sum(axis=1) - 0.5 + (scale * rng.normal(size=units))[cluster], -8, 8)
+    return Rows(Z, outcome(rng, eta), x[:, None], cluster=cluster)
+
+
+def separated(rng: Rng, n: int) -> Rows:
+    """A dummy of 2 % of the rows whose outcome is always 1, mostly in one group."""
+    x = (rng.random(n) < 0.4).astype(float)
+    level = rng.random(n) < np.where(x > 0.0, 0.04, 0.007)
+    Z = np.column_stack([shifted(rng, n, 9, x), level])
+    return Rows(Z, np.where(level, 1.0, outcome(rng, signal(Z))), x[:, None])
+
+
+def bent(rng: Rng, n: int) -> Rows:
+    """Squares and products of features carry the group."""
+    x = (rng.random(n) < 0.4).astype(float)
+    Z = rng.normal(size=(n, 5)) * (1.0 + 0.6 * x[:, None])
+    Z[:, 0] += 0.6 * x
+    return Rows(Z, outcome(rng, 0.5 * Z[:, 0] + 0.4 * Z[:, 1] ** 2 - 0.5 * Z[:, 2] * Z[:, 3] - 0.5), x[:, None])
+
+
+def skewed_number(rng: Rng, n: int) -> Rows:
+    """A protected number with the tail of a squared t with 5 degrees of freedom, to which features respond little."""
+    x = rng.standard_t(5, size=n) ** 2
+    Z = rng.normal(size=(n, 10))
+    Z[:, :4] += np.sqrt(x)[:, None]
+    return Rows(Z, outcome(rng, np.clip(signal(Z) - 1.0, -8, 8)), x[:, None])
+
+
 DESIGNS: dict[str, Design] = {
     "rare 1 %, 300": Design(rare, 300, 400),
     "rare 1 %, 600": Design(rare, 600, 400),
@@ -198,6 +247,12 @@ DESIGNS: dict[str, Design] = {
     "wide, ridge, 200": Design(wide, 200, 60, options={"l2": "auto"}),
     "controls, 400": Design(controlled, 400, options={"given": [0]}),
     "cells, 500": Design(cells, 500, 200, options={"basis": "cells"}),
+    "thirty levels, 1500": Design(thirty_levels, 1500, 100),
+    "loud clusters, 800": Design(loud_clusters, 800, 200),
+    "separated level, 500": Design(separated, 500, 200),
+    "expanded, ridge, 400": Design(bent, 400, 60, options={"l2": "auto", "expand": "auto"}),
+    "skewed number, 300": Design(skewed_number, 300, 200),
+    "budget, 400": Design(lambda rng, n: rare(rng, n, 0.3), 400, 200, options={"budget": 0.3}),
 }
 
 

@@ -66,8 +66,8 @@ def solve_rows(
 ) -> LeftOutRows:
     """Leave out each of n rows with controls ``D`` (n, 1 + s), None without any.
 
-    ``zz`` (n,) is ``z'G z``, ``projected`` (., n) has ``F'z`` and ``U'G z``, and ``Qt`` is (r, n). ``w`` are the weights,
-    or the weight of every row.
+    ``zz`` (n,) is ``z'G z``, ``projected`` (., n) has ``F'z`` and ``U'G z``; ``Qt`` is (r, n). ``w`` are weights, or
+    the weight of every row.
     """
     r, controls = len(Qt), None if D is None else np.ascontiguousarray(D.T)
     # Products of the basis with all small matrices at once: each alone would take about as long.
