@@ -344,18 +344,3 @@ def test_rows_in_a_file_or_on_a_cluster_give_the_same_fit_for_new_rows(kind, tmp
     a, b = (fitted.solution_.certificate.new_rows for fitted in (model, dense))
     np.testing.assert_allclose([a.correlation, a.upper, a.loss], [b.correlation, b.upper, b.loss], atol=1e-6)
     assert model.solution_.certificate.is_orthogonal and a.n_units == 600
-
-
-def test_rows_that_would_keep_a_promise_grow_with_the_square_of_the_bound():
-    """The estimate of a fit that is orthogonal on new rows is sampling error, so a limit below it needs more rows."""
-    rng = np.random.default_rng(0)
-    x = (rng.random(400) < 0.5).astype(float)
-    Z = rng.normal(size=(400, 5)) + 0.6 * x[:, None]
-    y = (rng.random(400) < 0.5 + 0.1 * np.sign(Z[:, 0])).astype(float)
-    problem = Problem(Z, y, x[:, None], "binomial")
-    steered, training = (solve(problem, orthogonal_on=on).certificate.new_rows for on in ("new rows", "training rows"))
-    assert steered.is_zero and steered.rows_for(0.5 * steered.upper) == 1600
-    assert steered.rows_for(1e-9) > 10**15
-    assert training.rows_for(0.5 * training.correlation) is None
-    for found in (steered, training):
-        assert found.rows_for(0.0) is None

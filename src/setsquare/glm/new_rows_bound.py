@@ -174,11 +174,8 @@ class NewRows:
     def rows_for(self, limit: float) -> int | None:
         """Number of rows (or clusters) like these for which the bound would be about ``limit``; None if unknown.
 
-        The bound shrinks with the root of the number, unless the correlation itself exceeds the limit. That of a fit
-        that was made orthogonal on new rows is within sampling error, and shrinks as well.
+        The bound shrinks with the root of the number, unless the correlation itself exceeds the limit.
         """
-        if self.is_zero and limit > 0.0:
-            return math.ceil(self.n_units * (self.upper / limit) ** 2)
         if self.correlation >= limit or not limit > 0.0:
             return None
         noise = self.upper - self.correlation
