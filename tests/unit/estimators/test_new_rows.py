@@ -93,7 +93,9 @@ def test_the_automatic_ridge_has_the_lowest_leave_one_out_loss(target):
 
 def test_a_promise_is_kept_or_refused_with_what_would_keep_it():
     Z, y, x = make()
-    with pytest.raises(BrokenPromiseError, match=r"at most 0\.\d+ .* more than max_correlation=0.02. About \d\d,\d{3} rows"):
+    with pytest.raises(
+        BrokenPromiseError, match=r"at most 0\.\d+ .* more than max_correlation=0.02. About \d\d,\d{3} rows"
+    ):
         sq.OrthogonalGLMClassifier(orthogonal_on="new rows", max_correlation=0.02).fit(Z, y, protected=x)
     model = sq.OrthogonalGLMClassifier(orthogonal_on="new rows", max_correlation=0.2).fit(Z, y, protected=x)
     assert model.solution_.certificate.new_rows.upper <= 0.2
