@@ -71,7 +71,7 @@ def test_the_figure_holds_every_mode_that_was_run(digits: None, tmp_path: Path) 
     assert [row[0] for row in record.tables[0].rows] == list(fig4.QUICK)
     assert "correlation of red with the label is -1.000 in the training rows" in record.reasons[0]
     assert [path.name for path in paths] == ["fig4.json", "fig4.csv", "fig4.png"]
-    assert fig4.draw(record, tmp_path / "colour.svg").read_text().count("moments, colour") == 1
+    assert fig4.draw(record, tmp_path / "colour.svg").read_text().count("generalized") == 1
 
 
 def test_the_network_is_the_published_one() -> None:
