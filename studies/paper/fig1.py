@@ -18,7 +18,7 @@ from scipy.special import expit
 from setsquare import Problem, solve
 from setsquare.families import binomial
 from studies.arrays import Array
-from studies.paper import figures
+from studies.paper import figures, names
 from studies.paper.cells import Cells
 from studies.paper.names import CONSTRAINED, MDMM, WITHOUT, symbol
 from studies.paper.r_random import RRandom
@@ -194,11 +194,11 @@ def _reasons(data: dict[str, Any]) -> tuple[str, ...]:
 def draw(record: Record, path: Path) -> Path:
     """Three surfaces with constraint and paths, and the correlation along the paths below."""
     figure, axes = figures.subplots(2, 3, figures.PAGE, 4.4, height_ratios=(1.5, 1.0))
-    panels = {WITHOUT: (WITHOUT,), "classical": (CLASSICAL, WITH_INTERCEPT), "generalised": (PROJECTED,)}
-    for column, (title, shown) in zip(axes.T, panels.items(), strict=True):
-        _draw_surface(column[0], record.data[shown[0]])
-        column[0].set_title(title)
-        for method, colour, style in zip(shown, figures.COLOURS, ("-", "--"), strict=False):
+    shown = {WITHOUT: (WITHOUT,), names.CLASSICAL: (CLASSICAL, WITH_INTERCEPT), names.CONSTRAINED: (PROJECTED,)}
+    for column, (title, methods) in zip(axes.T, shown.items(), strict=True):
+        _draw_surface(column[0], record.data[methods[0]])
+        column[0].set_title(symbol(title))
+        for method, colour, style in zip(methods, figures.COLOURS, ("-", "--"), strict=False):
             found = record.data[method]
             steps = np.asarray(found["path"])
             column[0].plot(steps[:, 1], steps[:, 2], style, color=colour)
@@ -207,16 +207,18 @@ def draw(record: Record, path: Path) -> Path:
             column[1].plot(1 + np.arange(len(along)), along, style, color=colour, label=symbol(method))
         column[1].axhline(0.0, color="black", lw=0.6, ls=":")
         column[1].set(xscale="log", ylim=(-0.3, 0.3), xlabel="step")
-        column[1].legend(loc="upper right" if title == "classical" else "lower left", fontsize=6.5)
+        column[1].legend(loc="upper right" if title == names.CLASSICAL else "lower left", fontsize=6.5)
     for method, mark in ((EXACT, "x"), (MDMM, "+")):
         found = record.data[method]
         axes[0, 2].plot(*found["end"][1:], mark, color="black", ms=6)
         axes[1, 2].plot(STEPS, found["optimum"], mark, color="black", ms=6, label=symbol(method), clip_on=False)
-    axes[1, 2].plot([SHOWN, SHOWN], [-0.1, 0.3], color="#999999", lw=0.6)
+    axes[1, 2].plot([SHOWN, SHOWN], [-0.05, 0.3], color="#999999", lw=0.6)
     axes[1, 2].annotate(
         "printed path ends", (SHOWN, 0.22), fontsize=6.5, ha="right", xytext=(-2, 0), textcoords="offset points"
     )
     axes[1, 2].legend(loc="lower left", fontsize=6.5)
+    axes[0, 0].plot([], [], ":", color="black", lw=1.0, label="no correlation")
+    axes[0, 0].legend(loc="upper right", fontsize=6.5)
     axes[0, 0].set_ylabel("$\\gamma_2$")
     axes[1, 0].set_ylabel("correlation with $x$")
     return figures.save(figure, path)

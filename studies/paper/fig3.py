@@ -296,7 +296,7 @@ def draw(record: Record, path: Path) -> Path:
                     x = np.maximum(x, _EDGE) if key == "p_value" else x
                     axis.plot(x, np.full(len(x), place + shift), ls="", ms=3, mew=0.8, clip_on=False, **style)
         unit = {"bank": "log odds per year", "health": "log mean"}.get(name, "log odds")
-        column[0].set(title=f"{name}\nn = {about['n']}", xlabel=f"effect ({unit})")
+        column[0].set(title=f"{name}\nn = {about['n']}", xlabel=f"effect\n({unit})")
         column[0].axvline(0.0, color="black", lw=0.6, zorder=0)
         column[1].set(xlabel="p-value", xscale="log", xlim=(_EDGE, 1.0))
         column[1].set_xticks([1e-6, 1e-3, 1.0], ["≤10⁻⁶", "10⁻³", "1"])

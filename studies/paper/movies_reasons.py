@@ -23,8 +23,9 @@ def reasons(data: dict[str, Any]) -> tuple[str, ...]:
     ]
     again, level = data["splits"]["director"], found[TEXT, WITHOUT, "director"]["effects"]
     diverged = " and ".join(f"{steps} steps at {rate}" for rate, steps in data["diverged"].items())
+    as_printed = _as_printed(data, found)
     sentences = [
-        *_as_printed(data, found),
+        *as_printed,
         "Model-based errors take predictions for Poisson counts, whose variance is their mean. Here the variance is "
         f"{slow['dispersion']:.0e} times the mean at the paper's rate, so that no effect could be seen, and "
         f"{trained['dispersion']:.0f} times after a training, so that nearly every effect is: the crew's has "
@@ -59,7 +60,7 @@ def reasons(data: dict[str, Any]) -> tuple[str, ...]:
         "movies. The text says 1000 words and padding behind; the code, which is followed here, 10 000 and in front.",
     ]
     if diverged:
-        sentences[5:5] = [
+        sentences[len(as_printed) : len(as_printed)] = [
             f"With ReLU nothing bounds the LSTM's state: the loss is not finite any more after {diverged}. With tanh "
             "it trains; 3e-3 was the best of 1e-4, 1e-3 and 3e-3 on the validation rows, in a trial of 2 to 4 epochs."
         ]
@@ -68,8 +69,9 @@ def reasons(data: dict[str, Any]) -> tuple[str, ...]:
 
 def _as_printed(data: dict[str, Any], found: dict[tuple[str, str, str], dict[str, Any]]) -> list[str]:
     """What became of the paper's two networks by its rule (1000 epochs at most, patience 10), at its rate and above."""
-    sentences = []
+    both: list[str] = []
     for model, rate in ((PAPER, "its rate of 1e-6"), (FASTER, "ten times its rate")):
+        sentences = []
         for name, what in ((WITHOUT, "without a correction"), (AUTHORS, "with the authors' layer")):
             run, one = training(data, model, name), found.get((model, name, "paper"))
             if run is None or one is None:
@@ -84,9 +86,10 @@ def _as_printed(data: dict[str, Any], found: dict[tuple[str, str, str], dict[str
                 f"has {run['loss_constant']:.0f}), and it predicts {one['mean']:.3g} votes on average (movies have "
                 f"{data['constant']['mean']:.0f}). p-values of actor and crew: {model_p_values(one)}."
             )
+        both.append(" ".join(sentences))
     early, late = data["constant"]["early"], data["constant"]["late"]
     return [
-        *sentences,
+        *both,
         f"Keras takes the last fifth of the training rows to decide when to stop: movies with {late:.0f} votes on "
         f"average, where the others have {early:.0f}. Early stopping looks at another kind of movies.",
     ]

@@ -231,6 +231,12 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
         return f"AUC {one['auc']['estimate']:.3f} and correlation with age {age:.3f}"
 
     return (
+        "The authors' code projects training rows on columns of V and test rows on its rows. These are other "
+        "features than those of the fit, and the signs of the singular vectors, which are arbitrary, decide what comes "
+        f"out: without a correction the AUC is {flipped['auc']:.3f} (face recognition), and with the transposed block "
+        f"anything from {flipped['auc_transposed']['low']:.2f} to {flipped['auc_transposed']['high']:.2f}. The printed "
+        "AUCs are of this kind, so neither they nor their difference say what the correction costs; the printed "
+        "effects are of training rows, which the block leaves alone.",
         "The authors' embedding is the last layer of a ResNet-50 that they trained on the sex of these faces; it is "
         "not published. Here two networks that never saw the label stand in.",
         "The printed effects without a correction agree with those of the recorded sex itself: they differ by at most "
@@ -247,12 +253,6 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
         "tells age and sex by the same features (ImageNet).",
         "A p-value of 1 on the rows of the fit is what the constraint says, and no evidence. Model-based errors are "
         "those of 0/1 outcomes, too wide for probabilities.",
-        "The authors' code projects training rows on columns of V and test rows on its rows. These are other "
-        "features than those of the fit, and the signs of the singular vectors, which are arbitrary, decide what comes "
-        f"out: without a correction the AUC is {flipped['auc']:.3f} (face recognition), and with the transposed block "
-        f"anything from {flipped['auc_transposed']['low']:.2f} to {flipped['auc_transposed']['high']:.2f}. The printed "
-        "AUCs are of this kind, so neither they nor their difference say what the correction costs; the printed "
-        "effects are of training rows, which the block leaves alone.",
     )
 
 

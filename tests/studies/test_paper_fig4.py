@@ -20,5 +20,5 @@ def test_the_papers_influence_is_zero_for_any_responses(seed: int) -> None:
 
 @pytest.mark.parametrize(("test", "says"), [(0.52, "reads the colour"), (0.93, "mostly reads the digit")])
 def test_sentences_follow_the_numbers(test: float, says: str) -> None:
-    runs = [{"label": "published", "test": test, "seconds": 60.0}]
+    runs = [{"label": "layer, the authors'", "test": test, "seconds": 60.0}]
     assert any(says in sentence for sentence in fig4.reasons(runs, -1.0, []))

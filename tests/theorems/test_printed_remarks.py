@@ -1,4 +1,4 @@
-"""Remarks of the paper beside its theorems: fairness, inversion, identity, p = q, Concept 1, appendices A and D."""
+"""Remarks of the paper beside its theorems: fairness, inversion, identity, p = q, Concept 1, appendices A, D and E."""
 
 from __future__ import annotations
 
@@ -139,3 +139,44 @@ def test_the_slope_of_the_link_in_appendix_d_belongs_at_h_of_zero() -> None:
     variance = expit(0.0) * (1.0 - expit(0.0))  # V(h(0))^(1/2) as in E.1, not V(h(0)^(1/2))
     root = np.sqrt(expit(0.0))
     assert np.sqrt(variance) == pytest.approx(0.5) and root * (1.0 - root) == pytest.approx(0.2071, abs=1e-4)
+
+
+def test_the_printed_iterates_end_at_the_optimum_only_if_it_is_zero() -> None:
+    """Section 3.2 and appendix D: r = G(y - mu) lacks the linear predictor, which is zero at zero effects."""
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(500, 2))
+
+    def iterate(y: np.ndarray, beta: np.ndarray, with_predictor: bool) -> np.ndarray:
+        mu = expit(X @ beta)
+        weights = mu * (1.0 - mu)
+        response = (y - mu) / weights + with_predictor * (X @ beta)
+        return np.linalg.solve(X.T @ (weights[:, None] * X), X.T @ (weights * response))
+
+    y = expit(X @ [0.5, -1.0])  # the optimum is known, and not zero
+    optimum = np.array([0.5, -1.0])
+    np.testing.assert_allclose(iterate(y, optimum, with_predictor=True), optimum, atol=1e-12)
+    np.testing.assert_allclose(iterate(y, optimum, with_predictor=False), 0.0, atol=1e-12)
+    nothing = 0.5 + project_out(0.1 * rng.normal(size=(500, 1)), X)[:, 0]
+    nothing -= X @ np.linalg.lstsq(X, nothing - 0.5, rcond=None)[0]  # without an intercept, as in the lemma
+    for with_predictor in (True, False):
+        np.testing.assert_allclose(iterate(nothing, np.zeros(2), with_predictor), 0.0, atol=1e-12)
+
+
+def test_an_intercept_alone_is_the_link_of_the_mean() -> None:
+    """Appendix E.1, which holds for any canonical link."""
+    rng = np.random.default_rng(7)
+    means = {"binomial": expit(rng.normal(size=300)), "poisson": np.exp(rng.normal(size=300))}
+    for name, link in (("binomial", logit), ("poisson", np.log)):
+        x = np.ones((300, 1)) * np.r_[np.ones(150), -np.ones(150)][:, None]
+        y = np.r_[means[name][:150], means[name][:150]]  # the same in both halves, so that x has no effect
+        found = solve(Problem(x, y, family=families.family(name), quasi=name == "binomial"))
+        assert found.intercept[0] == pytest.approx(link(y.mean()), abs=1e-8) and abs(found.coef[0, 0]) < 1e-8
+
+
+@pytest.mark.parametrize(("p", "left"), [(20, 0.0), (5, 1.0)])
+def test_with_as_many_protected_columns_as_rows_nothing_is_left(p: int, left: float) -> None:
+    """Limitations: n must be larger than p."""
+    rng = np.random.default_rng(8)
+    X, y = rng.normal(size=(20, p)), rng.normal(size=20)
+    rest = y - X @ np.linalg.lstsq(X, y, rcond=None)[0]
+    assert (np.abs(rest).max() > 1e-10) == bool(left)
