@@ -34,6 +34,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,13 @@ def _correlation(values: Tensor, x: Tensor) -> Tensor:
     return torch.where(spread > 0.0, x @ A / spread, 0.0)
 
 
-def measure(name: str, seed: int, settings: Settings, advance: Callable[[], object] = lambda: None) -> dict[str, Any]:
+def measure(
+    name: str,
+    seed: int,
+    settings: Settings,
+    advance: Callable[[], object] = lambda: None,
+    checkpoint: Path | None = None,
+) -> dict[str, Any]:
     """Train one network and measure it: a row of the table."""
     mode, start = MODES[name], time.process_time()
     counterfactual, mixed = load_colored_mnist(seed), load_colored_mnist(seed, test_colours="all")
@@ -74,7 +81,7 @@ def measure(name: str, seed: int, settings: Settings, advance: Callable[[], obje
     held_out = round(settings.validation * len(order))
     parts = dict(zip(PARTS, (order[held_out:], order[:held_out], split == "test"), strict=True))
     rows = {part: _rows(counterfactual, chosen, mode) for part, chosen in parts.items()}
-    network, record = train(mode, rows["train"], rows["validation"], settings, seed, advance)
+    network, record = train(mode, rows["train"], rows["validation"], settings, seed, advance, checkpoint)
     row: dict[str, Any] = {"mode": name, "seed": seed}
     row |= {part: accuracy(evaluate(network, rows[part], mode).score, rows[part].label) for part in PARTS}
     seen = evaluate(network, _rows(mixed, split == "test", mode), mode, keep_first=True)
@@ -84,7 +91,7 @@ def measure(name: str, seed: int, settings: Settings, advance: Callable[[], obje
     row["influence_units"] = [float(q) for q in torch.quantile(by_unit, torch.linspace(0.0, 1.0, 5).double())]
     held = torch.cat(evaluate(network, rows["validation"], mode).pooled, dim=1)
     row["pooled_correlation"] = float(_correlation(held, rows["validation"].protected[:, 0]).square().mean().sqrt())
-    return row | record | {"seconds": time.process_time() - start}
+    return row | record | {"seconds": time.process_time() - start + record["before"]}
 
 
 def run(
@@ -129,7 +136,10 @@ def run(
         for seed in seeds:
             task = bar.add_task(f"{name}, seed {seed}", total=settings.epochs)
             key = {"mode": name, "seed": seed, **asdict(settings)}
-            row = cells(key, partial(measure, name, seed, settings, partial(bar.advance, task)))
+            file = None if cells.path is None else cells.path.parent / f"fig4-{name}-{seed}-{settings.epochs}.pt"
+            row = cells(key, partial(measure, name, seed, settings, partial(bar.advance, task), file))
+            if file is not None:
+                file.unlink(missing_ok=True)
             bar.update(task, total=row["epochs"], completed=row["epochs"])
             runs.append(row)
     table = {name: _summary([row for row in runs if row["mode"] == name]) for name in modes}

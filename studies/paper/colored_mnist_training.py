@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -219,9 +221,18 @@ def evaluate(network: Network, rows: Rows, mode: Mode, *, keep_first: bool = Fal
 
 
 def train(
-    mode: Mode, training: Rows, validation: Rows, settings: Settings, seed: int, advance: Callable[[], object]
+    mode: Mode,
+    training: Rows,
+    validation: Rows,
+    settings: Settings,
+    seed: int,
+    advance: Callable[[], object],
+    checkpoint: Path | None = None,
 ) -> tuple[Network, dict[str, float]]:
     """Train a network; of all epochs, the one is returned that was best on the validation rows.
+
+    After each epoch everything is kept in `checkpoint`, from which a run that was stopped goes on; ``before`` are the
+    processor seconds that were spent until then.
 
     With a constraint that is the one with the smallest penalty, of those whose accuracy is within :data:`NEAR` of the
     best: a network whose units have died has no penalty, and no use.
@@ -238,8 +249,16 @@ def train(
     optimizer = torch.optim.Adam(network.parameters(), settings.learning_rate)
     generator = torch.Generator().manual_seed(seed)
     best, top, kept = -float("inf"), 0.0, 0.0
-    found, chosen, epoch, n_steps = network, 0, 0, 0
-    for epoch in range(1, settings.epochs + 1):
+    found, chosen, epoch, n_steps = copy.deepcopy(network), 0, 0, 0
+    begin, before = time.process_time(), 0.0
+    if checkpoint is not None and checkpoint.exists():
+        old = torch.load(checkpoint, weights_only=True)
+        for part, state in zip((network, average, found, optimizer), old["states"], strict=True):
+            part.load_state_dict(state)
+        generator.set_state(old["generator"])
+        best, top, kept, chosen, epoch, n_steps, before = old["numbers"]
+    while epoch < settings.epochs:
+        epoch += 1
         network.train()
         for batch in training.batches(settings.batch, generator):
             responses = network(batch.images, batch.protected)
@@ -260,7 +279,13 @@ def train(
         # An accuracy of 1 cannot be improved on, so waiting would change nothing.
         if epoch - chosen >= settings.patience or best == 1.0:
             break
-    return found, {"epochs": epoch, "best_epoch": chosen}
+        if checkpoint is not None:
+            states = [part.state_dict() for part in (network, average, found, optimizer)]
+            numbers = [best, top, kept, chosen, epoch, n_steps, before + time.process_time() - begin]
+            now = {"states": states, "generator": generator.get_state(), "numbers": numbers}
+            torch.save(now, checkpoint.with_suffix(".part"))
+            checkpoint.with_suffix(".part").replace(checkpoint)  # a whole file, whenever the machine stops
+    return found, {"epochs": epoch, "best_epoch": chosen, "before": before}
 
 
 def _fit_to_ink(network: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

@@ -68,7 +68,10 @@ def section(entry_name: str, label: str, record: Record, folder: Path) -> str:
     command = f"`python -m studies {entry_name}`, in the paper `{label}`."
     more = len(record.reasons) - MOST_FINDINGS
     about_more = f" and {more} more findings: [JSON]({folder.name}/{entry_name}.json)" if more > 0 else ""
-    parts.append(f"All rows: {links}{about_more}. {command} {made(record.made)}")
+    spent = dict(record.made)
+    if spent:
+        spent["minutes"] += before(record)
+    parts.append(f"All rows: {links}{about_more}. {command} {made(spent)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -137,15 +140,19 @@ def times(records: Records) -> str:
         sorted({one for about in clocked.values() for one in about[key]}) for key in ("library", "dates")
     )
     whole = len(clocked) == len(records) and len(libraries) == 1 and not any(one["unknown"] for one in clocked.values())
-    each = ", ".join(f"{number(name)} {about['minutes']:.1f}" for name, about in clocked.items())
-    total = sum(about["minutes"] for about in clocked.values())
-    trained = records["movies"].data.get("trainings", []) if "movies" in records else []
-    before = sum(one.get("before", 0.0) for one in trained) / 60.0
-    more = f" Trainings of movies, which go on where they stopped, took {before:.0f} more before." if before else ""
+    minutes = {name: about["minutes"] + before(records[name]) for name, about in clocked.items()}
+    each = ", ".join(f"{number(name)} {spent:.1f}" for name, spent in minutes.items())
+    total = sum(minutes.values())
     others = [number(name) for name in records if name not in clocked]
     kept = f" Kept from runs without a clock: {', '.join(others)}." if others else ""
     text = f"{'One run' if whole else 'Several runs'}, with the library of {' and '.join(libraries)}, on "
-    return f"{text}{' and '.join(dates)}: {total:.0f} minutes of processor time ({each}).{more}{kept}\n"
+    return f"{text}{' and '.join(dates)}: {total:.0f} minutes of processor time ({each}).{kept}\n"
+
+
+def before(record: Record) -> float:
+    """Processor minutes of trainings before they were last stopped: cells know of the last part only."""
+    trained = [*record.data.get("trainings", ()), *record.data.get("runs", ())]
+    return float(sum(one.get("before", 0.0) for one in trained)) / 60.0
 
 
 def _proofs() -> str:

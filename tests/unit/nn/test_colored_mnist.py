@@ -56,7 +56,7 @@ def test_every_mode_runs_and_says_what_it_measured(digits: None) -> None:
 
 def test_a_seed_fixes_everything(digits: None) -> None:
     first, second, other = (colored_mnist.measure("uncorrected", seed, TINY) for seed in (0, 0, 1))
-    assert first | {"seconds": 0.0} == second | {"seconds": 0.0}
+    assert first | {"seconds": 0.0} == second | {"seconds": 0.0} and first["before"] == 0.0
     assert first["influence_units"] != other["influence_units"]
 
 
@@ -123,6 +123,23 @@ def test_training_stops_as_soon_as_it_cannot_get_better() -> None:
     hopeless = rows._replace(label=1.0 - label)  # the better it learns, the worse it does here
     _, hard = train(Mode(), rows, hopeless, Settings(epochs=30, batch=16, patience=2), 0, lambda: None)
     assert hard["epochs"] == hard["best_epoch"] + 2 < 30
+
+
+def test_a_training_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    label = (torch.arange(64) % 2).float()
+    rows = Rows(torch.rand(64, 3, 28, 28, generator=generator), label, label[:, None])
+    other = rows._replace(label=(torch.rand(64, generator=generator) > 0.5).float())
+
+    def reach(epochs: int, checkpoint: Path | None) -> tuple[Network, dict[str, float]]:
+        return train(Mode(), rows, other, Settings(epochs=epochs, batch=16), 0, lambda: None, checkpoint)
+
+    whole, about = reach(4, None)
+    _, half = reach(2, tmp_path / "x.pt")
+    again, rest = reach(4, tmp_path / "x.pt")
+    assert about["epochs"] == rest["epochs"] == 4 and half["epochs"] == 2 and rest["before"] > 0.0 == about["before"]
+    for one, two in zip(whole.state_dict().values(), again.state_dict().values(), strict=True):
+        assert torch.equal(one, two)
 
 
 @pytest.mark.slow
