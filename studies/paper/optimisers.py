@@ -221,17 +221,19 @@ def draw(record: Record, path: Path) -> Path:
         best = about["exact"]
         for method, colour, style in zip(methods(name), figures.COLOURS, ("-", "--"), strict=False):
             steps, loss, correlation = np.array(about[method]["path"]).T
-            column[0].plot(steps, np.abs(loss - best["loss"]), style, color=colour, label=METHODS[method])
+            column[0].plot(steps, loss - best["loss"], style, color=colour, label=METHODS[method])
             column[1].plot(steps, correlation, style, color=colour)
         for axis, enough in zip(column, (LOSS, CORRELATION), strict=True):
             axis.plot(best["steps_to"], enough, "x", color="black", label=symbol(CONSTRAINED))
             axis.axhline(enough, color="black", lw=0.6, ls=":")
-            axis.set(xscale="log", yscale="log")
             axis.grid()
+        for scale, axis in zip(("symlog", "log"), column, strict=True):  # the loss ends below the exact one
+            axis.set_xscale("log")
+            axis.set_yscale(scale, **({"linthresh": 1e-4} if scale == "symlog" else {}))
             axis.minorticks_off()
         column[0].set_title(name)
         column[1].set_xlabel("steps")
-    axes[0, 0].set_ylabel("|loss - exact loss|")
+    axes[0, 0].set(ylabel="loss - exact loss", yticks=(-1e-4, 0.0, 1e-4, 1e-3, 1e-2, 1e-1))
     axes[1, 0].set(ylabel="correlation", ylim=(1e-4, 1.5e-2), yticks=(1e-4, 1e-3, 1e-2))
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figures.save(figure, path)
