@@ -1,7 +1,7 @@
 """Table 1 of the paper at the size of MIMIC-CXR: the experiment on generated files of that size.
 
     python -m benchmarks.bench_embeddings           # 181342 x 1376 float32, 1 GB on disk: about 3 minutes
-    python -m benchmarks.bench_embeddings --whole   # with all splits of the patients and the probes: longer
+    python -m benchmarks.bench_embeddings --whole   # with all splits of the patients: longer
 
 The files have the format of the real ones; their values are drawn. Nothing that they say of effusion means anything.
 """

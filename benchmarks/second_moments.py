@@ -36,8 +36,8 @@ from torch import Tensor, nn
 import setsquare as sq
 from benchmarks import guide_tables
 from setsquare.auditing.probes.models import recover
+from studies.comparators.leace import Leace
 from studies.datasets import load_nih_chest_xrays, load_utkface
-from studies.paper.probing import Leace
 
 RESULTS = Path(__file__).parent / "results" / "second_moments.json"
 EPOCHS, WIDTH, BATCH = 20, 64, 512

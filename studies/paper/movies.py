@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from studies.paper import figures, probing
+from studies.paper import figures
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
-from studies.paper.embeddings import Part
 from studies.paper.movies_models import (
     CODINGS,
     FEATURES,
@@ -60,7 +59,6 @@ NETWORKS: tuple[tuple[str, Correction, str], ...] = (
     (TRAINED, "without", "paper"),
     (TRAINED, "layer", "paper"),
     (TRAINED, "published", "paper"),
-    (TRAINED, "layer", "director"),
 )
 #: Rates at which the paper's network is watched for an epoch.
 RATES = (1e-4, 1e-3)
@@ -93,8 +91,6 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
     found += _text(movies, cells)
     found.sort(key=lambda one: [order.index(one[key]) for key, order in ORDER.items()])
     data = {"found": found, "trainings": trainings, **_around(movies, cells, progress, quick=quick)}
-    if not quick:
-        data["probes"] = probing.run("movies", partial(_sentences, movies), {"rows": len(movies.y)}, cells, progress)
     return tabulate(data)
 
 
@@ -103,16 +99,8 @@ def tabulate(data: dict[str, Any]) -> Record:
     found = data["found"]
     tables = [_printed(found), _effects(found), _fits(found), _trainings(data["trainings"]), _splits(data["splits"])]
     sentences = tuple(reasons(data))
-    if "probes" in data:
-        what = "sentence embeddings of movies"
-        tables.append(probing.table(data["probes"], what))
-        sentences += (probing.reason(data["probes"], what),)
     title = "Movies: votes without the gender of actor and crew"
     return Record("movies", title, tuple(tables), sentences, data, missed(data))
-
-
-def _sentences(movies: Movies) -> Part:
-    return Part(movies.data.arrays["minilm"], movies.y, movies.data.protected_table())
 
 
 def _text(movies: Movies, cells: Cells) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from setsquare import OrthogonalGLMClassifier, PrincipalComponents, audit_model
 from setsquare.datasets import Dataset
 from studies.datasets import LOADERS, available
-from studies.paper import embeddings, figures, new_patients, probing
+from studies.paper import embeddings, figures, new_patients
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
 from studies.paper.embeddings import Part
@@ -28,8 +28,8 @@ COMPONENTS, MOST = 111, 256
 METHODS = {WITHOUT: "without", CLASSICAL: "classical", CONSTRAINED: "generalized"}
 #: Random splits by patient: of the training patients, to compare settings, and of all, to see what a split can do.
 SPLITS, RESPLITS = 30, 100
-#: With as many rows as this, few splits of some of the rows tell enough; probes get fewer still.
-MANY, FEW, SOME, PROBED = 50_000, (3, 5), 40_000, 8_000
+#: With as many rows as this, few splits of some of the rows tell enough.
+MANY, FEW, SOME = 50_000, (3, 5), 40_000
 PRINTED = {"sex[Male]": "sex_male", "sex[M]": "sex_male", "age": "age", "race[Black]": "race_black"} | {
     "race[White]": "race_white"
 }
@@ -70,8 +70,6 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
     pair = (new_patients.WITHOUT, new_patients.CONSTRAINED)
     again = new_patients.repeat(lambda: _some(joined(), SOME), key, pair, resplits, "all patients", cells, progress)
     found |= {"compared": compared, "again": again}
-    if not quick:
-        found["probes"] = probing.run("table1", lambda: _narrow(_some(joined(), PROBED)), key, cells, progress)
     return tabulate(found)
 
 
@@ -134,12 +132,8 @@ def tabulate(found: Mapping[str, Any]) -> Record:
     title = "Chest X-rays: effects of age and sex on predicted effusion" + (
         " (NIH, an open stand-in)" if stand_in else ""
     )
-    tables = [_in_sample(found), _held_out(found), _scores(found), _why(found), _settings(found)]
+    tables = (_in_sample(found), _held_out(found), _scores(found), _why(found), _settings(found))
     reasons = _reasons(found)
-    if "probes" in found:
-        what = f"{found['components']} components of X-rays"
-        tables.append(probing.table(found["probes"], what))
-        reasons += (probing.reason(found["probes"], what),)
     missed = (
         (
             "Table 1 itself needs the embeddings of MIMIC-CXR, which need credentials. Its figures stand "

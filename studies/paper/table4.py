@@ -15,7 +15,7 @@ from setsquare import PrincipalComponents, audit
 from setsquare.auditing import Effect
 from studies.arrays import IntArray
 from studies.datasets import load_utkface
-from studies.paper import embeddings, figures, probing
+from studies.paper import embeddings, figures
 from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
 from studies.paper.embeddings import METHODS, Part
@@ -52,22 +52,8 @@ def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
         progress.advance(task)
     tables = [_in_sample(found), _new_rows(found), _fits(found), _block(found)]
     reasons = _reasons(found)
-    if not quick:
-        found["probes"] = {}
-        for name, network in EMBEDDINGS.items():
-            key = {"embedding": name, "k": counts[0]}
-            result = probing.run("table4", partial(_reduced, name, counts[0]), key, cells, progress)
-            what = f"{counts[0]} components of faces ({network})"
-            tables.append(probing.table(result, what))
-            reasons += (probing.reason(result, what),)
-            found["probes"][name] = result
     title = "Faces: effects of age and race on predicted sex, by embedding and method"
     return Record("table4", title, tuple(tables), reasons, found, _missed())
-
-
-def _reduced(name: Any, k: int) -> Part:
-    """All faces in the components of the training faces, for probes."""
-    return embeddings.join(*embeddings.reduce(PrincipalComponents(k, center=False), *read(name)))
 
 
 def read(name: Any) -> tuple[Part, Part]:
