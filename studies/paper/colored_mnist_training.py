@@ -253,8 +253,10 @@ def train(
     begin, before = time.process_time(), 0.0
     if checkpoint is not None and checkpoint.exists():
         old = torch.load(checkpoint, weights_only=True)
-        for part, state in zip((network, average, found, optimizer), old["states"], strict=True):
+        *networks, optimizer_state = old["states"]
+        for part, state in zip((network, average, found), networks, strict=True):
             part.load_state_dict(state)
+        optimizer.load_state_dict(optimizer_state)
         generator.set_state(old["generator"])
         best, top, kept, chosen, epoch, n_steps, before = old["numbers"]
     while epoch < settings.epochs:
@@ -280,7 +282,7 @@ def train(
         if epoch - chosen >= settings.patience or best == 1.0:
             break
         if checkpoint is not None:
-            states = [part.state_dict() for part in (network, average, found, optimizer)]
+            states = [*(part.state_dict() for part in (network, average, found)), optimizer.state_dict()]
             numbers = [best, top, kept, chosen, epoch, n_steps, before + time.process_time() - begin]
             now = {"states": states, "generator": generator.get_state(), "numbers": numbers}
             torch.save(now, checkpoint.with_suffix(".part"))
