@@ -21,10 +21,11 @@ MOST_FINDINGS = 3
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the page shows of a record: tables by number, and which of their rows."""
+    """What the page shows of a record: tables by number, which of their rows, and how many at most."""
 
     tables: tuple[int, ...]
     keep: Callable[[Mapping[str, Cell]], bool] = lambda row: True
+    most: int = MOST_ROWS
 
 
 def _ends(row: Mapping[str, Cell]) -> bool:
@@ -42,7 +43,7 @@ SHOWN: dict[str, Shown] = {
     "fig-forest": Shown((0,), _ends),
     "fig-sim": Shown((1,)),
     "table6": Shown((0,), lambda row: row["method"] == CONSTRAINED),
-    "optimisers": Shown((0, 1), lambda row: row.get("optimiser", MDMM) in (CONSTRAINED, MDMM)),
+    "optimisers": Shown((0, 1), lambda row: row.get("optimiser", MDMM) in (CONSTRAINED, MDMM), 8),
 }
 NUMBERS = {
     "fig-forest": "Figure 5",
@@ -59,7 +60,7 @@ def section(entry_name: str, label: str, record: Record, folder: Path) -> str:
     parts = [f"## {number(entry_name)}: {record.title}"]
     pictures = sorted(path.name for path in folder.glob(f"{entry_name}*.png") if _belongs(path.stem, entry_name))
     parts += [f"![{record.title}]({folder.name}/{picture})" for picture in pictures]
-    parts += [_markdown(record.tables[k], about.keep) for k in about.tables if k < len(record.tables)]
+    parts += [_markdown(record.tables[k], about.keep, about.most) for k in about.tables if k < len(record.tables)]
     findings = [f"* {reason}" for reason in record.reasons[:MOST_FINDINGS]]
     findings += ["* Not reproduced: " + " ".join(record.missed)] if record.missed else []
     parts.append("\n".join(findings))
