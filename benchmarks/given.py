@@ -59,6 +59,8 @@ SETS: dict[str, tuple[Callable[[], Any], str]] = {
 BOUNDS = (0.01, 0.03, 0.1)
 SEEDS = tuple(range(12))
 OURS = "GLM decisions given the outcome"
+#: The same with wider features; this ridge was chosen so that its accuracy is that of the reductions.
+WIDER, SAME_ACCURACY = f"{OURS}, expanded", 1e-3
 
 
 def read(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -103,9 +105,11 @@ def measure(name: str, seed: int, kept: Sequence[dict[str, Any]] = ()) -> list[d
         ("GLM given the outcome", {"given": "outcome"}),
         ("GLM given the outcome, new rows", {"given": "outcome", "orthogonal_on": "new rows"}),
         (OURS, {"given": "outcome", "threshold": 0.5}),
+        (WIDER, {"given": "outcome", "threshold": 0.5, "expand": "auto", "l2": "auto"}),
+        (f"{WIDER}, ridge", {"given": "outcome", "threshold": 0.5, "expand": "auto", "l2": SAME_ACCURACY}),
     ):
         start = time.process_time()
-        model = sq.OrthogonalGLMClassifier(**options, l2=1e-4)
+        model = sq.OrthogonalGLMClassifier(**{"l2": 1e-4} | options)
         try:
             p = model.fit(Z[train], y[train], protected=X.iloc[train]).predict_proba(Z[new])[:, 1]
         except NotOrthogonalError:  # refused: counted in `refused`, and left out of the means
@@ -133,7 +137,7 @@ def measure(name: str, seed: int, kept: Sequence[dict[str, Any]] = ()) -> list[d
         decided = reduction.predict(Z[new], random_state=seed)
         reduced.append(score(f"ExponentiatedGradient, eps {eps:g}", y[new], group[new], decided, None, start))
     rows += reduced
-    ours = next(row["accuracy"] for row in rows if row["method"] == OURS)
+    ours = next(row["accuracy"] for row in rows if row["method"] == f"{WIDER}, ridge")
     at_least = [row for row in reduced if row["accuracy"] >= ours] or reduced
     same = min(at_least, key=lambda row: abs(row["accuracy"] - ours))
     rows.append(same | {"method": "ExponentiatedGradient, accuracy closest to ours"})
@@ -146,10 +150,11 @@ def show(runs: list[dict[str, Any]]) -> None:
     table = pd.DataFrame(runs)
     print(table.groupby(["set", "method"], sort=False)[keys].mean().round(3).to_string())
     for name, part in table.groupby("set", sort=False):
-        print(f"\n{name}: minus {OURS}, on {part['seed'].nunique()} splits (standard error)")
+        ours = f"{WIDER}, ridge"
+        print(f"\n{name}: minus {ours}, on {part['seed'].nunique()} splits (standard error)")
         for key in ("accuracy", "equalised odds"):
             wide = part.pivot(index="seed", columns="method", values=key)
-            gap = wide.drop(columns=OURS).sub(wide[OURS], axis=0)
+            gap = wide.drop(columns=ours).sub(wide[ours], axis=0)
             for method, mean, error in zip(gap.columns, gap.mean(), gap.std() / len(gap) ** 0.5, strict=True):
                 print(f"  {key:14s} {method:50s} {mean:+.4f} ({error:.4f})")
 

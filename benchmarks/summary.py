@@ -9,9 +9,9 @@ refits themselves have a relative error, larger where they have heavy tails. It 
 without any error would have within 5 % of them, how many another 2000 refits, and how likely all of them would be.
 
 ``outside`` compares the sandwich with both sets of refits together: the coefficients that are further away than 5 %,
-by how much, in how many standard errors of the refits (``z``), and two properties of the feature that make coefficients
-nonlinear in the weights of the rows: ``inflation``, the factor by which the other features inflate its variance, and
-``one row``, the largest share of one row in its variation beside the others.
+by how much, and in how many standard errors of the refits (``z``). ``marked`` are those for which ``summary()`` itself
+says that they rest on few rows: one row has more than a fifth of the variance, or one row changes the response to the
+others by more than 7 % of the standard error. ``unmarked`` counts the others, for which the sandwich is meant.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def run(refits: int = 2000) -> dict[str, Any]:
             "names": ["intercept", *Z.names],
             **{label: values[0] for label, values in sets.items()},
             "precision": drawn.precision[0],
-            "outside": outside(*(sets[label][0] for label in ("sandwich", "refits", "again")), drawn.precision[0], Z),
+            "marked": whole.few_rows[0],
+            "outside": outside(
+                *(sets[label][0] for label in ("sandwich", "refits", "again")), drawn.precision[0], whole
+            ),
             "within": {label: within(sets[label][0], sets["refits"][0]) for label in ("sandwich", "again")},
             "chance": {"perfect": chance(drawn.precision[0]), "again": chance(np.sqrt(2.0) * drawn.precision[0])},
         }
@@ -61,26 +64,17 @@ def within(errors: Any, known: Any) -> dict[str, float]:
     return {"count": int((gap < 0.05).sum()), "of": len(gap), "largest": gap.max(), "median": np.median(gap)}
 
 
-def outside(errors: Any, refits: Any, again: Any, precision: Any, features: Any) -> list[dict[str, Any]]:
-    """Coefficients whose standard error is more than 5 % away from both sets of refits together."""
+def outside(errors: Any, refits: Any, again: Any, precision: Any, whole: Any) -> dict[str, Any]:
+    """Coefficients whose standard error is more than 5 % away from both sets of refits together, marked or not."""
     known = np.sqrt((refits**2 + again**2) / 2.0)
-    gap = errors / known - 1.0
-    A = np.asarray(features.values, dtype=float)
-    A = (A - A.mean(axis=0)) / A.std(axis=0)
-    inverse = np.linalg.inv(A.T @ A / len(A))
-    alone = (A @ inverse) ** 2
-    rows = alone.max(axis=0) / alone.sum(axis=0)
-    return [
-        {
-            "name": features.names[j - 1],
-            "gap": gap[j],
-            "z": gap[j] / (precision[j] / np.sqrt(2.0)),
-            "inflation": inverse[j - 1, j - 1],
-            "one row": rows[j - 1],
-        }
-        for j in np.flatnonzero(np.abs(gap) > 0.05)
-        if j > 0
-    ]
+    gap, marked = errors / known - 1.0, whole.few_rows[0]
+    return {
+        "unmarked": {"count": int((~marked).sum()), "largest": np.abs(gap[~marked]).max()},
+        "gaps": {
+            int(j): {"gap": gap[j], "z": gap[j] / (precision[j] / np.sqrt(2.0)), "marked": marked[j]}
+            for j in np.flatnonzero(np.abs(gap) > 0.05)
+        },
+    }
 
 
 def chance(precision: Any) -> dict[str, float]:
@@ -97,10 +91,15 @@ def show(result: dict[str, Any]) -> None:
                 f"median {part['median']:.3f}, largest {part['largest']:.3f}",
                 flush=True,
             )
-        for one in cell["outside"]:
+        unmarked = cell["outside"]["unmarked"]
+        print(
+            f"{name:10s} unmarked  {unmarked['count']} of {len(cell['names'])}, largest {unmarked['largest']:.3f} from "
+            f"4000 refits; marked: {', '.join(n for n, m in zip(cell['names'], cell['marked'], strict=True) if m)}"
+        )
+        for j, one in cell["outside"]["gaps"].items():
             print(
-                f"{name:10s} outside   {one['name']}: {one['gap']:+.3f}, z = {one['z']:.1f}, inflation "
-                f"{one['inflation']:.1f}, one row {one['one row']:.2f}",
+                f"{name:10s} outside   {cell['names'][int(j)]}: {one['gap']:+.3f}, z = {one['z']:.1f}"
+                f"{'' if one['marked'] else ', NOT marked'}",
                 flush=True,
             )
         for label, part in cell["chance"].items():

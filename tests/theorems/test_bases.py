@@ -26,8 +26,9 @@ def applicants(n: int, seed: int = 0) -> tuple[Any, Any, Any]:
 
 
 def inputs(protected: Any) -> Any:
-    """Inputs of the kernel, written independently of the library: numbers in standard deviations, dummies."""
-    parts = [protected["age"].to_numpy() / protected["age"].std(ddof=0)]
+    """Inputs of the kernel, written independently of the library: numbers in widths of the kernel, dummies."""
+    width = min(1.0, (243.0 / len(protected)) ** 0.2) * protected["age"].std(ddof=0)
+    parts = [protected["age"].to_numpy() / width]
     if "site" in protected:
         parts += [(protected["site"] == level).to_numpy(float) for level in "abc"]
     return np.column_stack(parts)
@@ -41,6 +42,8 @@ def test_the_bound_holds_for_200_random_functions_and_for_the_worst_of_the_ball(
     plain = sq.OrthogonalGLMClassifier().fit(Z, y, protected=protected)
     ball = model.ball_
     assert ball is not None and ball.remainder <= bound
+    width = (243.0 / len(y)) ** 0.2 * protected["age"].std(ddof=0)
+    assert ball.widths == (("age", pytest.approx(width)),) and f"(width: age {width:.3g})" in str(ball)
     K = np.exp(-0.5 * cdist(inputs(protected), inputs(protected), "sqeuclidean"))
     p, before = (m.predict_proba(Z)[:, 1] for m in (model, plain))
     rng = np.random.default_rng(1)
@@ -56,6 +59,20 @@ def test_the_bound_holds_for_200_random_functions_and_for_the_worst_of_the_ball(
     assert max(linear) > ball.remainder  # a model that is orthogonal to the columns alone is not
     centred = p - p.mean()
     assert np.sqrt(centred @ K @ centred) / len(y) / p.std() <= ball.remainder * (1.0 + 1e-8)
+
+
+@pytest.mark.parametrize("basis", ["spline", "kernel"])
+def test_more_rows_follow_steeper_curves(basis: str) -> None:
+    """A jump (retirement): a basis leaves less of it where there are more rows, which could show the rest."""
+    left = []
+    for n in (200, 500, 4000, 30_000):
+        age = np.random.default_rng(0).integers(18, 80, n).astype(float)
+        table, jump = pd.DataFrame({"age": age}), (age > 60.0).astype(float)
+        A = np.column_stack([np.ones(n), tables.learn(table, basis=basis).apply(table).values])
+        rest = jump - A @ np.linalg.lstsq(A, jump, rcond=None)[0]
+        left.append(rest.var() / jump.var())
+    assert left[3] < 0.55 * left[1] and left[3] < left[2] < left[1]  # 0.06 to 0.09 with 500 rows
+    assert left[1] > 0.05 and left[0] > 0.05
 
 
 def test_functions_of_the_kernel_are_uncorrelated_and_standardised() -> None:

@@ -17,6 +17,7 @@ from sklearn.utils.metadata_routing import get_routing_for_object
 from setsquare import tables
 from setsquare._typing import Array, Table
 from setsquare.auditing.audit_predictions import audit
+from setsquare.auditing.fit_noise import allow_for_fit_noise
 from setsquare.auditing.held_out import SEEN, HeldOut, as_numbers, audit_held_out, audit_pooled
 from setsquare.auditing.result import AuditResult
 from setsquare.auditing.verdict import IN_SAMPLE
@@ -83,6 +84,9 @@ def audit_model(
       rows contain many. Each model's mean prediction on training rows is therefore subtracted.
     * Rows are used to predict each other. Where the outcome depends on a protected column more than the predictions do,
       this increases the variance of the test, up to twofold; standard errors, p-values and bounds take it into account.
+    * ``cv="prefit"`` finds the sampling error of a fit as well as a leak: on m rows, the statistic of a model that is
+      exact on n other rows is ``1 + m / n`` times a chi-squared variable. For our own generalised linear models a note
+      gives the p-value that allows for it.
     * Upper bounds on the correlations of our own generalised linear models come from the leave-one-out predictions of
       one more fit to all rows, which are tighter than bounds by folds, unless ``sample_weight`` is given.
     * Other models that are fitted to the protected columns can make the errors of the folds cancel, so that pooled
@@ -132,6 +136,8 @@ def audit_model(
             )
             note = Note("in-sample", text, severity="warning")
             result = replace(result, notes=(note, *result.notes))
+        else:
+            result = allow_for_fit_noise(result, estimator)
         return replace(result, setting=setting)
     rng, cluster = np.random.default_rng(random_state), options.get("cluster")
     how = {"sample_weight": sample_weight, "random_state": random_state} | options

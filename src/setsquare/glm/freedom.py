@@ -54,10 +54,11 @@ def refuse_no_freedom(protected: str, n_free: int) -> None:
     """Raise the error for features without a non-constant orthogonal prediction."""
     text = (
         "Only a constant prediction is orthogonal to the {protected} protected column(s), because only {n_free} "
-        "feature(s) are usable: use more features than protected columns, merge protected categories, or bound the "
-        "correlations instead ({relax})."
+        "feature(s) are usable: use more features than protected columns or functions of them ({expand} adds features), "
+        "merge protected categories, or bound the correlations instead ({relax})."
     )
-    raise InputError(Note("no-freedom", text, protected=protected, n_free=n_free, relax=Option("relax", "box")))
+    options = {"expand": Option("expand", "auto"), "relax": Option("relax", "box")}
+    raise InputError(Note("no-freedom", text, protected=protected, n_free=n_free, **options))
 
 
 def is_early(n: int, q: int, p: int) -> bool:

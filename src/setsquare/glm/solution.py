@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
-from setsquare._typing import Array
+from setsquare._typing import Array, BoolArray
 from setsquare.glm.certificate import Certificate
 from setsquare.glm.deferred import Deferred
 
@@ -48,6 +49,21 @@ class Step:
     corrected: bool
 
 
+class StandardErrors(NamedTuple):
+    """Standard errors of intercepts and coefficients.
+
+    Attributes
+    ----------
+    std_error : ndarray of shape (k, 1 + q)
+        NaN for aliased features.
+    few_rows : ndarray of bool of shape (k, 1 + q)
+        Whether a coefficient rests on so few rows, or clusters, that it is not nearly linear in their weights.
+    """
+
+    std_error: Array
+    few_rows: BoolArray
+
+
 @dataclass(frozen=True, slots=True)
 class Solution:
     """Coefficients, status and certificate of a fit.
@@ -66,7 +82,7 @@ class Solution:
     certificate : Certificate
     solver : str
     errors : Deferred
-        Standard errors (k, 1 + q) of intercepts and coefficients, or None; read them as ``std_error``.
+        Standard errors of intercepts and coefficients, or None; read them as ``std_error`` and ``few_rows``.
     by_cluster : bool
         Whether they are cluster-robust.
     """
@@ -79,8 +95,8 @@ class Solution:
     trace: tuple[Step, ...]
     certificate: Certificate
     solver: str
-    errors: Deferred[Array | None] = field(
-        default_factory=lambda: Deferred[Array | None](None), repr=False, compare=False
+    errors: Deferred[StandardErrors | None] = field(
+        default_factory=lambda: Deferred[StandardErrors | None](None), repr=False, compare=False
     )
     by_cluster: bool = False
 
@@ -91,7 +107,14 @@ class Solution:
         None if they were not measured: other solvers than sqp, rows that were not in memory, or arrays that were
         overwritten after the fit.
         """
-        return self.errors.value
+        found = self.errors.value
+        return None if found is None else found.std_error
+
+    @property
+    def few_rows(self) -> BoolArray | None:
+        """Coefficients (k, 1 + q) that rest on so few rows that ``std_error`` can be far off; None as there."""
+        found = self.errors.value
+        return None if found is None else found.few_rows
 
     def __str__(self) -> str:
         return f"{self.solver}, {self.n_iter} iteration(s): {self.status}\n{self.certificate}"

@@ -38,7 +38,7 @@ from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.sandwich import standard_errors
-from setsquare.glm.solution import Solution, Status, Step
+from setsquare.glm.solution import Solution, StandardErrors, Status, Step
 from setsquare.glm.sqp import solve_sqp
 from setsquare.glm.wide import WideObjective, prepare_wide
 from setsquare.rows.blocks import is_sparse
@@ -138,7 +138,7 @@ def solve(
         solution = certify(prepared, end, name, measured, left_out, found.orthogonal_on, spent, budget)
         if name != "sqp" or not is_held(problem) or spent is not None:
             return solution
-        errors: Deferred[Array | None] = defer(
+        errors: Deferred[StandardErrors | None] = defer(
             problem, prepared.objective, end, partial(standard_errors, prepared, end), None
         )
         return replace(solution, errors=errors, by_cluster=problem.cluster is not None)

@@ -22,6 +22,7 @@ from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.deferred import Deferred
+from setsquare.glm.solution import StandardErrors
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector, Transport
 from setsquare.projection.cells import Cells as TransportCells
@@ -141,13 +142,16 @@ def _parameter(name: str, value: Any) -> Any:
 def _write_solution(solution: Solution) -> State:
     parts = {f.name: getattr(solution, f.name) for f in fields(Solution) if f.name != "trace"}
     found = {"status": str(solution.status), "certificate": solution.certificate.state(), "errors": solution.std_error}
-    return parts | found
+    return parts | found | {"few_rows": solution.few_rows}
 
 
 def _read_solution(state: State) -> Solution:
     parts = {"status": Status(state["status"]), "certificate": Certificate.of_state(_tuples(state["certificate"]))}
-    parts["errors"] = Deferred(state.get("errors"))  # older files have none
-    return Solution(**state | parts, trace=())
+    errors, few = state.get("errors"), state.get("few_rows")  # older files have none
+    if errors is not None:
+        few = np.zeros(errors.shape, dtype=bool) if few is None else few.astype(bool)
+    parts["errors"] = Deferred(None if errors is None else StandardErrors(errors, few))
+    return Solution(**{name: value for name, value in state.items() if name != "few_rows"} | parts, trace=())
 
 
 def _write_projector(projector: Projector | GeneralizedProjector) -> State:

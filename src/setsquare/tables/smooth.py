@@ -14,10 +14,12 @@ from setsquare.errors import InputError
 from setsquare.tables.coders import Categorical, Coder, NumberCoder, Numeric, Unseen
 from setsquare.tables.column import TableRows
 
-#: Inner knots of a spline, and number of values up to which a column gets a knot at each instead.
-INNER_KNOTS, FEW_VALUES = 4, 6
-#: Default bound of a kernel basis, and most of its points; standard deviations over which its functions are smooth.
-BOUND, MOST_POINTS, WIDTH = 0.01, 500, 1.0
+#: Fewest inner knots of a spline, and number of values up to which a column gets a knot at each instead.
+FEWEST_KNOTS, FEW_VALUES = 4, 6
+#: Default bound of a kernel basis, and most of its points.
+BOUND, MOST_POINTS = 0.01, 500
+#: Rows up to which a kernel is one standard deviation wide.
+WIDE_ROWS = 243
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,10 @@ class Spline(NumberCoder):
 def learn_spline(base: Numeric, values: Array) -> Coder:
     """Cubic spline with knots at quantiles; of few values, every function of them; of two or fewer, the column itself.
 
+    There are ``n^(1/3) / 2`` inner knots for n rows, four at least: predictions can change steeply along a protected
+    column where a feature does (retirement), and more rows show more of that. The rate is the one for functions of
+    bounded variation. A jump is followed between neighbouring knots only.
+
     Examples
     --------
     >>> learn_spline(Numeric("x"), np.array([1.0, 2.0, 4.0, 4.0])).knots
@@ -73,7 +79,8 @@ def learn_spline(base: Numeric, values: Array) -> Coder:
         return base
     few = len(distinct) <= FEW_VALUES
     degree = 1 if few else 3
-    inner = distinct[1:-1] if few else np.unique(np.quantile(x, np.linspace(0.0, 1.0, INNER_KNOTS + 2)[1:-1]))
+    count = max(FEWEST_KNOTS, round(0.5 * len(x) ** (1.0 / 3.0)))
+    inner = distinct[1:-1] if few else np.unique(np.quantile(x, np.linspace(0.0, 1.0, count + 2)[1:-1]))
     gap = np.finfo(np.float64).eps * (distinct[-1] - distinct[0])  # closer knots would divide by zero
     inner = inner[(np.diff(inner, prepend=distinct[0]) > gap) & (inner < distinct[-1] - gap)]
     knots = (*[distinct[0]] * (degree + 1), *inner, *[distinct[-1]] * (degree + 1))
@@ -92,15 +99,20 @@ class Ball:
     ----------
     n_functions : int
     remainder : float
+    widths : tuple of (str, float)
+        Numeric columns, and the distance over which functions of norm 1 vary little along each.
     """
 
     n_functions: int
     remainder: float
+    widths: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
+        widths = ", ".join(f"{name} {width:.3g}" for name, width in self.widths)
         return (
-            f"{self.n_functions} functions of a Gaussian kernel: the covariance of the predictions with any function "
-            f"of norm 1 in its space is at most {self.remainder:.2g} standard deviations of the predictions."
+            f"{self.n_functions} functions of a Gaussian kernel{f' (width: {widths})' if widths else ''}: the "
+            "covariance of the predictions with any function of norm 1 in its space is at most "
+            f"{self.remainder:.2g} standard deviations of the predictions."
         )
 
 
@@ -108,7 +120,7 @@ class Ball:
 class Kernel(Coder):
     """Leading functions of a Gaussian kernel of several columns, uncorrelated and of variance 1 in the training rows.
 
-    Numbers are divided by their standard deviation, levels are dummies, and ``k(u, v) = exp(-|u - v|^2 / 2)``.
+    Numbers are divided by the width of the kernel, levels are dummies, and ``k(u, v) = exp(-|u - v|^2 / 2)``.
 
     Attributes
     ----------
@@ -117,7 +129,7 @@ class Kernel(Coder):
     fills : tuple of float or None
         What stands for a missing number.
     scales : tuple of float
-        Standard deviations of numeric columns; 1 for categories.
+        Widths along numeric columns; 1 for categories.
     points : tuple of tuples of float
         Points z of the functions ``sum_l weights[l] k(u, z_l) - shift``.
     weights : tuple of tuples of float
@@ -143,7 +155,8 @@ class Kernel(Coder):
     @property
     def ball(self) -> Ball:
         """Statement about every smooth function."""
-        return Ball(len(self.shift), self.remainder)
+        each = zip(self.columns, self.levels, self.scales, strict=True)
+        return Ball(len(self.shift), self.remainder, tuple((name, scale) for name, levels, scale in each if not levels))
 
     def encode(self, rows: TableRows, out: Array, unseen: Unseen) -> dict[str, int]:
         """Fill `out` and return the number of pooled rows by source."""
@@ -162,13 +175,20 @@ def gaussian(U: Array, V: Array) -> Array:
     """Gaussian kernel (n, m) of the rows of U and V."""
     from scipy.spatial.distance import cdist
 
-    return np.asarray(np.exp(-0.5 * cdist(U, V, "sqeuclidean") / WIDTH**2))
+    return np.asarray(np.exp(-0.5 * cdist(U, V, "sqeuclidean")))
 
 
 def learn_kernel(coders: Sequence[Numeric | Categorical], rows: TableRows, bound: float = BOUND) -> Kernel:
-    """Learn the functions of a kernel basis: as many as keep the remainder of the ball within a bound."""
+    """Learn the functions of a kernel basis: as many as keep the remainder of the ball within a bound.
+
+    For up to 243 rows the kernel is one standard deviation wide. For n rows and one numeric column its width is ``3
+    n^(-1/5)`` standard deviations, three times Scott's bandwidth, and the number of functions grows with ``n^(1/5)``;
+    for d numeric columns the d-th root of this factor keeps the growth the same.
+    """
     values = [rows.numbers(coder.name) if isinstance(coder, Numeric) else None for coder in coders]
-    scales = tuple(1.0 if x is None or not np.nanstd(x) > 0.0 else float(np.nanstd(x)) for x in values)
+    numeric = sum(x is not None for x in values)
+    width = min(1.0, (WIDE_ROWS / rows.n) ** (0.2 / max(numeric, 1)))
+    scales = tuple(1.0 if x is None or not np.nanstd(x) > 0.0 else width * float(np.nanstd(x)) for x in values)
     U, _ = _inputs(coders, scales, rows, "pool")
     distinct, counts = np.unique(U, axis=0, return_counts=True)
     names = tuple(coder.name for coder in coders)

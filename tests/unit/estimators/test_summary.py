@@ -9,6 +9,7 @@ from sklearn.exceptions import NotFittedError
 
 import setsquare as sq
 from setsquare.errors import InputError
+from setsquare.storage.states import _read_solution, _write_solution
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,8 @@ def test_it_prints_in_every_format(rows, tmp_path):
     model = sq.OrthogonalGLMClassifier("sex").fit(*rows)
     found = model.summary()
     frame = found.table()
-    assert list(frame.columns) == ["term", "estimate", "std_error", "statistic", "p_value", "ci_low", "ci_high"]
+    numbers = ["term", "estimate", "std_error", "statistic", "p_value", "ci_low", "ci_high"]
+    assert list(frame.columns) == [*numbers, "few_rows"] and not frame.few_rows.any() and "star" not in str(found)
     assert list(frame.term) == ["intercept", "a", "b", "c"]
     np.testing.assert_allclose(frame.estimate[1:], model.coef_[0])
     np.testing.assert_allclose(frame.ci_high - frame.estimate, 1.959964 * frame.std_error, rtol=1e-6)
@@ -43,6 +45,34 @@ def test_a_saved_model_keeps_it(rows, tmp_path):
     sq.save(model, tmp_path / "model.setsquare")
     again = sq.load(tmp_path / "model.setsquare")
     pd.testing.assert_frame_equal(again.summary().table(), model.summary().table())
+
+
+def test_coefficients_that_rest_on_few_rows_have_a_star(rows, tmp_path):
+    table, y = rows
+    few = np.zeros(500)
+    few[:3] = 1.0
+    model = sq.OrthogonalGLMClassifier("sex").fit(table.assign(d=table.a + few), y)
+    found = model.summary()
+    assert list(found.table().query("few_rows").term) == ["a", "d"]
+    assert "d * " in str(found) and "b * " not in str(found)
+    assert "star rest on few rows" in str(found) and "Use bootstrap(X, y, ...)" in str(found)
+    again = model.bootstrap(table.assign(d=table.a + few), y, n_samples=5)
+    assert not again.few_rows.any() and "star" not in str(again)
+    sq.save(model, tmp_path / "model.setsquare")
+    np.testing.assert_array_equal(sq.load(tmp_path / "model.setsquare").solution_.few_rows, found.few_rows)
+    clusters = sq.OrthogonalGLMClassifier("sex").fit(table.assign(d=table.a + few), y, cluster=np.arange(500) // 2)
+    assert list(clusters.summary().table().query("few_rows").term) == ["a", "d"]
+    assert "rest on few clusters" in str(clusters.summary())
+
+
+def test_files_from_before_the_star_still_load(rows):
+    model = sq.OrthogonalGLMClassifier("sex").fit(*rows)
+    state = _write_solution(model.solution_)
+    del state["few_rows"]
+    old = _read_solution(state)
+    np.testing.assert_array_equal(old.std_error, model.solution_.std_error)
+    assert old.few_rows.shape == old.std_error.shape and not old.few_rows.any()
+    assert _read_solution(state | {"errors": None}).few_rows is None
 
 
 def test_classes_and_clusters_are_named(rows):
