@@ -25,9 +25,8 @@ def applicants(n: int, seed: int = 0) -> tuple[Any, Any, Any]:
     return Z, pd.DataFrame({"age": age, "site": site}), y
 
 
-def inputs(protected: Any) -> Any:
+def inputs(protected: Any, width: float) -> Any:
     """Inputs of the kernel, written independently of the library: numbers in widths of the kernel, dummies."""
-    width = min(1.0, (243.0 / len(protected)) ** 0.2) * protected["age"].std(ddof=0)
     parts = [protected["age"].to_numpy() / width]
     if "site" in protected:
         parts += [(protected["site"] == level).to_numpy(float) for level in "abc"]
@@ -42,9 +41,11 @@ def test_the_bound_holds_for_200_random_functions_and_for_the_worst_of_the_ball(
     plain = sq.OrthogonalGLMClassifier().fit(Z, y, protected=protected)
     ball = model.ball_
     assert ball is not None and ball.remainder <= bound
-    width = (243.0 / len(y)) ** 0.2 * protected["age"].std(ddof=0)
-    assert ball.widths == (("age", pytest.approx(width)),) and f"(width: age {width:.3g})" in str(ball)
-    K = np.exp(-0.5 * cdist(inputs(protected), inputs(protected), "sqeuclidean"))
+    ((name, width),) = ball.widths
+    steps = np.log(width / protected["age"].std(ddof=0) / (243.0 / len(y)) ** 0.2) / np.log(1.25)
+    assert name == "age" and f"(width: age {width:.3g})" in str(ball)
+    assert steps == pytest.approx(0.0, abs=1e-9) if columns == ["age"] else width == protected["age"].std(ddof=0)
+    K = np.exp(-0.5 * cdist(*[inputs(protected, width)] * 2, "sqeuclidean"))
     p, before = (m.predict_proba(Z)[:, 1] for m in (model, plain))
     rng = np.random.default_rng(1)
     # Rough and smooth functions of norm 1: sums of kernels at a few and at many rows.
@@ -73,6 +74,22 @@ def test_more_rows_follow_steeper_curves(basis: str) -> None:
         left.append(rest.var() / jump.var())
     assert left[3] < 0.55 * left[1] and left[3] < left[2] < left[1]  # 0.06 to 0.09 with 500 rows
     assert left[1] > 0.05 and left[0] > 0.05
+
+
+@pytest.mark.parametrize(("basis", "fewest", "most"), [("spline", 7, 11), ("kernel", 6, 9)])
+def test_a_basis_grows_with_the_rows_as_far_as_the_features_leave_room(basis: str, fewest: int, most: int) -> None:
+    """Few features keep the smallest basis, and predict; missing protected values take the same room."""
+    rng = np.random.default_rng(0)
+    age = pd.DataFrame({"age": rng.uniform(20.0, 70.0, 4000)})
+    Z = rng.normal(size=(4000, 40)) + 0.03 * age.to_numpy()
+    y = (rng.random(4000) < 1.0 / (1.0 + np.exp(-Z[:, 0]))).astype(int)
+    for q, known in ((9, fewest), (40, most)):
+        model = sq.OrthogonalGLMClassifier(basis=basis).fit(Z[:, :q], y, protected=age)
+        assert len(model.protected_names_) == known and model.solution_.certificate.is_orthogonal
+        partly = age.where(rng.random((4000, 1)) < 0.9)
+        if basis == "spline":
+            part = sq.OrthogonalGLMClassifier(basis=basis, missing="model").fit(Z[:, :q], y, protected=partly)
+            assert len(part.protected_names_) == known
 
 
 def test_functions_of_the_kernel_are_uncorrelated_and_standardised() -> None:

@@ -35,6 +35,8 @@ MOST_CANDIDATES, MOST_SCREENED = 1000, 100
 #: pulls at the rows with less than this share of the outcome's force. Where it pulls more, products also make room for
 #: the constraint, which one step from the pilot does not show, and all that fit are taken.
 LEAST_GAIN, CHEAP = 4.0, 0.1
+#: Features for each one of the table, at least, where rows and columns are not few: room for a wider protected basis.
+WIDENED = 2.0
 #: Relative gradient up to which the fit that chooses goes on.
 PILOT_KKT = 1e-2
 #: Share of the rows that a level must have, and that a product must be nonzero in, to take part.

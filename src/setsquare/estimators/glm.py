@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from setsquare import tables
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError
-from setsquare.estimators.expansion import check_expand, expand_problem, refuse_expansion
+from setsquare.estimators.expansion import WIDENED, check_expand, expand_problem, refuse_expansion
 from setsquare.estimators.feature_table import validate_features
 from setsquare.estimators.missing_protected import check_modelled, model_missing, refuse_stream, state_missing
 from setsquare.estimators.promise import check_promise, keep_promise
@@ -193,6 +193,7 @@ class OrthogonalGLM(Summarised, BaseEstimator, ABC):
             as_codes=True,
             check=partial(refuse_levels, weight) if box is None else None,
             models_missing=True,
+            widened=1.0 if self.expand is None else WIDENED,
         )
         if cluster is not None:
             check_same_rows("The cluster has", len(cluster := np.asarray(cluster)), "the features have", n)

@@ -54,7 +54,7 @@ def refuse_no_freedom(protected: str, n_free: int) -> None:
     """Raise the error for features without a non-constant orthogonal prediction."""
     text = (
         "Only a constant prediction is orthogonal to the {protected} protected column(s), because only {n_free} "
-        "feature(s) are usable: use more features than protected columns or functions of them ({expand} adds features), "
+        "feature(s) are usable: use more features than protected columns or functions of them ({expand} adds some), "
         "merge protected categories, or bound the correlations instead ({relax})."
     )
     options = {"expand": Option("expand", "auto"), "relax": Option("relax", "box")}

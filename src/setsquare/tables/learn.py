@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -32,6 +33,7 @@ def learn(
     unseen: Unseen = "error",
     formula: str | None = None,
     largest: bool = False,
+    room: float = math.inf,
 ) -> Design:
     """Learn from a training table how to turn its columns into a matrix.
 
@@ -59,6 +61,9 @@ def learn(
         In place of `columns`; needs the package formulaic. Its intercept is left out.
     largest : bool
         Whether the reference is the most frequent level by default, as in audits.
+    room : float
+        Features that predict while they are orthogonal to these columns. Splines and kernels, which grow with the
+        number of rows, use at most a third of them beyond their smallest size.
 
     Returns
     -------
@@ -98,7 +103,7 @@ def learn(
     seen = observe(frame, names, missing=missing, cells=names if _is(basis, "cells") else ())
     known = basis if isinstance(basis, str) and basis in ("linear", "cells") else "linear"
     design = settle(seen, names, basis=known, reference=reference, missing=missing, unseen=unseen, largest=largest)
-    return design if known == basis else _smooth(design, open_rows(frame, names, missing), basis)
+    return design if known == basis else _smooth(design, open_rows(frame, names, missing), basis, room)
 
 
 @lru_cache(maxsize=16)
@@ -153,17 +158,19 @@ def _learn_over(
     return design
 
 
-def _smooth(design: Design, rows: TableRows, basis: Any) -> Design:
+def _smooth(design: Design, rows: TableRows, basis: Any, room: float) -> Design:
     """Replace columns and dummies by splines, by functions of a kernel, or by what a transformer makes of them."""
     coders: Any = design.coders
     if _is(basis, "spline"):
+        each = room / max(1, sum(isinstance(coder, Numeric) for coder in coders))
         made: tuple[Coder, ...] = tuple(
-            learn_spline(coder, rows.numbers(coder.name)) if isinstance(coder, Numeric) else coder for coder in coders
+            learn_spline(coder, rows.numbers(coder.name), each) if isinstance(coder, Numeric) else coder
+            for coder in coders
         )
     elif isinstance(basis, Mapping):
-        made = (learn_kernel(coders, rows, float(basis["kernel"])),)
+        made = (learn_kernel(coders, rows, float(basis["kernel"]), room),)
     elif _is(basis, "kernel"):
-        made = (learn_kernel(coders, rows),)
+        made = (learn_kernel(coders, rows, room=room),)
     else:
         made = (learn_transformed(coders, rows, basis),)
     return _design(made, design.missing, design.unseen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ def learn_partly(
     reference: Mapping[str, Any] | None = None,
     missing: Missing = "error",
     unseen: Unseen = "error",
+    room: float = math.inf,
 ) -> Design:
     """Learn the design of protected columns from the rows that have them; the options are those of ``tables.learn``.
 
@@ -49,12 +51,14 @@ def learn_partly(
     names = tuple(frame.names[j] for j in resolve(frame, columns))
     alone = isinstance(basis, str) and basis in ("linear", "spline")
     coders: list[Coder] = []
-    for part in [(name,) for name in names] if alone else [names]:
+    parts = [(name,) for name in names] if alone else [names]
+    for part in parts:
         known = complete_rows(frame, part)
         check_known(part, known)
         own = {name: level for name, level in (reference or {}).items() if name in part}
         rows = table if known.all() else filter_rows(table, known)
-        design = learn(rows, part, basis=basis, reference=own, missing=missing, unseen=unseen)
+        each = room / len(parts)
+        design = learn(rows, part, basis=basis, reference=own, missing=missing, unseen=unseen, room=each)
         if not known.all():
             _check_varies(design, int(known.sum()))
         coders += design.coders

@@ -182,6 +182,7 @@ def learn_reader(
     protected_as_codes: bool = False,
     check: Callable[[Matrix, Design, Table, BoolArray | None], None] | None = None,
     models_missing: bool = False,
+    widened: float = 1.0,
 ) -> tuple[Reader, TrainingMatrices]:
     """Learn from training tables how to read them, and read them.
 
@@ -191,6 +192,7 @@ def learn_reader(
     ``check`` is called with the coded features, the design and the table of the protected columns and the rows kept,
     before the protected columns are coded, and may refuse them.
     With ``models_missing``, ``missing="model"`` is allowed: missing values of protected columns then remain NaN.
+    Features will be ``widened`` by this factor, which leaves more room for functions of the protected columns.
     """
     partly = models_missing and columns.missing == "model"
     inside = _find_protected(table, protected, columns)
@@ -208,15 +210,16 @@ def learn_reader(
 
     def learn(features: Table, source: Table) -> Reader:
         names = columns.protected if inside else None
-        options = {"basis": columns.basis, **_known(coded, source, names)}
-        used = learn_partly(source, names, **options) if partly else tables.learn(source, names, **options)
+        options: dict[str, Any] = {"basis": columns.basis, **_known(coded, source, names)}
         given = columns.given
         controls = None if given is None else tables.learn(features, given, **_known(coded, features, given))
-        reader = Reader(None, used, inside, columns.use_protected, controls)
-        if not code_features:
-            return reader
-        rest = reader.feature_table(features)
-        return replace(reader, features=tables.learn(rest, **_known(coded, rest, None)))
+        reader = Reader(None, Design((), missing, columns.unseen), inside, columns.use_protected, controls)
+        if code_features:
+            rest = reader.feature_table(features)
+            reader = replace(reader, features=tables.learn(rest, **_known(coded, rest, None)))
+            options["room"] = widened * len(reader.feature_names)
+        used = learn_partly(source, names, **options) if partly else tables.learn(source, names, **options)
+        return replace(reader, protected=used)
 
     reader = learn(table, source)
     if reader.given is not None:

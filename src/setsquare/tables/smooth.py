@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +19,10 @@ from setsquare.tables.column import TableRows
 FEWEST_KNOTS, FEW_VALUES = 4, 6
 #: Default bound of a kernel basis, and most of its points.
 BOUND, MOST_POINTS = 0.01, 500
-#: Rows up to which a kernel is one standard deviation wide.
-WIDE_ROWS = 243
+#: Rows up to which a kernel is one standard deviation wide, and factor by which it widens until its functions fit.
+WIDE_ROWS, WIDER = 243, 1.25
+#: Features for each function of a basis that grows with the rows: the others are left to predict with.
+FEATURES_EACH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,13 @@ class Spline(NumberCoder):
         out[:, : splines.shape[1]] = splines
 
 
-def learn_spline(base: Numeric, values: Array) -> Coder:
+def learn_spline(base: Numeric, values: Array, room: float = math.inf) -> Coder:
     """Cubic spline with knots at quantiles; of few values, every function of them; of two or fewer, the column itself.
 
     There are ``n^(1/3) / 2`` inner knots for n rows, four at least: predictions can change steeply along a protected
     column where a feature does (retirement), and more rows show more of that. The rate is the one for functions of
-    bounded variation. A jump is followed between neighbouring knots only.
+    bounded variation. A jump is followed between neighbouring knots only. ``room`` is the number of features that the
+    column may use: with few of them there are four knots.
 
     Examples
     --------
@@ -79,7 +83,9 @@ def learn_spline(base: Numeric, values: Array) -> Coder:
         return base
     few = len(distinct) <= FEW_VALUES
     degree = 1 if few else 3
-    count = max(FEWEST_KNOTS, round(0.5 * len(x) ** (1.0 / 3.0)))
+    count = max(
+        FEWEST_KNOTS, min(round(0.5 * len(x) ** (1.0 / 3.0)), math.floor(min(room / FEATURES_EACH, len(x))) - 3)
+    )
     inner = distinct[1:-1] if few else np.unique(np.quantile(x, np.linspace(0.0, 1.0, count + 2)[1:-1]))
     gap = np.finfo(np.float64).eps * (distinct[-1] - distinct[0])  # closer knots would divide by zero
     inner = inner[(np.diff(inner, prepend=distinct[0]) > gap) & (inner < distinct[-1] - gap)]
@@ -178,16 +184,28 @@ def gaussian(U: Array, V: Array) -> Array:
     return np.asarray(np.exp(-0.5 * cdist(U, V, "sqeuclidean")))
 
 
-def learn_kernel(coders: Sequence[Numeric | Categorical], rows: TableRows, bound: float = BOUND) -> Kernel:
+def learn_kernel(
+    coders: Sequence[Numeric | Categorical], rows: TableRows, bound: float = BOUND, room: float = math.inf
+) -> Kernel:
     """Learn the functions of a kernel basis: as many as keep the remainder of the ball within a bound.
 
     For up to 243 rows the kernel is one standard deviation wide. For n rows and one numeric column its width is ``3
     n^(-1/5)`` standard deviations, three times Scott's bandwidth, and the number of functions grows with ``n^(1/5)``;
-    for d numeric columns the d-th root of this factor keeps the growth the same.
+    for d numeric columns the d-th root of this factor keeps the growth the same. ``room`` is the number of features
+    that predict: a kernel that would use more than a third of them is wider, up to one standard deviation.
     """
-    values = [rows.numbers(coder.name) if isinstance(coder, Numeric) else None for coder in coders]
-    numeric = sum(x is not None for x in values)
+    numeric = sum(isinstance(coder, Numeric) for coder in coders)
     width = min(1.0, (WIDE_ROWS / rows.n) ** (0.2 / max(numeric, 1)))
+    while True:
+        found = _learn_kernel(coders, rows, bound, width)
+        if width == 1.0 or len(found.shift) <= room / FEATURES_EACH:
+            return found
+        width = min(1.0, WIDER * width)
+
+
+def _learn_kernel(coders: Sequence[Numeric | Categorical], rows: TableRows, bound: float, width: float) -> Kernel:
+    """Learn the functions of a kernel of this width, in standard deviations of numeric columns."""
+    values = [rows.numbers(coder.name) if isinstance(coder, Numeric) else None for coder in coders]
     scales = tuple(1.0 if x is None or not np.nanstd(x) > 0.0 else width * float(np.nanstd(x)) for x in values)
     U, _ = _inputs(coders, scales, rows, "pool")
     distinct, counts = np.unique(U, axis=0, return_counts=True)

@@ -306,6 +306,8 @@ def test_splines_of_few_values_are_any_function_and_of_many_cubic() -> None:
     for n, knots in ((1, 4), (10, 5), (100, 11)):  # n^(1/3) / 2, four at least
         many = learn_spline(Numeric("x"), np.tile(np.linspace(0.0, 1.0, 100), n))
         assert len(many.names) == knots + 3, n
+        few = learn_spline(Numeric("x"), np.tile(np.linspace(0.0, 1.0, 100), n), room=26.0)  # a third of 26 features
+        assert len(few.names) == min(knots, 5) + 3, n
     seven = learn_spline(Numeric("x"), np.repeat(np.arange(7.0), 4))
     assert seven.degree == 3  # type: ignore[attr-defined]
     base = Numeric("x")
