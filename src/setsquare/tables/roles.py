@@ -60,6 +60,10 @@ def check_controls(given: Design) -> None:
         raise InputError(f"Nothing is given: the given column(s) ({listed}) are constant. Name columns that vary.")
 
 
+#: Bases that grow with the number of rows, as far as the features leave room.
+GROWING = ("spline", "kernel")
+
+
 class TrainingMatrices(NamedTuple):
     """Features (n, q), protected columns (n, p), which rows of the input they are (None: all), and controls (n, c).
 
@@ -211,15 +215,19 @@ def learn_reader(
     def learn(features: Table, source: Table) -> Reader:
         names = columns.protected if inside else None
         options: dict[str, Any] = {"basis": columns.basis, **_known(coded, source, names)}
+        design = learn_partly if partly else tables.learn
         given = columns.given
+        used = design(source, names, **options)
         controls = None if given is None else tables.learn(features, given, **_known(coded, features, given))
-        reader = Reader(None, Design((), missing, columns.unseen), inside, columns.use_protected, controls)
-        if code_features:
-            rest = reader.feature_table(features)
-            reader = replace(reader, features=tables.learn(rest, **_known(coded, rest, None)))
-            options["room"] = widened * len(reader.feature_names)
-        used = learn_partly(source, names, **options) if partly else tables.learn(source, names, **options)
-        return replace(reader, protected=used)
+        reader = Reader(None, used, inside, columns.use_protected, controls)
+        if not code_features:
+            return reader
+        rest = reader.feature_table(features)
+        reader = replace(reader, features=tables.learn(rest, **_known(coded, rest, None)))
+        if isinstance(columns.basis, Mapping) or (isinstance(columns.basis, str) and columns.basis in GROWING):
+            room = widened * len(reader.feature_names)
+            reader = replace(reader, protected=design(source, names, **options, room=room))
+        return reader
 
     reader = learn(table, source)
     if reader.given is not None:
