@@ -29,7 +29,7 @@ def allow_for_fit_noise(result: AuditResult, model: Any) -> AuditResult:
     if n is None or test is None or "Wald" not in test.method or not test.p_value < LEVEL:
         return result
     factor, q = 1.0 + result.n / n, test.df
-    share = float(special.chdtrc(q, special.chdtri(q, LEVEL) / factor))
+    share = float(special.chdtrc(q, float(special.chdtri(q, LEVEL)) / factor))
     note = Note(
         "fit-noise",
         "The model was fitted to {fitted} rows and is exact on these, not in the population. By their sampling error "

@@ -57,8 +57,8 @@ def refuse_no_freedom(protected: str, n_free: int) -> None:
         "feature(s) are usable: use more features than protected columns or functions of them ({expand} adds some), "
         "merge protected categories, or bound the correlations instead ({relax})."
     )
-    options = {"expand": Option("expand", "auto"), "relax": Option("relax", "box")}
-    raise InputError(Note("no-freedom", text, protected=protected, n_free=n_free, **options))
+    expand, relax = Option("expand", "auto"), Option("relax", "box")
+    raise InputError(Note("no-freedom", text, protected=protected, n_free=n_free, expand=expand, relax=relax))
 
 
 def is_early(n: int, q: int, p: int) -> bool:

@@ -20,7 +20,7 @@ own weight. In two real sets all six standard errors that were off by more than 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared
 from setsquare.glm.solution import StandardErrors
-from setsquare.rows.blocks import Block
+from setsquare.rows.blocks import Block, Rows
 from setsquare.rows.parallel import Sums
 
 #: Smallest share of a row's slope and residual that its own pull may leave, below which they are taken as they are.
@@ -145,7 +145,7 @@ def _rest_on_few_rows(
     def larger(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
         return np.maximum(a[0], b[0]), np.maximum(a[1], b[1])
 
-    moved, bent = objective.rows.reduce(kernel, larger)
+    moved, bent = cast(Rows, objective.rows).reduce(kernel, larger)  # they are in memory
     return np.asarray((moved > MOST_OF_VARIANCE * variance) | (bent > MOST_BENT**2 * variance))
 
 

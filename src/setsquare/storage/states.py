@@ -148,9 +148,10 @@ def _write_solution(solution: Solution) -> State:
 def _read_solution(state: State) -> Solution:
     parts = {"status": Status(state["status"]), "certificate": Certificate.of_state(_tuples(state["certificate"]))}
     errors, few = state.get("errors"), state.get("few_rows")  # older files have none
+    known = None
     if errors is not None:
-        few = np.zeros(errors.shape, dtype=bool) if few is None else few.astype(bool)
-    parts["errors"] = Deferred(None if errors is None else StandardErrors(errors, few))
+        known = StandardErrors(errors, np.zeros(errors.shape, dtype=bool) if few is None else few.astype(bool))
+    parts["errors"] = Deferred(known)
     return Solution(**{name: value for name, value in state.items() if name != "few_rows"} | parts, trace=())
 
 
