@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tests.conftest import GLMS
 
 from setsquare.errors import InputError
 from setsquare.families import Family
@@ -34,6 +35,22 @@ def draw_problem(rng: np.random.Generator, draw_outcome, glm: Family) -> Problem
         weight=rng.integers(0, 4, size=n).astype(float) if rng.random() < 0.3 else None,
         l2=float(rng.choice([0.0, 0.0, 1e-6, 1e-2])),
     )
+
+
+@pytest.mark.parametrize(("name", "number"), [("tweedie(1.5)", 34), ("negative_binomial(2)", 70)])
+def test_a_run_worse_than_no_features_is_not_chosen(draw_outcome, name, number):
+    """There the other run meets the constraint by few rows; the certificate says so, and the loss is an optimum."""
+    rng = np.random.default_rng(2024)
+    glm = next(family for family in GLMS if str(family) == name)
+    problems = []
+    for _ in range(number + 1):
+        try:
+            problems.append(draw_problem(rng, draw_outcome, glm))
+        except InputError:
+            continue
+    certificate = solve(problems[-1]).certificate
+    assert certificate.is_orthogonal
+    assert certificate.loss < certificate.loss_null
 
 
 @pytest.mark.slow

@@ -300,11 +300,12 @@ def _is_plain(prepared: Prepared, end: Iterate, settings: Settings) -> bool:
     return gap <= settings.correlation * end.model.spread and level_of(prepared, end) >= AT_THE_EDGE
 
 
-def _rank(prepared: Prepared, end: Iterate) -> tuple[bool, bool, float]:
-    """Sort key of runs, lower is better: constraint not met, constraint dependent on few rows, loss."""
+def _rank(prepared: Prepared, end: Iterate) -> tuple[bool, bool, bool, float]:
+    """Sort key of runs, lower is better: constraint not met, worse than no features, met by few rows only, loss."""
     left = associate(prepared, end)
     return (
         not is_met(prepared, end, left),
+        not prepared.problem.has_offset and end.model.loss > prepared.objective.start.loss,
         rests_on_few(left.correlation_without, prepared.problem.n_rows),
         end.model.loss,
     )
