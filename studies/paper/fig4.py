@@ -15,25 +15,28 @@ from studies.paper.catalogue import targets
 from studies.paper.cells import Cells
 from studies.paper.colored_mnist import PARTS
 from studies.paper.colored_mnist_early import STEPS, over_time
-from studies.paper.colored_mnist_training import Settings
+from studies.paper.colored_mnist_training import MODES, Settings
 from studies.paper.movies_names import AUTHORS
 from studies.paper.names import WITHOUT
 from studies.paper.record import Record, Table
 
-#: Names of the paper's two networks, and of our corrections of the same layer; other modes go beyond the paper.
+CHANNELS = "map of channels, ours"
+#: Names of the paper's two networks, of corrections of the same layer, the map of channels, and the ceiling.
 SHOWN = {
     "uncorrected": WITHOUT,
     "published": AUTHORS,
     "post": "layer, ours, behind ReLU",
     "pre": "layer, ours, before ReLU",
     "generalized": "layer, ours, generalised",
+    "second moments, red": CHANNELS,
+    "grey": "images without colours",
 }
-QUICK = ("uncorrected", "published", "generalized")
+QUICK = ("uncorrected", "published", "generalized", "grey")
 _PRINTED = {WITHOUT: "not much more than 0.5", AUTHORS: "better (a figure, no number)"}
 
 
 def run(*, quick: bool, cells: Cells, progress: Progress, seeds: Sequence[int] = (0, 1, 2)) -> Record:
-    """Train the networks of all modes and seeds; ``quick`` one seed of three modes, on few rows."""
+    """Train the networks of all modes and seeds; ``quick`` one seed of four modes, on few rows."""
     chosen = (QUICK, [0], Settings(2, 2, n_train=1000)) if quick else (tuple(SHOWN), seeds, Settings())
     early = [
         cells({"over time": mode, "seed": seed, "steps": list(STEPS)}, partial(over_time, mode, seed))
@@ -45,6 +48,7 @@ def run(*, quick: bool, cells: Cells, progress: Progress, seeds: Sequence[int] =
     rows = [
         (
             SHOWN[mode],
+            MODES[mode].protected if _corrects(mode) else "",
             *(mean[part] for part in PARTS),
             f"{mean['test_range'][0]:.3f} to {mean['test_range'][1]:.3f}",
             mean["influence_output"],
@@ -52,7 +56,7 @@ def run(*, quick: bool, cells: Cells, progress: Progress, seeds: Sequence[int] =
         )
         for mode, mean in result["table"].items()
     ]
-    columns = ("network", *PARTS, "test, worst to best seed", "corr(red, output)", "paper, test")
+    columns = ("network", "protects", *PARTS, "test, worst to best seed", "corr(red, output)", "paper, test")
     title = f"Accuracy on the counterfactual test rows, means over {len({row['seed'] for row in runs})} seed(s)"
     return Record(
         "fig4",
@@ -61,6 +65,10 @@ def run(*, quick: bool, cells: Cells, progress: Progress, seeds: Sequence[int] =
         reasons(runs, result["red_and_label"], early),
         {"red_and_label": result["red_and_label"], "settings": result["settings"], "runs": runs, "early": early},
     )
+
+
+def _corrects(mode: str) -> bool:
+    return MODES[mode].where is not None or MODES[mode].channels is not None
 
 
 def reasons(runs: list[dict[str, Any]], red_and_label: float, early: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -83,6 +91,16 @@ def reasons(runs: list[dict[str, Any]], red_and_label: float, early: list[dict[s
             f"{len(early) // 2} seeds): what it reaches depends on when training stops, and the validation rows cannot "
             "tell when."
         )
+    sentences.append(
+        "The influence in the printed figure is zero by construction: the script projects [1, red] out of the "
+        "responses before it regresses them on red. Here it is measured on what the network puts out at test time."
+    )
+    if CHANNELS in mean:
+        sentences.append(
+            f"A map of the three channels, the same for every pixel and learned on pixels with ink before training, "
+            f"reaches {mean[CHANNELS]['test']:.3f}: it keeps what has the same mean and the same square for red and "
+            "other images, which is grey. It assumes that colour is a property of single pixels."
+        )
     networks = {label: one["test"] for label, one in mean.items() if label.startswith("layer")}
     for verdict, low in (("still reads the colour", True), ("mostly reads the digit", False)):
         if shown := [f"{label} {test:.3f}" for label, test in networks.items() if (test < 0.75) == low]:
@@ -90,10 +108,6 @@ def reasons(runs: list[dict[str, Any]], red_and_label: float, early: list[dict[s
                 f"Test accuracy: {'; '.join(shown)}. Each of these networks {verdict}. The correlation of red with the "
                 f"label is {red_and_label:.3f} in the training rows: whatever removes all of red removes the label."
             )
-    sentences.append(
-        "The influence in the printed figure is zero by construction: the script projects [1, red] out of the "
-        "responses before it regresses them on red. Here it is measured on what the network puts out at test time."
-    )
     minutes = {label: one["seconds"] / 60.0 for label, one in mean.items() if label in (AUTHORS, WITHOUT)}
     if len(minutes) == 2:
         printed = targets()["colored_mnist"]["minutes"]

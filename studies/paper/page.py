@@ -68,7 +68,11 @@ def section(entry_name: str, label: str, record: Record, folder: Path) -> str:
     links = ", ".join(f"[{k}]({folder.name}/{name})" for k, name in enumerate(names, start=1))
     command = f"`python -m studies {entry_name}`, in the paper `{label}`."
     more = len(record.reasons) - MOST_FINDINGS
-    about_more = f" and {more} more findings: [JSON]({folder.name}/{entry_name}.json)" if more > 0 else ""
+    about_more = (
+        f" and {more} more finding{'s' if more > 1 else ''}: [JSON]({folder.name}/{entry_name}.json)"
+        if more > 0
+        else ""
+    )
     spent = dict(record.made)
     if spent:
         spent["minutes"] += before(record)
