@@ -26,7 +26,7 @@ from studies.paper.record import Record, Table
 
 #: Seed, rows and true weights (intercept first) of the authors' script, and new rows from the same law.
 SEED, N, TRUE, N_NEW = 133, 1000, (1.0, 0.5, -1.0), 100_000
-#: Steps at which the printed paths end, at which its crosses are, and of the longest run here.
+#: Steps at which paths end in the authors' script, at which its crosses are, and of the longest run here.
 SHOWN, CROSS, STEPS = 110, 400, 1000
 CLASSICAL, WITH_INTERCEPT = "classical, no intercept", "classical, with intercept"
 PROJECTED, EXACT = "projected Fisher scoring", CONSTRAINED
@@ -186,7 +186,8 @@ def _reasons(data: dict[str, Any]) -> tuple[str, ...]:
         "The authors' iteration has the slope of the activation where that of the link belongs, so it ends off the "
         f"optimum ({data[WITHOUT]['path_correlation'][-1]:.3f} against {end[WITHOUT]:.3f} without a correction).",
         f"The path called generalised is projected Fisher scoring, not Corollary 4. It passes zero at step {crossing}, "
-        f"where the printed path ends ({SHOWN} steps: {path[SHOWN]:.4f}), and goes on to {end[PROJECTED]:.3f}.",
+        f"near where the authors' script ends it ({SHOWN} steps: {path[SHOWN]:.4f}), and goes on to "
+        f"{end[PROJECTED]:.3f}.",
         f"The exact solution of Corollary 4 has {abs(end[EXACT]):.0e}; the printed optimiser (MDMM) {end[MDMM]:.4f}.",
     )
 
@@ -214,7 +215,7 @@ def draw(record: Record, path: Path) -> Path:
         axes[1, 2].plot(STEPS, found["optimum"], mark, color="black", ms=6, label=symbol(method), clip_on=False)
     axes[1, 2].plot([SHOWN, SHOWN], [-0.05, 0.3], color="#999999", lw=0.6)
     axes[1, 2].annotate(
-        "printed path ends", (SHOWN, 0.22), fontsize=6.5, ha="right", xytext=(-2, 0), textcoords="offset points"
+        "the script ends", (SHOWN, 0.22), fontsize=6.5, ha="right", xytext=(-2, 0), textcoords="offset points"
     )
     axes[1, 2].legend(loc="lower left", fontsize=6.5)
     axes[0, 0].plot([], [], ":", color="black", lw=1.0, label="no correlation")

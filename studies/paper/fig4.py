@@ -92,8 +92,9 @@ def reasons(runs: list[dict[str, Any]], red_and_label: float, early: list[dict[s
             "tell when."
         )
     sentences.append(
-        "The influence in the printed figure is zero by construction: the script projects [1, red] out of the "
-        "responses before it regresses them on red. Here it is measured on what the network puts out at test time."
+        "The influence in the printed figure, on units of the convolutional layer, is zero by construction: the script "
+        "projects [1, red] out of the responses before it regresses them on red. Here the table has the correlation of "
+        "red with the network's output at test time, the picture that with the units of the first convolution."
     )
     if CHANNELS in mean:
         sentences.append(
@@ -114,7 +115,7 @@ def reasons(runs: list[dict[str, Any]], red_and_label: float, early: list[dict[s
         sentences.append(
             f"Minutes of a training: {printed['with'][0]} with and {printed['without'][0]:.2f} without the layer are "
             f"printed; here {minutes[AUTHORS]:.2f} and {minutes[WITHOUT]:.2f} of processor time, on another machine. "
-            f"More epochs make the difference, as the paper says: {epochs(runs, AUTHORS):.1f} and "
+            f"With the layer there are more epochs, as the paper says: {epochs(runs, AUTHORS):.1f} and "
             f"{epochs(runs, WITHOUT):.1f} on average (a training ends as soon as the validation accuracy is 1)."
         )
     return tuple(sentences)

@@ -118,7 +118,8 @@ def missed(data: dict[str, Any]) -> tuple[str, ...]:
             run, one = training(data, model, name), found.get((model, name, "paper"))
             if run is None or one is None:
                 sentences.append(f"{printed}: not run ({model}).")
+            elif not run["ended"]:
+                sentences.append(f"{printed}: open, {len(run['losses']) - 1} of at most 1000 epochs ({model}).")
             elif not all(low <= effect["p_model"] <= high for effect in one["effects"]):
-                after = f"{len(run['losses']) - 1} epochs{'' if run['ended'] else ', not run to the end'}"
-                sentences.append(f"{printed}: {model_p_values(one)} ({model}, {after}).")
+                sentences.append(f"{printed}: {model_p_values(one)} ({model}, {len(run['losses']) - 1} epochs).")
     return tuple(sentences)

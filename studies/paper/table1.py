@@ -137,7 +137,8 @@ def tabulate(found: Mapping[str, Any]) -> Record:
     missed = (
         (
             "Table 1 itself needs the embeddings of MIMIC-CXR, which need credentials. Its figures stand "
-            "beside those of other images, another network and another label.",
+            "beside those of other images, another network and another label; the unit of its age is not "
+            "named, here it is a year.",
         )
         if stand_in
         else ()

@@ -223,8 +223,8 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
         f"anything from {flipped['auc_transposed']['low']:.2f} to {flipped['auc_transposed']['high']:.2f}. The printed "
         "AUCs are of this kind, so neither they nor their difference say what the correction costs; the printed "
         "effects are of training rows, which the block leaves alone.",
-        "The authors' embedding is the last layer of a ResNet-50 that they trained on the sex of these faces; it is "
-        "not published. Here two networks that never saw the label stand in.",
+        "The authors' embedding is the penultimate layer of a ResNet-50 that they trained on the sex of these faces; "
+        "it is not published. Here two networks that never saw the label stand in.",
         "The printed effects without a correction agree with those of the recorded sex itself: they differ by at most "
         f"{max(map(abs, off.values())):.3f} from these on our training faces, and other training faces alone make "
         f"differences like that (largest: {worst}, {abs(off[worst]) / found['label'][worst]['sd']:.1f} standard "

@@ -62,6 +62,15 @@ def test_with_columns_of_mean_zero_the_printed_form_holds_with_an_intercept_too(
     assert after.mean() == pytest.approx(0.4 * yhat.mean() + 0.5)
 
 
+def test_with_the_constant_among_the_columns_it_holds_with_an_intercept_too(data: tuple[np.ndarray, ...]) -> None:
+    """A reading of the appendix on models with an intercept: then P y has mean zero, and any constant will do."""
+    yhat, X = data
+    after = printed(yhat, np.column_stack([np.ones(len(X)), X]), 0.3)
+    assert np.abs(effects(yhat, X, intercept=True)).max() > 0.5
+    assert np.abs(effects(after, X, intercept=True)).max() < 1e-10
+    assert after.mean() == pytest.approx(0.3)
+
+
 def test_the_weighted_form_holds_for_canonical_links_and_otherwise_only_with_the_weights_at_zero(
     data: tuple[np.ndarray, ...],
 ) -> None:
