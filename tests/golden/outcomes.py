@@ -18,6 +18,10 @@ from setsquare.tables.mixed_matrix import MixedMatrix
 
 #: Rounding errors, as texts print them: another machine has others.
 SMALL = re.compile(r"-?\b\d(\.\d+)?e-(0[89]|1\d|2\d)\b")
+#: Lines with versions, in Markdown and LaTeX: other machines have others, and torch only where something imported it.
+VERSION = re.compile(
+    r"^(\| )?(Python|setsquare|numpy|scipy|scikit-learn|pandas|polars|pyarrow|torch)( \| | & )\d.*\n", re.M
+)
 
 
 def outcome(function: Callable[[], Any]) -> dict[str, Any]:
@@ -47,7 +51,7 @@ def plain(value: Any) -> Any:
             return {"by column": {str(key): plain([one[key] for one in value]) for key in value[0]}}
         return [plain(one) for one in value]
     if isinstance(value, str):
-        text = SMALL.sub("tiny", value)
+        text = VERSION.sub("", SMALL.sub("tiny", value))
         return f" {text}" if text.startswith("#") else text  # arrays are recorded as texts that start so
     if isinstance(value, Family):
         return str(value)

@@ -333,7 +333,7 @@ BAD_FORMULAS = (
     "~ log(age - 1000)",
     "~ bs(age",
     "~ _age",
-    "~ C(race, levels=['w'])",
+    "~ C(race, levels=['w', 'a'])",
     "~ age" + " + age" * 5000,
 )
 for place, text in enumerate(BAD_FORMULAS):

@@ -159,11 +159,13 @@ def _squares(values: Array) -> Array:
 
 
 def _largest(influence: Array) -> IntArray:
-    """Indices of the largest values, in decreasing order."""
+    """Indices of the largest values, in decreasing order, to single precision: rows that are equal stay in order."""
+    with np.errstate(over="ignore"):
+        influence = influence.astype(np.float32)
     if len(influence) <= MOST_ROWS:
         return np.argsort(-influence, kind="stable")
-    large = np.flatnonzero(influence > 3.0 * influence.mean())  # few rows, mostly enough of them
+    large = np.flatnonzero(influence > 3.0 * influence.mean(dtype=np.float64))  # few rows, mostly enough of them
     if len(large) < MOST_ROWS:
         large = np.arange(len(influence))
-    top = large[np.argpartition(influence[large], -MOST_ROWS)[-MOST_ROWS:]]
-    return top[np.argsort(-influence[top], kind="stable")]
+    top = large[~(influence[large] < np.partition(influence[large], -MOST_ROWS)[-MOST_ROWS])]
+    return top[np.argsort(-influence[top], kind="stable")[:MOST_ROWS]]

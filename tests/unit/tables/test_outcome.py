@@ -193,8 +193,8 @@ def test_a_report_on_labels_takes_the_positive_class_of_the_audit() -> None:
     for positive in ("approved", "denied"):
         audit = sq.audit(labels, GROUP, positive=positive)
         report = sq.report.build(audit, predictions=labels, protected=GROUP)
-        mean = report.section("levels")["tables"][0]["rows"][0][2]
-        assert mean == pytest.approx(np.mean(labels[GROUP == "f"] == positive))
+        rate = report.section("numbers")["tables"][0]["rows"][0][2][0]
+        assert rate == pytest.approx(np.mean(labels[GROUP == "f"] == positive))
     two = np.column_stack([P, 1 - P])
     assert sq.report.build(sq.audit(two, GROUP), predictions=two, protected=GROUP).section("levels")
     assert sq.report.build(sq.audit(two, GROUP), predictions=two, protected=GROUP, outcome=DECISION).section("levels")
