@@ -167,5 +167,5 @@ def _largest(influence: Array) -> IntArray:
     large = np.flatnonzero(influence > 3.0 * influence.mean(dtype=np.float64))  # few rows, mostly enough of them
     if len(large) < MOST_ROWS:
         large = np.arange(len(influence))
-    top = large[~(influence[large] < np.partition(influence[large], -MOST_ROWS)[-MOST_ROWS])]
+    top: IntArray = large[~(influence[large] < np.partition(influence[large], -MOST_ROWS)[-MOST_ROWS])]
     return top[np.argsort(-influence[top], kind="stable")[:MOST_ROWS]]

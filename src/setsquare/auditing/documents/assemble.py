@@ -76,8 +76,9 @@ def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
     alarm = f"{100 * (1 - audit.confidence):g}"
     return {
         Verdict.LEAK: (
-            f"The predictions depend on {names} more than chance explains. Of 100 models whose predictions ignore them, "
-            f"such an audit would wrongly report at most about {alarm}; this is not the chance that this result is wrong."
+            f"The predictions depend on {names} more than chance explains. Of 100 models whose predictions ignore "
+            f"them, such an audit would wrongly report at most about {alarm}; this is not the chance that this result "
+            "is wrong."
         ),
         Verdict.TRACE: (
             f"The predictions depend on {names}, but only slightly: with the same confidence the correlation is below "
