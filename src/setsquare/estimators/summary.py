@@ -105,9 +105,9 @@ class Summarised:
         rests on few rows, for example because its feature is nearly collinear with others but for a few rows, or
         because one row has an extreme value: its standard error can be half of the true one. Such coefficients have a
         star in the printed table and ``few_rows`` in ``table()``; use :meth:`bootstrap` for them. On two real sets, 37
-        of 47 coefficients have no star, and their standard errors are within 4 % of 4000 refits; of the ten others six
-        are off by 6 to 49 % (``python -m benchmarks.summary``). The result prints as text, and has ``table()``
-        (dataframe), ``to_latex()`` and ``to_html()``.
+        of 47 coefficients have no star, and their standard errors are within 7 % of those of refits; of the ten others
+        six are off by 6 to 49 %. The result prints as text, and has ``table()`` (dataframe), ``to_latex()`` and
+        ``to_html()``.
         """
         check_is_fitted(self, "solution_")
         check_confidence(confidence)

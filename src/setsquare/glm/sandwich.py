@@ -13,8 +13,7 @@ estimator of a constrained fit, close to refits without each row. Clusters are t
 All this takes coefficients as linear in the weights of the rows. A coefficient that rests on few rows is not: if one
 of these is drawn twice or not at all, the response to all other rows changes. Such coefficients are marked by the
 largest part of one row in the variance, and by the largest change of a coefficient's error that one row makes by its
-own weight. In two real sets all six standard errors that were off by more than 5 % from 4000 refits are marked
-(``python -m benchmarks.summary``).
+own weight. In two real sets all standard errors that were off by more than 7 % from those of refits are marked.
 """
 
 from __future__ import annotations
