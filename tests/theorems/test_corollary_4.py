@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
-from scipy.special import log_softmax, softmax
+from scipy.optimize import minimize, root
+from scipy.special import expit, log_softmax, logit, softmax
 
 from setsquare.families import Family, family
 from setsquare.glm.preparation import prepare
@@ -69,6 +69,31 @@ def assert_corrected(glm: Family, data) -> None:
 
 def test_every_family_meets_its_constraint_and_beats_the_intercept(glm: Family, draw) -> None:
     assert_corrected(glm, draw(glm))
+
+
+def logistic_slopes(yhat: np.ndarray, X: np.ndarray, *, intercept: bool) -> np.ndarray:
+    """Effects in the logistic evaluation model, by its score equations."""
+    D = np.column_stack([X, np.ones(len(X))]) if intercept else X
+    found = root(lambda b: D.T @ (yhat - expit(D @ b)) / len(D), np.zeros(D.shape[1]), tol=1e-13)
+    assert np.abs(found.fun).max() < 1e-11
+    return found.x[: X.shape[1]]
+
+
+def test_without_an_intercept_in_the_evaluation_model_the_constraint_leaves_effects() -> None:
+    """The text assumes an evaluation model without intercept; it then holds for centred X only. With one it holds."""
+    X, constant = np.array([[1.0], [0.0]]), np.array([0.8, 0.8])
+    assert ((X - X.mean(0)).T @ constant).item() == pytest.approx(0.0, abs=1e-15)
+    assert logistic_slopes(constant, X, intercept=False) == pytest.approx([logit(0.8)])
+    rng = np.random.default_rng(3)
+    X = np.column_stack([rng.random(400) < 0.3, rng.normal(1.0, 1.0, 400)]).astype(float)
+    Z = X @ rng.normal(size=(2, 4)) + rng.normal(size=(400, 4))
+    y = (rng.random(400) < expit(1.0 + Z.sum(1))).astype(float)
+    glm = family("binomial")
+    free, fitted = (predictions(solve(Problem(Z, y, held, family=glm)), glm, Z)[:, 0] for held in (None, X))
+    assert np.abs(logistic_slopes(free, X, intercept=True)).max() > 0.1
+    assert np.abs(logistic_slopes(fitted, X, intercept=False)).max() > 0.1  # as printed
+    assert np.abs(logistic_slopes(fitted, X, intercept=True)).max() < 1e-8
+    assert np.abs(logistic_slopes(fitted, X - X.mean(0), intercept=False)).max() < 1e-8
 
 
 @pytest.mark.parametrize("classes", [3, 4])

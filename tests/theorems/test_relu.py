@@ -44,6 +44,13 @@ def test_the_counter_example() -> None:
     assert loss(relu(pre), X, np.array([1.0])) == 1.0
 
 
+def test_the_optimal_effect_need_not_be_unique() -> None:
+    """Appendix E.3 has one optimal beta: with X = (1, 1)' each beta <= 0 switches all rows off, 0 among others."""
+    X, outputs = np.ones((2, 1)), relu(np.array([-1.0, -2.0]))
+    losses = [loss(outputs, X, np.array([beta])) for beta in (0.0, -0.5, -7.0, 0.1)]
+    assert losses[:3] == [0.0] * 3 and losses[3] > 0.0
+
+
 def test_the_sign_in_the_published_proof() -> None:
     """``ab`` is the sum of four products of positive parts, of which the two mixed ones count negatively."""
     for a, b in itertools.product([-2.0, -1.0, 1.0, 3.0], repeat=2):

@@ -40,6 +40,8 @@ from setsquare.tables.validation import check_alignment, check_choice, check_fin
 
 #: Value of ``cv`` that learns the correction on the rows that the model is fitted on.
 IN_SAMPLE = "training rows"
+#: Number of protected columns, dummies counted, up to which a correction takes seconds.
+MOST_COLUMNS = 1000
 
 
 def _wraps_classifier(self: PredictionOrthogonalizer) -> bool:
@@ -200,6 +202,11 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         )
         self.reader_, encoded = learn_reader(table, protected, columns, code_features=False)
         P = encoded.X
+        if P.shape[1] > MOST_COLUMNS:
+            raise InputError(
+                f"The protected columns have {P.shape[1]} columns, dummies of levels counted; predictions can be "
+                f"corrected for at most {MOST_COLUMNS}: pool rare levels, or leave out columns that are identifiers."
+            )
         check_finite(P, self.reader_.protected.names, "protected column")
         self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
         features = self.reader_.feature_table(table)

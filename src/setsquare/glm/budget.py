@@ -33,6 +33,7 @@ from setsquare.glm.newton import Iterate, Settings
 from setsquare.glm.objective import Objective
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Status
+from setsquare.notes import Note, Option
 
 #: Smallest number of points from which a path is continued.
 FEWEST = 3
@@ -120,9 +121,9 @@ def check_spending(problem: Problem, solver: str, budget: float, orthogonal_on: 
     if not check_budget(budget) or not len(problem.protected_names):
         return
     if orthogonal_on == NEW_ROWS:
+        text = "{budget} sets the covariance on the training rows, and {on} asks for none on new rows: use one of them."
         raise InputError(
-            'budget= sets the covariance on the training rows, and orthogonal_on="new rows" asks for none on new rows: '
-            "use one of them."
+            Note("budget-and-new-rows", text, budget=Option("budget"), on=Option("orthogonal_on", NEW_ROWS))
         )
     if solver in MULTIPLIER_METHODS:
         raise InputError(f'solver="{solver}" is the method of the paper, which has no budget: use solver="sqp".')

@@ -201,9 +201,10 @@ class Certificate:
     def loss_unconstrained(self) -> float:
         """Mean loss of the model without the constraint, computed when it is first read.
 
-        For training data of up to 128 MB, the solution holds the rows until then; larger or streamed data are not held,
-        and the loss is computed during the fit. Reading it, or saving, pickling or copying the model, releases the
-        rows. NaN if the arrays of the training data were overwritten in between.
+        The solution holds the rows in memory until then; for more than 128 MB of them, until the next fit to as many at
+        the latest, which computes it first. For streamed rows it is computed during the fit. Reading it, or saving,
+        pickling or copying the model, releases the rows. NaN if the arrays of the training data were overwritten in
+        between.
         """
         return self.unconstrained.value
 

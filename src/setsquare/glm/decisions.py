@@ -28,17 +28,18 @@ from setsquare.families.activations import SIGMOID, Activation, Four
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.deferred import Deferred
 from setsquare.glm.problem import Problem
-from setsquare.glm.solution import Solution
+from setsquare.glm.solution import Solution, Status
 from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import Sums
 
 #: Widths of the smoothed indicator, from wide to narrow, in standard deviations of the linear predictor of the first.
 WIDTHS = tuple(0.5**k for k in range(9))
-#: Correlation of the decisions up to which narrower indicators are not tried, in units of 1/sqrt(n).
-CLOSE = 0.25
-#: Rows near the threshold per feature that an indicator must have: with fewer, the constraint is fitted to their noise,
-#: and the correlation of the decisions on new rows grows again (halves of compas, adult and bank, three splits).
-NEAR_ROWS = 20.0
+#: Share of the weight near the threshold that an indicator must have: with less, the constraint is fitted to the noise
+#: of few rows, and the correlation of the decisions on new rows grows again (500 to 20 000 rows of compas, adult and
+#: bank, four splits). A share, and not a number of rows: weights are then numbers of copies, on any scale.
+LEAST_NEAR = 0.05
+#: Amount by which a correlation must be smaller to count so: equal decisions differ by rounding.
+SMALLER = 1e-9
 #: Share of the smaller side of the decisions of the first fit that must be left.
 KEPT = 0.5
 
@@ -107,7 +108,8 @@ def solve_decisions(problem: Problem, threshold: float, solve: Callable[..., Sol
     """Fit along a path of narrower and narrower indicators; ``solve`` takes a problem and a start.
 
     Of these fits, the one whose decisions have the smallest correlation is returned. With a very narrow indicator, the
-    cheapest way to meet the constraint can be to select almost nobody (or everybody); the path ends before.
+    cheapest way to meet the constraint can be to select almost nobody (or everybody); the path ends before. It also
+    ends at a fit that has not converged: what comes behind it would depend on rounding.
     """
     at = float(logit(threshold))
     first = solve(problem, start=None)
@@ -117,16 +119,15 @@ def solve_decisions(problem: Problem, threshold: float, solve: Callable[..., Sol
     unit = _spread(problem, first)
     best, found = None, first
     for width in (step * unit for step in WIDTHS):
-        if best is not None and _near(problem, found, at, width) < NEAR_ROWS * len(problem.feature_names):
+        if best is not None and _near(problem, found, at, width) < LEAST_NEAR:
             break
         found = solve(with_family(problem, decision_family(at, width)), start=(found.intercept, found.coef))
         decided = Decided(found, width, *measure_decisions(problem, found, at))
-        if not found.certificate.is_orthogonal or min(decided.rate, 1.0 - decided.rate) < KEPT * fewest:
+        ended = found.status in (Status.CONVERGED, Status.FLAT) and found.certificate.is_orthogonal
+        if not ended or min(decided.rate, 1.0 - decided.rate) < KEPT * fewest:
             best = best or decided
             break
-        best = decided if best is None or decided.correlation < best.correlation else best
-        if best.correlation <= CLOSE / np.sqrt(problem.n_rows):
-            break
+        best = decided if best is None or decided.correlation < best.correlation - SMALLER else best
     assert best is not None
     return best
 
@@ -188,14 +189,14 @@ def _spread(problem: Problem, solution: Solution) -> float:
 
 
 def _near(problem: Problem, solution: Solution, at: float, width: float) -> float:
-    """Number of rows near the threshold: each counts by the slope of the indicator, relative to its largest."""
+    """Share of the weight near the threshold: a row counts by the slope of the indicator, relative to its largest."""
     eta = _predictor(solution)
 
     def kernel(block: Block) -> Sums:
         d = SIGMOID((eta(block) - at) / width)
         return (np.asarray(block.weight @ (4.0 * d * (1.0 - d))),)
 
-    return problem.n_rows * float(problem.rows.reduce(kernel)[0])
+    return float(problem.rows.reduce(kernel)[0])
 
 
 def measure_decisions(problem: Problem, solution: Solution, at: float) -> tuple[float, float]:

@@ -40,6 +40,12 @@ class Deferred(Generic[T]):
                 self._compute = None
             return self._value  # type: ignore[return-value]
 
+    def give_up(self, value: T) -> None:
+        """Take ``value`` unless it has been computed, and release the function."""
+        with self._lock:
+            if self._compute is not None:
+                self._value, self._compute = value, None
+
     @property
     def is_known(self) -> bool:
         """Whether the value has been computed."""

@@ -1,7 +1,8 @@
 """Measurements of a fit that hold its rows until they are first read.
 
 Dense features of the user that are large are held as they are, without a copy. So that several fits together do not
-keep more memory than one would, a fit to large rows first makes the measurements of the large fit before it.
+keep more memory than one would, a fit to large rows first makes the measurements of the large fit before it; those
+that would take longer than the fit are given up.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +29,7 @@ MOST_KEPT = 2**27
 CHANGED = 1e-9
 
 
-_large: list[weakref.ref[Deferred[Any]]] = []
+_large: list[tuple[weakref.ref[Deferred[Any]], Callable[[Deferred[Any]], Any]]] = []
 _guard = threading.Lock()
 
 
@@ -43,12 +45,17 @@ def is_large(problem: Problem) -> bool:
 
 
 def settle_large() -> None:
-    """Make the measurements that still hold large rows, which releases them."""
+    """Make the measurements that still hold large rows, or give them up, which releases the rows."""
     with _guard:
-        waiting = [held for held in (each() for each in _large) if held is not None]
+        waiting = [(held(), end) for held, end in _large]
         _large.clear()
-    for held in waiting:
-        held.value  # noqa: B018  # reading it computes it
+    for deferred, end in waiting:
+        if deferred is not None:
+            end(deferred)
+
+
+def _read(deferred: Deferred[Any]) -> Any:
+    return deferred.value
 
 
 def are_same(objective: Objective, end: Iterate, loss: float) -> bool:
@@ -57,12 +64,19 @@ def are_same(objective: Objective, end: Iterate, loss: float) -> bool:
 
 
 def defer(
-    problem: Problem, objective: Objective, end: Iterate, compute: Callable[[], T], lost: T, *, checked: bool = False
+    problem: Problem,
+    objective: Objective,
+    end: Iterate,
+    compute: Callable[[], T],
+    lost: T,
+    *,
+    checked: bool = False,
+    slow: bool = False,
 ) -> Deferred[T]:
     """Value of ``compute``, which reads the rows: later for rows in memory, else now.
 
     Arrays of the user that were overwritten after the fit give ``lost``: the loss at the solution shows it. A function
-    that has seen to this itself is ``checked``.
+    that has seen to this itself is ``checked``. A ``slow`` one of large rows is ``lost`` when another large fit begins.
     """
     if not is_held(problem):
         return Deferred(compute())
@@ -76,5 +90,5 @@ def defer(
     deferred: Deferred[T] = Deferred(later)
     if is_large(problem):
         with _guard:
-            _large.append(weakref.ref(deferred))
+            _large.append((weakref.ref(deferred), partial(Deferred.give_up, value=lost) if slow else _read))
     return deferred

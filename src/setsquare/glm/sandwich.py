@@ -13,7 +13,7 @@ estimator of a constrained fit, close to refits without each row. Clusters are t
 All this takes coefficients as linear in the weights of the rows. A coefficient that rests on few rows is not: if one
 of these is drawn twice or not at all, the response to all other rows changes. Such coefficients are marked by the
 largest part of one row in the variance, and by the largest change of a coefficient's error that one row makes by its
-own weight. In two real sets all standard errors that were off by more than 7 % from those of refits are marked.
+own weight. In two real sets all standard errors that were off by more than 4 % from those of refits are marked.
 """
 
 from __future__ import annotations
@@ -46,25 +46,45 @@ def standard_errors(prepared: Prepared, end: Iterate) -> StandardErrors:
     They are cluster-robust if the problem has clusters. A ridge shrinks coefficients and their standard errors alike.
     """
     objective, problem = prepared.objective, prepared.problem
-    k, r = objective.n_predictors, objective.n_basis
     inverse = invert(objective, end.model)
-    L = inverse.root.reshape(objective.n_parameters, -1)
-    bread = np.hstack([L @ L.T, inverse.cross.reshape(objective.n_parameters, k * r)])
+    bread, to_all = _maps(prepared, inverse)
     n = problem.n_units
     clustered = problem.cluster is not None
     factor = n / max(n - 1, 1) if clustered else 1.0
     contribute = _contributions(objective, end, None if clustered else inverse)
     V = factor * bread @ _meat(objective, contribute) @ bread.T
-    T = prepared.to_coef
-    own = np.vstack([objective.to_raw[0] - prepared.mean @ T, T])
-    C = contrasts(k + 1) if problem.family.is_vector else np.eye(1)
-    to_all = np.kron(C, own)
     variance = np.maximum(np.einsum("ab,ab->a", to_all @ V, to_all), 0.0)
     few = _rest_on_few_rows(objective, contribute, to_all @ bread, V, variance)
     aliased = np.isin(np.asarray(problem.feature_names, dtype=object), list(prepared.aliased))
-    errors, few = np.sqrt(variance).reshape(len(C), -1), few.reshape(len(C), -1)
+    outputs = len(to_all) // (1 + len(problem.feature_names))
+    errors, few = np.sqrt(variance).reshape(outputs, -1), few.reshape(outputs, -1)
     errors[:, 1:][:, aliased], few[:, 1:][:, aliased] = np.nan, False
     return StandardErrors(errors, few)
+
+
+def linear_response(prepared: Prepared, end: Iterate) -> Array:
+    """Change (n, k (1 + q)) of intercepts and coefficients by one more copy of each row in memory, to first order."""
+    objective = prepared.objective
+    bread, to_all = _maps(prepared, invert(objective, end.model))
+    contribute = _contributions(objective, end, None)
+
+    to_coef = (to_all @ bread).T
+
+    def kernel(block: Block) -> tuple[Array, ...]:
+        return (-contribute(block).units @ to_coef,)
+
+    parts: tuple[Array, ...] = cast(Rows, objective.rows).reduce(kernel, lambda a, b: a + b)
+    return np.vstack(parts)
+
+
+def _maps(prepared: Prepared, inverse: Inverse) -> tuple[Array, Array]:
+    """Matrices from contributions to parameters, and from parameters to intercepts and coefficients."""
+    objective = prepared.objective
+    m, k = objective.n_parameters, objective.n_predictors
+    L, T = inverse.root.reshape(m, -1), prepared.to_coef
+    own = np.vstack([objective.to_raw[0] - prepared.mean @ T, T])
+    C = contrasts(k + 1) if prepared.problem.family.is_vector else np.eye(1)
+    return np.hstack([L @ L.T, inverse.cross.reshape(m, k * objective.n_basis)]), np.kron(C, own)
 
 
 class _Rows(NamedTuple):

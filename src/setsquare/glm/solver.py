@@ -139,7 +139,7 @@ def solve(
         if name != "sqp" or not is_held(problem) or spent is not None:
             return solution
         errors: Deferred[StandardErrors | None] = defer(
-            problem, prepared.objective, end, partial(standard_errors, prepared, end), None
+            problem, prepared.objective, end, partial(standard_errors, prepared, end), None, slow=True
         )
         return replace(solution, errors=errors, by_cluster=problem.cluster is not None)
 

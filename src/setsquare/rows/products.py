@@ -19,7 +19,7 @@ LANES = 4
 #: Size of the scaled rows that a product reads at once: they stay in the cache between being written and being read.
 PIECE_BYTES, LEAST_ROWS = 2**21, 512
 #: The same for a product that is read once more and then forgotten.
-SMALL_BYTES = 2**19
+SMALL_BYTES = 2**21
 #: Number of columns up to which products with vectors are faster than a matrix product.
 FEW_COLUMNS = 3
 

@@ -252,17 +252,17 @@ def test_promises_are_kept_up_to_the_limit() -> None:
     keep_promise(certificate(0.1), 0.1)
     keep_promise(certificate(0.9), None)
     for solution, options, what in (
-        (certificate(0.2), {}, 'may not help; l2="auto" may (5 parameters are in use). A Prediction'),
+        (certificate(0.2), {}, "may not help; l2='auto' may (5 parameters are in use). A Prediction"),
         (
             certificate(0.2),
             {},
             "at most 0.200 (with 95% confidence; leave-one-out estimate 0.050), more than max_correl",
         ),
-        (certificate(0.2, needed=700), {}, 'About 700 rows like these 100 would keep it; so may l2="auto" (5 par'),
+        (certificate(0.2, needed=700), {}, "About 700 rows like these 100 would keep it; so may l2='auto' (5 par"),
         (certificate(0.2, needed=700), {"automatic": True}, "would keep it. A Prediction"),
         (certificate(0.2, needed=9, by_cluster=True), {}, "About 9 clusters like these 100"),
         (certificate(0.2, n_directions=3), {}, "or fewer protected columns (now 3 directions)"),
-        (certificate(0.2, orthogonal_on="training rows"), {}, 'Fit with orthogonal_on="new rows". The estimate'),
+        (certificate(0.2, orthogonal_on="training rows"), {}, "Fit with orthogonal_on='new rows'. The estimate"),
         (certificate(0.2, budget=0.5), {}, "Lower the budget (now 0.5): it is the share of the covariance"),
         (certificate(0.2, needed=4_500_000), {}, "About 4,500,000 rows like these 100"),
     ):

@@ -59,6 +59,7 @@ def test_one_solution_at_a_time_holds_large_data(monkeypatch: pytest.MonkeyPatch
     assert not first.certificate.unconstrained.is_known and first.errors is not None and not first.errors.is_known
     second = sq.solve(sq.Problem(Z, y, X, family="binomial"))
     assert first.certificate.unconstrained.is_known and first.certificate.left_out.is_known and first.errors.is_known
+    assert first.std_error is None and second.std_error is not None, "a large fit does not compute what nobody read"
     assert not second.certificate.unconstrained.is_known and not small.unconstrained.is_known
     assert first.certificate.loss_unconstrained == small.loss_unconstrained
     monkeypatch.undo()

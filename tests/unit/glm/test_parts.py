@@ -250,14 +250,14 @@ def test_rows_and_clusters_are_drawn_with_replacement() -> None:
     cluster = np.repeat(np.arange(20), 3)[RNG(1).permutation(60)]
     assert [sorted(cluster[rows_]) for rows_ in _members(cluster)] == [[g] * 3 for g in range(20)]
     problem = Problem(**rows, weight=np.arange(1.0, 61.0), offset=np.linspace(0, 1, 60), cluster=cluster)
-    again = resample(problem, _members(problem.cluster), RNG(2))
+    again = resample(problem, _members(problem.cluster), RNG(2).integers(0, 20, 20))
     for row in range(60):  # every part comes from the same row
         source = int(again.weight[row]) - 1
         assert again.offset[row] == problem.offset[source] and again.outcome[row] == problem.outcome[source]
         np.testing.assert_array_equal(again.features[row], problem.features[source])
         np.testing.assert_array_equal(again.protected[row], problem.protected[source])
     assert len(np.unique(again.cluster)) == 20 and (np.bincount(again.cluster) == 3).all()
-    alone = resample(Problem(**rows), None, RNG(3))
+    alone = resample(Problem(**rows), None, RNG(3).integers(0, 60, 60))
     assert len(np.unique(alone.features[:, 0])) < 60 == len(alone.outcome)
 
 
