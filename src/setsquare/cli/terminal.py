@@ -148,10 +148,11 @@ def collected_warnings() -> Iterator[list[Warning]]:
 
 _SAME = (
     *("family", "missing", "unseen", "method", "l2", "cluster", "positive", "confidence", "tolerance", "bounds"),
-    *("threshold", "decisions", "reference", "standard", "basis", "relax", "evaluation"),
+    *("threshold", "decisions", "reference", "standard", "basis", "relax", "evaluation", "expand", "budget", "given"),
 )
 #: Options of the command line by the argument of Python that they are.
-_OPTIONS = {"cv": "folds", "min_group": "min-group", **{name: name for name in _SAME}}
+_OPTIONS = {"cv": "folds", **{name: name for name in _SAME}}
+_OPTIONS |= {name: name.replace("_", "-") for name in ("min_group", "orthogonal_on", "max_correlation")}
 
 
 def as_option(option: Option, verb: str = "") -> str:
@@ -166,7 +167,8 @@ def as_option(option: Option, verb: str = "") -> str:
         return "pass --categorical with its name"
     if option.name not in _OPTIONS:
         return format(option, verb)
-    value = "" if option.value is None else f" {shlex.quote(str(option.value))}"
+    words = str(option.value).replace(" ", "-") if option.name == "orthogonal_on" else str(option.value)
+    value = "" if option.value is None else f" {shlex.quote(words)}"
     return f"{verb} --{_OPTIONS[option.name]}{value}".strip()
 
 

@@ -22,8 +22,9 @@ from setsquare.document.svg import (
 
 Figure: TypeAlias = Mapping[str, Any]
 WIDE, NARROW = 760.0, 330.0
-#: Labels up to this width stand beside their row on a narrow page, longer ones above it.
-BESIDE = 135.0
+#: Labels up to this width stand beside their row on a narrow page, longer ones above it; of more rows than FEW they are
+#: shortened.
+BESIDE, FEW = 150.0, 7
 #: Number of colours in the page's style.
 N_COLOURS = 6
 
@@ -60,27 +61,34 @@ def _intervals(figure: Figure, name: str, width: float) -> str:
     """Forest plot: one row per column or group, one line per model."""
     bounds = figure["kind"] == "bounds"
     wide = width > NARROW
-    widest = LETTER * max(len(row["label"]) for row in figure["rows"]) + 16.0
-    beside = wide or widest <= BESIDE
-    left = room(figure, 200.0) if wide else widest if beside else 12.0
+    label = "label" if wide or not all("name" in row for row in figure["rows"]) else "name"
+    widest = LETTER * max(len(row[label]) for row in figure["rows"]) + 16.0
+    beside = wide or widest <= BESIDE or (label == "name" and len(figure["rows"]) > FEW)
+    left = room(figure, 200.0) if wide else min(widest, BESIDE) if beside else 12.0
     every = [m[key] for row in figure["rows"] for m in row["marks"] for key in ("value", "low", "high")]
     zero = figure.get("from_zero", True)
     scale = make_scale(every, left, width - 14.0, zero=zero)
-    step, y, parts = {1: 15.0, 2: 12.0, 3: 11.0}.get(len(figure["sides"]), 9.0), 10.0, []
+    step, y, parts = {1: 15.0, 2: 12.0, 3: 11.0}.get(len(figure["sides"]), 9.0), 10.0, list[str]()
+    column = None
     for row in figure["rows"]:
+        if label == "name" and row["column"] != column:  # its name once, not in front of each group
+            column = row["column"]
+            y += 3.0
+            parts.append(tag("text", words(shorten(column, width)), x=0, y=y + 6.0, class_="name head"))
+            y += 14.0
         if beside:
             middle = y + step * len(row["marks"]) / 2.0 + 4.0
             parts.append(
-                tag("text", words(shorten(row["label"], left - 16.0)), x=left - 12.0, y=middle, class_="name end")
+                tag("text", words(shorten(row[label], left - 16.0)), x=left - 12.0, y=middle, class_="name end")
             )
         else:
-            parts.append(tag("text", words(shorten(row["label"], width)), x=0, y=y + 8.0, class_="name"))
+            parts.append(tag("text", words(shorten(row[label], width)), x=0, y=y + 8.0, class_="name"))
             y += 14.0
         for one in row["marks"]:
             about = f"{row['label']} ({row['n']:,} rows)" if "n" in row else row["label"]
             parts.append(_interval(figure, about, one, scale, y + step / 2.0, bounds))
             y += step
-        y += 9.0
+        y += 9.0 if len(figure["rows"]) <= FEW else 7.0
     axis = bottom_axis(scale, 4.0, y, figure["axis"])
     if zero:
         axis += tag("line", x1=scale(0.0), x2=scale(0.0), y1=4.0, y2=y, class_="zero")

@@ -154,6 +154,26 @@ def lead(each: Mapping[str, Any]) -> str:
     return f"{each['model']}: " if each["model"] else ""
 
 
+#: Verdicts in words for readers who do not know the terms.
+_ANSWERS = {
+    "leak": "dependence found",
+    "trace": "slight dependence found",
+    "no leak found": "no dependence found",
+    "inconclusive: n too small": "too few rows to tell",
+}
+
+
+def answer(verdict: str) -> str:
+    """A verdict in words that need no explanation.
+
+    Examples
+    --------
+    >>> answer("leak"), answer("alarm")
+    ('dependence found', 'alarm')
+    """
+    return _ANSWERS.get(verdict, verdict)
+
+
 class Tone(NamedTuple):
     """Colours of a verdict: on a light page, on a dark one, in print; its tint in a notebook; on a terminal."""
 

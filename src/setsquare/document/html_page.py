@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from setsquare.document import figures
-from setsquare.document.formats import cell, page_style, tone_name, typed, visible
+from setsquare.document.formats import answer, cell, page_style, tone_name, typed, visible
 
 
 def render(report: Mapping[str, Any]) -> str:
@@ -24,6 +24,7 @@ def render(report: Mapping[str, Any]) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
     )
     environment.filters["flow"] = _flow
+    environment.filters["answer"] = answer
     environment.filters["cell"] = lambda value, kind: _cell(*typed(value, kind))
     environment.globals["draw"] = _draw
     environment.globals["colour"] = figures.colour
@@ -40,9 +41,9 @@ def render(report: Mapping[str, Any]) -> str:
 
 
 def _first_figure(report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The figure whose legend the verdicts are, if there are many."""
+    """The figure whose legend the verdicts are, if there are several."""
     figures_ = [figure for part in report["sections"][:1] for figure in part.get("figures", ()) if "sides" in figure]
-    return figures_[0] if figures_ and len(report["verdicts"]) > 2 else {"sides": ()}
+    return figures_[0] if figures_ and len(report["verdicts"]) > 1 else {"sides": ()}
 
 
 def _cell(value: Any, kind: str) -> str | Markup:

@@ -36,7 +36,7 @@ def _value(value: object) -> str:
 
 def shorten(text: str, width: float) -> str:
     """Text of at most `width` pixels, cut in its middle; the tooltip and the table have the full text."""
-    most = max(int(width / LETTER), 4)
+    most = max(int(width / LETTER + 1e-9), 4)  # a width of six letters has room for six, despite rounding
     text = visible(text)
     return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - (most - 1) // 2 :]}"
 

@@ -10,7 +10,7 @@ import docx
 from docx.enum.text import WD_ALIGN_PARAGRAPH
 from docx.shared import Pt, RGBColor
 
-from setsquare.document.formats import TONES, capital, grid_of, lead, tone_name, visible
+from setsquare.document.formats import TONES, answer, capital, grid_of, lead, tone_name, visible
 
 
 def render(document: Mapping[str, Any]) -> bytes:
@@ -38,7 +38,8 @@ def render(document: Mapping[str, Any]) -> bytes:
 
 def _add_verdict(file: Any, each: Mapping[str, Any]) -> None:
     paragraph = file.add_paragraph()
-    named = f"{visible(lead(each) + each['verdict'] if each['model'] else capital(each['verdict']))}. "
+    found = answer(each["verdict"])
+    named = f"{visible(lead(each) + found if each['model'] else capital(found))}. "
     run = paragraph.add_run(named if each["verdict"] else visible(lead(each)))
     run.bold = True
     run.font.color.rgb = RGBColor.from_string(TONES[tone_name(each["verdict"])].printed.lstrip("#").upper())

@@ -372,7 +372,7 @@ def test_a_corrected_model_says_which_class_is_positive(call, decided):
     code, out, _ = call(*common, "--model", "m.setsquare", "--positive", "approved", "--html", "page.html")
     assert code == 0 and "positive class: approved" in out.split("Held out")[0]
     page = Path("page.html").read_text(encoding="utf-8")
-    assert ">as trained: leak</strong>" in page and ">corrected: " in page
+    assert 'as trained:</span> <strong class="leak">dependence found' in page and "corrected:</span>" in page
     code, _, err = call(*common, "--model", "m.setsquare", "--positive", "maybe")
     assert code == 2 and "--positive maybe" in err
 

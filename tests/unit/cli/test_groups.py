@@ -149,4 +149,4 @@ def test_a_table_of_small_groups_only_has_a_page_without_their_figure(
         rows.to_csv(tmp_path / "table.csv", index=False)
         code, _, err = call("audit", *options)
         assert code in (0, 1), err
-        assert ("Selection rate by group" in (tmp_path / "page.html").read_text()) == drawn
+        assert ("Share selected by group" in (tmp_path / "page.html").read_text()) == drawn

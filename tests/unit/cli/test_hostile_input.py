@@ -202,6 +202,8 @@ def test_absurd_tables_are_refused_before_any_work(monkeypatch, capsys):
     levels.assign(y=rng.integers(2, size=6000), place=[f"p{i % 3000}" for i in range(6000)]).to_csv("levels.csv")
     command = "correct levels.csv --outcome y --protected place --model m"
     assert "protected column(s), because only" in refused(command, monkeypatch, capsys)
+    for method in ("generalized", "linear"):  # this took minutes
+        assert "2999 columns" in refused(f"{command} --method {method}", monkeypatch, capsys)
 
 
 def test_a_column_of_a_wide_table_is_found_without_listing_all(monkeypatch):

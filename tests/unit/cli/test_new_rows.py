@@ -56,7 +56,7 @@ def test_a_promise_that_is_refused_ends_with_2_and_writes_nothing(call):
         *(*COMMON, "--orthogonal-on", "new-rows", "--max-correlation", "0.02", "--model", "m.setsquare"),
         *("--json", "out.json", "--apply", "table.csv", "--write-predictions", "p.csv"),
     )
-    assert (code, out) == (2, "") and "more than max_correlation=0.02" in err.replace("\n", " ")
+    assert (code, out) == (2, "") and "more than --max-correlation 0.02" in err.replace("\n", " ")
     assert "Traceback" not in err
     assert sorted(path.name for path in Path().iterdir()) == ["table.csv"]
 

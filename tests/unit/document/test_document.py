@@ -11,7 +11,7 @@ import pytest
 import setsquare as sq
 from setsquare.cli.terminal import Screen
 from setsquare.document import Document, Headline, section, table, typed
-from setsquare.document.formats import TONES, cell, grid_of, page_style, signed, tone_name
+from setsquare.document.formats import TONES, answer, cell, grid_of, page_style, signed, tone_name
 
 N = 500
 rng = np.random.default_rng(3)
@@ -49,6 +49,13 @@ def test_cells_may_have_a_kind_of_their_own() -> None:
         "leak",
     ]
     assert cell(None, "interval") == "-" and signed(-2e-4) == "-0.0002"
+
+
+def test_pages_and_word_files_say_verdicts_in_plain_words() -> None:
+    answers = [answer(str(verdict)) for verdict in sq.auditing.Verdict]
+    assert len(set(answers)) == 4 and not any("leak" in one or "trace" in one or "n too" in one for one in answers)
+    assert "<strong>dependence found</strong> <span>An answer.</span>" in example().to_html()
+    assert example().to_text().startswith("A question?\nLEAK. An answer.")
 
 
 def test_every_verdict_has_one_tone() -> None:

@@ -366,3 +366,13 @@ def test_many_levels_and_many_effects_stay_readable() -> None:
     (ridges,) = report.section("levels")["figures"]
     assert [row["label"] for row in ridges["rows"]][-1] == "49 other levels" and len(ridges["rows"]) == 12
     assert "The 49 smallest levels of city are shown together." in report.section("levels")["notes"]
+
+
+def test_the_meaning_of_a_trace_gives_the_bound_of_its_audits() -> None:
+    rng = np.random.default_rng(0)
+    sex = rng.choice(["f", "m"], 20000)
+    audit = sq.audit(rng.normal(size=20000) * np.where(sex == "m", 1.15, 1.0), sex)
+    assert (audit.verdict, audit.found) == ("trace", ("spread",))
+    (_, said) = build(audit).section("meaning")["text"]
+    assert f"the correlation is at most {audit.certificate.correlation_upper:.3f}." in said
+    assert "standard deviations" not in said, "small groups may be further away"

@@ -13,7 +13,7 @@ from setsquare.auditing.documents.number_sections import number_section
 from setsquare.auditing.verdict import IN_SAMPLE, LINEAR, Verdict
 from setsquare.document import Document, Headline, Section, section, table
 from setsquare.document.document import has_content
-from setsquare.document.formats import capital, joined
+from setsquare.document.formats import capital, joined, number, percent
 from setsquare.notes import lead
 
 if TYPE_CHECKING:
@@ -71,36 +71,37 @@ def assemble(
 _MODULES = ("setsquare", "numpy", "scipy", "sklearn", "pandas", "polars", "pyarrow", "torch")
 
 
-def _said(audit: AuditResult, names: str) -> dict[Verdict, str]:
-    """Meaning of each verdict."""
-    alarm = f"{100 * (1 - audit.confidence):g}"
-    return {
-        Verdict.LEAK: (
-            f"The predictions depend on {names} more than chance explains. Of 100 models whose predictions ignore "
-            f"them, such an audit would wrongly report at most about {alarm}; this is not the chance that this result "
-            "is wrong."
-        ),
-        Verdict.TRACE: (
-            f"The predictions depend on {names}, but only slightly: with the same confidence the correlation is below "
-            f"{audit.limits.correlation:g}, and differences between groups are below {audit.limits.difference:g} "
-            "standard deviations of the predictions."
-        ),
-        Verdict.NONE: (
-            f"No dependence on {names} was found. Any dependence that was missed is small: see the bounds below. "
-            "This does not prove that there is none."
-        ),
-        Verdict.INCONCLUSIVE: (
-            f"No dependence on {names} was found, but there are too few rows to rule out one that matters. Do not read "
-            "this as an all-clear."
-        ),
-    }
+def _said(verdict: Verdict, audits: Sequence[AuditResult], names: str) -> str:
+    """Meaning of a verdict that some audits share."""
+    if verdict == Verdict.LEAK:
+        return (
+            f'The predictions depend on {names} more than chance explains (verdict "leak"). An audit can be mistaken: '
+            f"if 100 models that ignore {names} were audited like this, at most about "
+            f"{100 * (1 - audits[0].confidence):g} of them would be reported wrongly. This is not the chance that this "
+            "result is wrong."
+        )
+    if verdict == Verdict.TRACE:
+        upper = max(audit.certificate.correlation_upper for audit in audits)
+        return (
+            f'The predictions depend on {names}, but only slightly (verdict "trace"): with '
+            f"{percent(audits[0].confidence)} confidence the correlation is at most {number(upper)}. For single groups "
+            "see the bounds below."
+        )
+    if verdict == Verdict.NONE:
+        return (
+            f'No dependence on {names} was found (verdict "no leak found"). Any dependence that was missed is small: '
+            "see the bounds below. This does not prove that there is none."
+        )
+    return (
+        f"No dependence on {names} was found, but there are too few rows to rule out one that matters (verdict "
+        '"inconclusive: n too small"). Do not read this as an all-clear.'
+    )
 
 
 def _meaning(audits: Audits, certificate: Certificate | None, *, with_calibration: bool) -> Section:
     """Interpretation of the verdicts, and its limits."""
     audit = list(audits.values())[-1]
     names = joined(sections.sources_of(audit)) or "the protected columns"
-    said = _said(audit, names)
     verdicts: dict[Verdict, list[str]] = {}
     for name, each in audits.items():
         verdicts.setdefault(each.verdict, []).append(name)
@@ -108,7 +109,9 @@ def _meaning(audits: Audits, certificate: Certificate | None, *, with_calibratio
         "Predictions depend on a column if they differ between its groups or, for numbers such as age, change with it. "
         "A row is one line of the data: one person, application or image, say."
     ]
-    text += [f"{joined(by)}: {said[each]}" if len(audits) > 1 else said[each] for each, by in verdicts.items()]
+    for verdict, by in verdicts.items():
+        lead_in = f"{joined(by)}: " if len(audits) > 1 else ""
+        text.append(lead_in + _said(verdict, [audits[name] for name in by], names))
     notes = ["The result holds for these rows and similar ones. Other people, places or times need their own audit."]
     if audit.setting == IN_SAMPLE:
         notes.append("The model was fitted to the audited rows. On new rows it can depend on the columns.")

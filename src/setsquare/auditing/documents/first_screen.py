@@ -126,6 +126,8 @@ def _group_figures(numbers: Mapping[str, GroupNumbers]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "label": f"{first.groups[k].source}: {first.groups[k].name}",
+            "column": first.groups[k].source,
+            "name": first.groups[k].name,
             "n": first.groups[k].n,
             "marks": [_mark(side, one, shown, k) for side, one in numbers.items()],
         }
@@ -133,18 +135,13 @@ def _group_figures(numbers: Mapping[str, GroupNumbers]) -> list[dict[str, Any]]:
         if k in far
     ]
     shown_values = [mark["value"] for row in rows for mark in row["marks"]]
-    what = {RATE: "Selection rate", MEAN: "Mean prediction"}[shown]
+    what = {RATE: "Share selected", MEAN: "Mean prediction"}[shown]
     left = len(known) - len(rows)
     are = "group nearer to the average is" if left == 1 else "groups nearer to the average are"
     more = f" {left} {are} in the table below." if left else ""
-    found = {RATE: "rates", MEAN: "means"}[shown]
-    chosen = f"A row counts as selected if {first.selected}. " if shown == RATE and first.selected else ""
-    about = (
-        f"{chosen}Dots are the {found} in these data. With many more rows (lines of data) like these, the {found} "
-        f"would lie within the bars: {percent(first.confidence)} confidence for all groups together.{more}"
-    )
-    doubts = dict.fromkeys(note for one in numbers.values() for note in one.notes if note.severity == "warning")
-    about = " ".join([about, *doubts])
+    notes = [note for one in numbers.values() for note in one.notes if shown == MEAN]  # warnings are about means
+    doubts = dict.fromkeys(note for note in notes if note.severity == "warning")
+    about = " ".join([f"{_how_to_read(first, shown, several=len(numbers) > 1)}{more}", *doubts])
     figure = {
         "kind": "groups",
         "title": f"{what} by group",
@@ -155,6 +152,23 @@ def _group_figures(numbers: Mapping[str, GroupNumbers]) -> list[dict[str, Any]]:
         "rows": rows,
     }
     return [figure]
+
+
+def _how_to_read(numbers: GroupNumbers, shown: str, *, several: bool) -> str:
+    """Dots and bars in words, for readers without statistics."""
+    dot = {
+        RATE: "the share of a group that was selected in these data (its selection rate)",
+        MEAN: "the mean prediction of a group in these data",
+    }[shown]
+    chosen = ""
+    if shown == RATE and numbers.selected:
+        chosen = f"A row of the data (one person or application, say) counts as selected if {numbers.selected}. "
+    right, wrong = (f"{100 * share:g}" for share in (numbers.confidence, 1.0 - numbers.confidence))
+    return (
+        f"{chosen}Each dot is {dot}. Its bar shows how uncertain that is: with very much more data of the same kind, "
+        f"the dot would end up somewhere within its bar. This is true of all bars{' of a model' if several else ''} in "
+        f"about {right} of 100 audits like this one; in the other {wrong}, at least one bar is too short."
+    )
 
 
 def _mark(side: str, numbers: GroupNumbers, name: str, k: int) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def _are_decisions(numbers: GroupNumbers) -> bool:
 
 def _columns(numbers: GroupNumbers) -> dict[str, str]:
     """Names of the sources as readers see them: ``sex and race`` for combinations of both."""
-    return {part.source: joined(part.parts, most=9) if part.parts else part.source for part in numbers.partitions}
+    return {part.source: part.title for part in numbers.partitions}
 
 
 def _cell(numbers: GroupNumbers, name: str, k: int) -> Any:

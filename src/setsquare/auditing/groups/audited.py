@@ -126,7 +126,7 @@ def number_groups(
     >>> people = pd.DataFrame({"sex": np.repeat(["female", "male"], [40, 60])})
     >>> found = number_groups(Rows(np.linspace(0.0, 0.9, 100)), partition_rows(people))
     >>> print(found.sentence("Mean score"))
-    Mean score by sex: female 0.18 (40 rows), male 0.63 (60 rows).
+    Mean score by sex: female 0.18 (40 rows of data), male 0.63 (60 rows of data).
     """
     groups = tuple(
         Group(part.source, name, int(n), float(w), bool(shown), k == part.reference)

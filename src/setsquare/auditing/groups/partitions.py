@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from setsquare._typing import Array, BoolArray, IntArray, Table
+from setsquare.document.formats import joined
 from setsquare.errors import InputError
 from setsquare.notes import Note, Option
 from setsquare.tables.column import Column, Levels, label, read
@@ -51,6 +52,11 @@ class Partition:
     reference: int = 0
     edges: tuple[float, ...] = ()
     parts: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The source as readers see it: ``race and sex`` for an intersection."""
+        return joined(self.parts, most=9) or self.source
 
     @property
     def counts(self) -> IntArray:
@@ -125,7 +131,7 @@ def band_labels(low: float, high: float, edges: Sequence[float], whole: bool) ->
 def note_masked(partitions: Sequence[Partition], min_group: int) -> tuple[Note, ...]:
     """Note the groups whose numbers are masked."""
     masked = [
-        f"{part.source}: {name} ({count})"
+        f"{part.title}: {name} ({count})"
         for part in partitions
         for name, count, shown in zip(part.labels, part.counts, part.shown, strict=True)
         if not shown

@@ -296,7 +296,7 @@ def _note_undefined(
 
 def note_doubtful(numbers: Mapping[str, Number], partitions: Sequence[Partition]) -> tuple[Note, ...]:
     """Note means on which a few rows decide, with the groups."""
-    names = [f"{part.source}: {name}" for part in partitions for name in part.labels]
+    names = [f"{part.title}: {name}" for part in partitions for name in part.labels]
     shown, notes = np.concatenate([part.shown for part in partitions]), []
     for name, words in (("mean", "mean prediction"), ("outcome", "mean outcome")):
         found = numbers[name].estimates.is_doubtful if name in numbers else None

@@ -168,21 +168,24 @@ class GroupNumbers:
         if a == b:
             equal = f"{100 * a:.1f} %" if rate is not None else _short(a, b)
             return f"{'Share selected,' if rate is not None else what} by {low.source}: {equal} in every group."
+        is_pair = sum(g.source == low.source for g in self.groups) == 2
+        about = [_aside([*([] if is_pair else [word]), *_few(g)]) for g, word in ((low, "lowest"), (high, "highest"))]
         is_code = any(text[-1:].isdigit() for text in (low.name, high.name))
         if rate is None:
             colon = ":" if is_code else ""
             first, second = (f"{g.name}{colon} {_short(x, y)}" for g, x, y in ((low, a, b), (high, b, a)))
-            return f"{what} by {low.source}: {first}{_aside(_few(low))}, {second}{_aside(_few(high))}."
-        ratio = [f"ratio {a / b:.2f}"] if b > 0.0 else []
+            return f"{what} by {low.source}: {first}{about[0]}, {second}{about[1]}."
         group = "" if any(c.isalpha() for c in low.name + high.name) else "group "
         # "of": the shares are of each group, not of those who are selected.
         first, second = f"{100 * a:.1f} % of {group}{low.name}", f"{100 * b:.1f} % of {group}{high.name}"
-        return f"Share selected, by {low.source}: {first}{_aside(_few(low))}, {second}{_aside([*_few(high), *ratio])}."
+        least, most = ("lower", "higher") if is_pair else ("lowest", "highest")
+        ratio = f" The {least} share is {a / b:.2f} times the {most}." if a > 0.0 else ""
+        return f"Share selected, by {low.source}: {first}{about[0]}, {second}{about[1]}.{ratio}"
 
 
 def _few(group: Group) -> list[str]:
     """Number of rows of a group that is so small that readers need it."""
-    return [f"{group.n} rows"] if group.n < FEW_ROWS else []
+    return [f"{group.n} rows of data"] if group.n < FEW_ROWS else []
 
 
 def _aside(words: Sequence[str]) -> str:

@@ -178,17 +178,30 @@ def test_bad_input() -> None:
 def test_verdicts_name_small_groups_with_their_rows_and_equal_groups_once() -> None:
     frame, score, _ = people()
     reason = sq.audit(score, frame, threshold=0.5).reason
-    assert f" of Other ({int((frame['race'] == 'Other').sum())} rows" in reason
+    assert f" of Other (lowest; {int((frame['race'] == 'Other').sum())} rows of data), " in reason or (
+        f" of Other (highest; {int((frame['race'] == 'Other').sum())} rows of data). " in reason
+    )
     assert "Share selected, by race: 0.0 % in every group." in sq.audit(score, frame, threshold=2.0).reason
 
 
 def test_verdicts_name_the_most_different_groups() -> None:
     frame, score, _ = people(3000)
-    assert "Mean prediction by race: Black 0.39, " in sq.audit(score, frame).reason
+    reason = sq.audit(score, frame).reason
+    assert "Mean prediction by race: Black 0.39 (lowest), " in reason and reason.endswith(" (highest).")
     decided = sq.audit(score, frame, threshold=0.5)
     rates = decided.groups().set_index("group")["selection_rate"]
-    assert f"Share selected, by race: {100 * rates['Black']:.1f} % of Black, " in decided.reason
-    assert f"(ratio {rates[['White', 'Black']].min() / rates.loc[frame['race'].unique()].max():.2f})" in decided.reason
+    assert f"Share selected, by race: {100 * rates['Black']:.1f} % of Black (lowest), " in decided.reason
+    ratio = rates[["White", "Black"]].min() / rates.loc[frame["race"].unique()].max()
+    assert f" (highest). The lowest share is {ratio:.2f} times the highest." in decided.reason
+
+
+def test_of_two_groups_none_is_called_lowest() -> None:
+    frame, score, _ = people(3000)
+    white = frame["race"] == "White"
+    reason = sq.audit(score, np.where(white, "White", "other"), threshold=0.5).reason
+    low, high = sorted(100 * (score[rows] >= 0.5).mean() for rows in (white, ~white))
+    assert f": {low:.1f} % of " in reason and f", {high:.1f} % of " in reason and "(lowest" not in reason
+    assert reason.endswith(f"The lower share is {low / high:.2f} times the higher.")
 
 
 def test_local_law_144_counts_unknowns_and_leaves_out_small_groups() -> None:
