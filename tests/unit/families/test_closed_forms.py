@@ -266,3 +266,11 @@ def test_distances_from_ends_that_are_not_0_and_1() -> None:
     near = np.array([[1024.0 - 2.0**-43], [512.0]])
     assert boundary_distances(near, wide) == (256.0, np.finfo(float).epsneg * 1024.0)
     assert scores_of(near, activation("exp"), (0.5, 0.0))[1] == 0
+
+
+def test_the_deviance_of_a_negative_binomial_family_depends_on_its_parameter() -> None:
+    y, mu = np.array([0.0, 3.0]), np.array([1.0, 2.0])
+    for theta in (0.5, 2.0):
+        zero = 2.0 * theta * np.log((1.0 + theta) / theta)
+        three = 2.0 * (3.0 * np.log(1.5) - (3.0 + theta) * np.log((3.0 + theta) / (2.0 + theta)))
+        assert negative_binomial(theta).deviance(y, mu) == pytest.approx(zero + three)

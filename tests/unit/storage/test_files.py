@@ -122,3 +122,12 @@ def test_what_replaces_a_file_is_at_first_for_its_owner_only(tmp_path: Path, mon
     monkeypatch.setattr(os, "open", lambda *words: modes.append(words[2]) or real(*words))
     write_files({secret: b"after", tmp_path / "new": b"new"})
     assert sorted(modes) == [0o600, 0o666]
+
+
+def test_two_files_are_written_both_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    first, last = tmp_path / "first", tmp_path / "last"
+    first.write_bytes(b"before")
+    fail_at(1, OSError(28, "No space left on device"), monkeypatch)
+    with pytest.raises(InputError):
+        write_files({first: b"after", last: b"after"})
+    assert first.read_bytes() == b"before" and not last.exists()

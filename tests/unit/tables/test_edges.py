@@ -1,0 +1,66 @@
+"""Rare branches of tables: codes or dummies, reference levels, types of columns that cannot be coded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from setsquare.errors import InputError
+from setsquare.tables import design
+from setsquare.tables.arrow import is_unread
+from setsquare.tables.learn import learn
+
+
+def test_many_values_remain_codes_and_few_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame({"a": np.array(list("abcdefghij"))[np.arange(40) % 10]})
+    found = learn(table)
+    assert found._n_dummies == 9 and not found.has_codes
+    for limit, codes in ((9 * 40, False), (9 * 40 - 1, True)):
+        monkeypatch.setattr(design, "FEW_VALUES", limit)
+        values = found.split(table).values
+        assert isinstance(values, np.ndarray) is not codes
+        dense = values.toarray() if codes else values
+        np.testing.assert_array_equal(dense, found.apply(table).values)
+
+
+def test_the_reference_is_the_largest_level_if_asked() -> None:
+    table = pd.DataFrame({"a": ["x", "y", "y", "z", "y"]})
+    assert learn(table).names == ("a[y]", "a[z]") and learn(table, largest=True).names == ("a[x]", "a[z]")
+
+
+@pytest.mark.parametrize("values", [[[1], None, [2]], [[1], [2], [3]]])
+def test_lists_are_no_levels_even_if_some_are_missing(values: list[list[int] | None]) -> None:
+    for table in (pl.DataFrame({"a": values}), pa.table({"a": values})):
+        with pytest.raises(InputError, match="'a'") as caught:
+            learn(table, missing="level")
+        assert "missing" not in str(caught.value)
+    with pytest.raises(InputError, match="missing values only"):
+        learn(pl.DataFrame({"a": [None, None]}), missing="level")
+
+
+class Streamed:
+    """A foreign column or table that Arrow can read."""
+
+    def __init__(self, data: pa.Table) -> None:
+        self.data = data
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.data.__arrow_c_stream__(requested_schema)
+
+
+def test_what_is_in_memory_is_not_unread() -> None:
+    data = pa.table({"a": [1.0, 2.0]})
+    assert is_unread(Streamed(data)) and is_unread(data.to_reader()) and is_unread(pl.DataFrame({"a": [1]}).lazy())
+    for known in (data, data["a"], pl.DataFrame({"a": [1]}), pl.Series([1]), pd.Series([1]), np.ones(2), [1.0]):
+        assert not is_unread(known)
+
+
+def test_five_values_that_are_no_numbers_are_named() -> None:
+    found = learn(pd.DataFrame({"a": [1.0, 2.0, 3.0]}))
+    odd = [f"{k}?" for k in range(7)]
+    with pytest.raises(InputError, match=r"'4[?]'") as caught:
+        found.apply(pd.DataFrame({"a": [*map(str, range(40)), *odd]}))
+    assert "'5?'" not in str(caught.value)
