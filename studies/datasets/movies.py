@@ -31,8 +31,10 @@ COLUMNS = {
 }
 #: What the authors' code made of a movie without a description.
 NO_OVERVIEW = "na"
-#: Words of a description that are used: the last ones.
+#: Words of a description that are used: the first ones.
 LENGTH = 100
+#: Keras uses the words of a smaller rank than this.
+N_WORDS = 10_000
 
 
 def load_movies(
@@ -59,10 +61,10 @@ def load_movies(
         42705 rows, outcome ``votes``, protected ``actor`` and ``director`` (or ``first_crew``). These are "male",
         "female" or "unknown", which is TMDB's code 0, a third of the rows; where no director is credited (100 rows)
         "unknown", too. The column ``split`` is the paper's; ``overview`` has no capitals, punctuation and stop words.
-        The array ``tokens`` (n, 100) has the words of the description by their rank in the authors' list of 10 000,
-        the last 100 of those that are in it, with 0 in front where there are fewer; a missing description is the word
-        "na", as in the authors' code. The array ``minilm`` (n, 100), float16, is a sentence embedding
-        (all-MiniLM-L6-v2, principal components of all movies).
+        The array ``tokens`` (n, 100) has the words of the description by their rank in the authors' list,
+        the first 100 of those of a rank below 10 000, with 0 in front where there are fewer; a missing description is
+        the word "na". All this is as in the authors' code. The array ``minilm`` (n, 100), float16, is a sentence
+        embedding (all-MiniLM-L6-v2, principal components of all movies).
 
     Notes
     -----
@@ -86,8 +88,9 @@ def load_movies(
     table = raw[list(COLUMNS.values())].set_axis(list(COLUMNS), axis="columns")
     for column in ("actor", "first_crew", "director"):
         table[column] = _genders(table[column])
+    words = _read_words(paths[1])
     arrays = {
-        "tokens": tokenize(table["overview"], _read_words(paths[1])),
+        "tokens": tokenize(table["overview"], words[words < N_WORDS]),
         "minilm": read_npz(paths[2], len(table)),
     }
     protected = ("actor", "director" if crew == "director" else "first_crew")
@@ -101,7 +104,7 @@ def load_movies(
 
 
 def tokenize(text: pd.Series[Any], words: pd.Series[Any], length: int = LENGTH) -> NDArray[np.int32]:
-    """Turn texts into the ranks of their words, the last `length` of them, with 0 in front: (n, length).
+    """Turn texts into the ranks of their words, the first `length` of them, with 0 in front: (n, length).
 
     Words that are not in the list are left out, as Keras does.
 
@@ -120,11 +123,12 @@ def tokenize(text: pd.Series[Any], words: pd.Series[Any], length: int = LENGTH) 
     >>> tokenize(pd.Series(["film of life", None, "life life film film film"]), ranks, length=4)
     array([[0, 0, 2, 1],
            [0, 0, 0, 3],
-           [1, 2, 2, 2]], dtype=int32)
+           [1, 1, 2, 2]], dtype=int32)
     """
     found = text.astype(object).fillna(NO_OVERVIEW).reset_index(drop=True).str.split().explode().map(words).dropna()
-    place = length - 1 - found.groupby(level=0).cumcount(ascending=False).to_numpy()
-    kept = place >= 0
+    text_of = found.groupby(level=0)
+    order, n_words = text_of.cumcount().to_numpy(), text_of.transform("size").to_numpy()
+    place, kept = length - np.minimum(n_words, length) + order, order < length
     tokens = np.zeros((len(text), length), dtype=np.int32)
     tokens[found.index.to_numpy()[kept], place[kept]] = found.to_numpy(dtype=np.int32)[kept]
     return tokens

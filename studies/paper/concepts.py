@@ -124,7 +124,7 @@ def _reasons(data: dict[str, Any]) -> tuple[str, ...]:
         f"has sex among its features, changes by {ours['flip']:.3f} on average when sex is flipped, and has a "
         f"correlation of {ours['correlation_fit']:.0e} on the fitted half. A model without the protected columns does "
         f"not change at all, and has {blind['correlation_fit']:.3f}: other features stand for them.",
-        "Concept 2 (features free of the attribute) coincides with orthogonality for linear models only: behind the "
+        "Concept 2 (features free of the attribute) implies orthogonal predictions for linear models only: behind the "
         f"sigmoid, features without any correlation leave {data[CLASSICAL]['correlation_fit']:.3f} on the fitted half.",
         f"Group-DRO {lower['fit']} the loss of the worst group on the fitted half ({worst['fit'][0]:.3f}; without "
         f"{worst['fit'][1]:.3f}, constrained {worst['fit'][2]:.3f}), {lower['new']} it on the new half "

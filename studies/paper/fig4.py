@@ -57,7 +57,7 @@ def run(*, quick: bool, cells: Cells, progress: Progress, seeds: Sequence[int] =
         for mode, mean in result["table"].items()
     ]
     columns = ("network", "protects", *PARTS, "test, worst to best seed", "corr(red, output)", "paper, test")
-    title = f"Accuracy on the counterfactual test rows, means over {len({row['seed'] for row in runs})} seed(s)"
+    title = f"Accuracy on the counterfactual test rows, {_seeds(len({row['seed'] for row in runs}))}"
     return Record(
         "fig4",
         "Coloured digits: a network blinded to red",
@@ -65,6 +65,10 @@ def run(*, quick: bool, cells: Cells, progress: Progress, seeds: Sequence[int] =
         reasons(runs, result["red_and_label"], early),
         {"red_and_label": result["red_and_label"], "settings": result["settings"], "runs": runs, "early": early},
     )
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"means over {count} seeds"
 
 
 def _corrects(mode: str) -> bool:
@@ -93,8 +97,9 @@ def reasons(runs: list[dict[str, Any]], red_and_label: float, early: list[dict[s
         )
     sentences.append(
         "The influence in the printed figure, on units of the convolutional layer, is zero by construction: the script "
-        "projects [1, red] out of the responses before it regresses them on red. Here the table has the correlation of "
-        "red with the network's output at test time, the picture that with the units of the first convolution."
+        "applies the layer's projection to the responses and then regresses them on red. Here the table has the "
+        "correlation of red with the network's output at test time, on test digits in all three colours (the paper's "
+        "test digits have no red), the picture that with the units of the first convolution."
     )
     if CHANNELS in mean:
         sentences.append(

@@ -169,7 +169,7 @@ def _reasons(found: Mapping[str, Any], size: Mapping[str, int]) -> tuple[str, ..
         "Importances are Breiman's, out of bag, with p-values of Altmann et al. from "
         f"{size['permutations']} permutations, on at most {size['rows']} random rows, because each permutation costs a "
         "forest. R² is that of totally random trees, out of bag, on at most 20000 rows with "
-        f"{PERMUTATIONS_R2} permutations; it is below 0 where there is nothing to predict.",
+        f"{PERMUTATIONS_R2} permutations; it may be below 0 where little can be predicted.",
         f"Held out, R² is the mean of {FOLDS} folds and its p-value twice their median; importances are those of the "
         "first fold. 'Other half' is fitted to one half and tested on the other: a small fold has little power, "
         "a fit to half of the rows has larger sampling errors, which may look like a leak.",

@@ -48,7 +48,8 @@ PRINTED = {
 MISSED = (
     "The paper's own boxes: it prints no numbers, so the column repeats its words. Its code draws coefficients without "
     "a common scale, so that Poisson means would grow with p and rho; here the linear predictor has the standard "
-    "deviation 1 in every setting."
+    "deviation 1 in every setting. It also has other standard deviations (Z 0.5 or 0.1, noise of X 0.1) and another "
+    "grid (p 2, 5, 10; q 10, 50, 100) than the text, which is followed here."
 )
 #: Corrections and rows of panels in the figure.
 DRAWN = (PLAIN, LINEAR_BEFORE, LINEAR, EXACT)
@@ -140,8 +141,9 @@ def _on_training_rows(draws: Sequence[Draw], paper: Sequence[Draw], steps: int) 
         f"Training rows: the largest of {len(effects)} effects after {EXACT} is {effects.max():.1e}, the largest "
         f"correlation {correlation:.1e}. Where 0 is shown the evaluation model, which starts there, had nothing to "
         "improve (relative gradient of at most 1e-11). The constraint imposes p = 1, which tells nothing of new rows.",
-        f"{len(draws) - len(solved)} of {len(draws)} draws have p = q. The paper asks for q > p, so {EXACT} was not "
-        "fitted to these; they are counted, and are in none of its boxes.",
+        f"{len(draws) - len(solved)} of {len(draws)} draws have p = q. The Limitations ask for q > p (Section 2: q >= "
+        f"p), so {EXACT} was not fitted to these; they are counted, and are in none of its boxes (the authors' C^h has "
+        "all columns of Z there).",
         "n = 200, q = 100: coefficients that the data hardly determine (separation) are called flat, in "
         + ", ".join(f"{count} ({name})" for name, count in flat.items())
         + f" of {len(tight)} draws. The constraint holds in these, too.",

@@ -21,6 +21,12 @@ def training(data: Mapping[str, Any], model: str, correction: str) -> dict[str, 
     return next(rows, None)
 
 
+def both_p_values(one: Mapping[str, Any]) -> str:
+    """The same in short, for a row of a table."""
+    test, fit = (", ".join(p_value(effect[key]) for effect in one["effects"]) for key in ("p_model", "p_model_fit"))
+    return f"{test}; training rows {fit}"
+
+
 def model_p_values(one: Mapping[str, Any]) -> str:
     """p-values of actor and crew with model-based errors, as the paper has them, on test and on training rows."""
     test, fit = (" and ".join(p_value(effect[key]) for effect in one["effects"]) for key in ("p_model", "p_model_fit"))

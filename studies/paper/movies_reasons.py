@@ -24,12 +24,15 @@ def reasons(data: dict[str, Any]) -> tuple[str, ...]:
     again, level = data["splits"]["director"], found[TEXT, WITHOUT, "director"]["effects"]
     diverged = " and ".join(f"{steps} steps at {rate}" for rate, steps in data["diverged"].items())
     as_printed = _as_printed(data, found)
+    printed, early = as_printed[:-1], as_printed[-1]
     sentences = [
-        *as_printed,
+        *printed,
         "Model-based errors take predictions for Poisson counts, whose variance is their mean. Here the variance is "
-        f"{slow['dispersion']:.0e} times the mean at the paper's rate, so that no effect could be seen, and "
-        f"{trained['dispersion']:.0f} times after a training, so that nearly every effect is: the crew's has "
-        f"p = {p_value(crew['p_model'])} with them and {p_value(crew['p_value'])} with HC3 errors.",
+        f"{slow['dispersion']:.2g} times the mean at the paper's rate and {trained['dispersion']:.0f} times after a "
+        "training. Far below 1 no effect would be seen with them, far above 1 nearly every effect is: in the network "
+        f"with tanh (not the paper's) the crew's has p = {p_value(crew['p_model'])} with them and "
+        f"{p_value(crew['p_value'])} with HC3 errors.",
+        early,
         f"Trained, the paper's network predicts {trained['mean']:.0f} votes on average, since units drop out before an "
         f"exponential (while they do, it is {run['mean_with_dropout']:.0f}); its loss on the validation rows is "
         f"{min(run['losses']):.0f}, that of a constant {run['loss_constant']:.0f}. With the level set by the "
@@ -60,7 +63,7 @@ def reasons(data: dict[str, Any]) -> tuple[str, ...]:
         "movies. The text says 1000 words and padding behind; the code, which is followed here, 10 000 and in front.",
     ]
     if diverged:
-        sentences[len(as_printed) : len(as_printed)] = [
+        sentences[len(as_printed) + 1 : len(as_printed) + 1] = [
             f"With ReLU nothing bounds the LSTM's state: the loss is not finite any more after {diverged}. With tanh "
             "it trains; 3e-3 was the best of 1e-4, 1e-3 and 3e-3 on the validation rows, in a trial of 2 to 4 epochs."
         ]

@@ -188,14 +188,15 @@ def _reasons(whole: dict[str, Any]) -> tuple[str, ...]:
     sentences = [
         "MDMM with the gradient of the printed objective works: its largest correlation on "
         f"{' and '.join(filter(None, (', '.join([*data][:-1]), [*data][-1])))} is {worst:.4f}. A loss below the exact "
-        "one is the price of a constraint that is not quite met.",
+        "one shows that the constraint is not quite met.",
         "Where a squared constraint binds, its multiplier has no finite value, and lambda grows with every step. "
         + _stability(whole),
     ]
     if ratios:
         sentences.append(
             f"At equal accuracy (loss within {LOSS:g}, correlation within {CORRELATION:g}) MDMM takes "
-            f"{min(ratios):.0f} to {max(ratios):.0f} times the CPU time of the exact solver on {len(ratios)} set(s)."
+            f"{min(ratios):.0f} to {max(ratios):.0f} times the CPU time of the exact solver "
+            f"on {'all' if len(ratios) == len(data) else f'{len(ratios)} of {len(data)}'} sets."
         )
     return tuple(sentences)
 

@@ -83,6 +83,29 @@ class Record:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InputError(f"{path} is damaged: run python -m studies {path.stem} --fresh again.") from error
 
+    def cell(self, table: int, column: str, **where: Cell) -> Cell:
+        """One cell of a table, with all digits: in the first row in which other columns have these values.
+
+        Examples
+        --------
+        >>> Record("x", "", (Table("", ("data", "corr"), [("a", 0.96543)]),)).cell(0, "corr", data="a")
+        0.96543
+        """
+        found = self.tables[table]
+        for row in found.rows:
+            values = dict(zip(found.columns, row, strict=True))
+            if all(values.get(key) == wanted for key, wanted in where.items()):
+                return values[column]
+        raise KeyError(column)
+
+    def value(self, table: int, column: str, **where: Cell) -> str:
+        """The same cell as it is read."""
+        return shown(self.cell(table, column, **where))
+
+    def size(self, table: int, column: str, **where: Cell) -> float:
+        """The same cell as a number."""
+        return float(str(self.cell(table, column, **where)))
+
     def show(self, console: Console | None = None) -> None:
         """Print the tables and the reasons."""
         console = console or Console()

@@ -289,8 +289,8 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
     audited = found["audit"]
     free, given = (best(found, needs_protected=needed) for needed in (False, True))
     return (
-        f"On the rows that were fitted the effects are zero by construction (at most {zero:.0e}); p-values of 1 are no "
-        "evidence there.",
+        "On the rows that were fitted the effects are zero by construction "
+        f"({f'at most {zero:.0e}' if zero else 'exactly 0'}); p-values of 1 are no evidence there.",
         f"On the test patients a correlation of {age['estimate']:.2f} with age is left; its 95 % interval by patient "
         f"is {age['ci_low']:.2f} to {age['ci_high']:.2f}: {test['images']} images are of {test['patients']} patients. "
         f"A tenth of them has {100 * test['tenth']:.0f} % of the images; the effective number of patients is "

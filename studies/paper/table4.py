@@ -205,7 +205,7 @@ def _block(found: Mapping[str, Any]) -> Table:
 def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
     at = {(name, method): one["test"] for name, method, one in _paper(found)}
     explained = [found["methods"][name][str(COMPONENTS[0])]["explained"] for name in EMBEDDINGS]
-    flipped = found["transposed"]["recognition"][WITHOUT]
+    flipped, objects = (found["transposed"][name][WITHOUT] for name in ("recognition", "imagenet"))
 
     printed = targets()["table4_utkface"]["without"]
     off = {term: printed[_term(term)][0] - one["estimate"] for term, one in found["label"].items()}
@@ -220,7 +220,8 @@ def _reasons(found: Mapping[str, Any]) -> tuple[str, ...]:
         "The authors' code projects training rows on columns of V and test rows on its rows. These are other "
         "features than those of the fit, and the signs of the singular vectors, which are arbitrary, decide what comes "
         f"out: without a correction the AUC is {flipped['auc']:.3f} (face recognition), and with the transposed block "
-        f"anything from {flipped['auc_transposed']['low']:.2f} to {flipped['auc_transposed']['high']:.2f}. The printed "
+        f"anything from {flipped['auc_transposed']['low']:.2f} to {flipped['auc_transposed']['high']:.2f} (ImageNet: "
+        f"{objects['auc_transposed']['low']:.2f} to {objects['auc_transposed']['high']:.2f}). The printed "
         "AUCs are of this kind, so neither they nor their difference say what the correction costs; the printed "
         "effects are of training rows, which the block leaves alone.",
         "The authors' embedding is the penultimate layer of a ResNet-50 that they trained on the sex of these faces; "
