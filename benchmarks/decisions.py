@@ -31,7 +31,7 @@ SETS = {
     "adult": (sq.datasets.load_adult, 0.5),
     "bank": (sq.datasets.load_bank, 0.3),
 }
-SEEDS = (100, 101, 102)  # the narrowest indicator was chosen on splits 0 to 2
+SEEDS = (200, 201, 202)  # the narrowest indicator was chosen on splits 0 to 2 and 100 to 103
 MIN_GROUP = 100
 
 

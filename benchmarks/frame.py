@@ -39,6 +39,8 @@ from benchmarks.measure import Timed
 HERE = Path(__file__).parent
 #: What a ratio is of where the peer's time is not of this run.
 ON_PAPER = "time on paper"
+#: Folder of finished parts of a benchmark, see :func:`part`.
+_cells: Path | None = None
 T = TypeVar("T")
 
 
@@ -135,19 +137,34 @@ def steps(things: Iterable[T], description: str) -> Iterable[T]:
     return track(list(things), description, console=Console(stderr=True), transient=True)
 
 
+def part(name: str, compute: Callable[[], Any]) -> Any:
+    """What ``compute`` returns, as plain data; read from the folder of ``--cells`` if a stopped run left it there."""
+    if _cells is None:
+        return plain(compute())
+    path = _cells / f"{name}.json"
+    if not path.exists():
+        found = plain(compute())
+        _cells.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".part").write_text(json.dumps(found), encoding="utf-8")
+        path.with_suffix(".part").rename(path)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def main(run: FunctionType, show: Callable[[dict[str, Any]], None], quick: Mapping[str, Any]) -> None:
     """Command line of a benchmark: an option for each keyword of ``run``."""
     home = sys.modules[run.__module__]
     parser = argparse.ArgumentParser(description=home.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes")
     parser.add_argument("--output", type=Path, help="folder for the figures as JSON")
+    parser.add_argument("--cells", type=Path, help="folder for finished parts, so that a run that was stopped goes on")
     for key, keyword in signature(run).parameters.items():
         flag = isinstance(keyword.default, bool)
         kind: dict[str, Any] = {"action": "store_true"} if flag else {"type": type(keyword.default)}
         help_ = None if flag else f"by default {keyword.default}"
         parser.add_argument(f"--{key.replace('_', '-')}", default=argparse.SUPPRESS, help=help_, **kind)
     given = vars(parser.parse_args())
-    small, output = given.pop("quick"), given.pop("output")
+    global _cells
+    small, output, _cells = given.pop("quick"), given.pop("output"), given.pop("cells")
     load, start = os.getloadavg()[0], time.perf_counter()
     result = plain(run(**((quick if small else {}) | given)))
     show(result)

@@ -331,10 +331,10 @@ def cost_cell(name: str) -> dict[str, Any]:
 
     if name in SETS:
         of = population(name)
-        problem, rounds = of.problem(np.arange(len(of.y)), np.arange(len(of.y))), 9
+        problem, rounds = of.problem(np.arange(len(of.y)), np.arange(len(of.y))), 27
     else:
         Z, y, X, _ = simulate(np.random.default_rng(0), 1_000_000, 50, "binomial", "plain")
-        problem, rounds = sq.Problem(Z, y, X, "binomial"), 3
+        problem, rounds = sq.Problem(Z, y, X, "binomial"), 5
     measure = solver.measure_new_rows
 
     def bare() -> object:

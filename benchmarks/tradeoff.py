@@ -77,6 +77,15 @@ def point(data: BenchmarkSet, Q: Array, mean: Array) -> dict[str, float]:
     return {"loss": loss, "covariance": length, "correlation": length / float(mean.std())}
 
 
+def reach(data: BenchmarkSet, Q: Array, method: str, bound: float) -> dict[str, Any]:
+    """What a comparator reaches with a bound of its own, or why it refuses."""
+    try:
+        model = COMPARATORS[method](family=data.family, bound=bound)
+        return point(data, Q, model.fit(data.unprotected, data.y, data.X).predict(data.unprotected, data.X))
+    except InputError as error:
+        return {"refused": str(error)}
+
+
 def at_covariance(problem: sq.Problem, length: float, plain: float) -> float:
     """Our loss with a covariance of this length, or without a constraint where it is longer than needed."""
     return fits(fit_path(problem, [min(length / plain, 1.0)], tol=1e-8))[0]["loss"]
@@ -96,8 +105,8 @@ def at_correlation(problem: sq.Problem, correlation: float, path: list[dict[str,
     return fits(fit_path(problem, [budget], tol=1e-8))[0]["loss"]
 
 
-def compare(name: str) -> dict[str, Any]:
-    """Our paths and the points of the comparators on one set."""
+def compare(name: str, kept: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Our paths and the points of the comparators on one set; ``kept`` are theirs from an earlier run."""
     data = load(name)
     Q = np.linalg.qr(data.X - data.X.mean(axis=0))[0] * np.sqrt(len(data.y))
     found: dict[str, Any] = {"n": len(data.y), "paths": {}, "points": []}
@@ -111,13 +120,12 @@ def compare(name: str) -> dict[str, Any]:
         key = "without" if method == "zafar" else "with"
         problem, path = problems[key], found["paths"][key]
         for bound in BOUNDS:
-            try:
-                model = COMPARATORS[method](family=data.family, bound=bound)
-                mean = model.fit(data.unprotected, data.y, data.X).predict(data.unprotected, data.X)
-            except InputError as error:
-                found["points"].append({"method": label, "bound": bound, "refused": str(error)})
+            known = next((one for one in kept or () if (one["method"], one["bound"]) == (label, bound)), None)
+            own = reach(data, Q, method, bound) if known is None else known
+            if "refused" in own:
+                found["points"].append({"method": label, "bound": bound, "refused": own["refused"]})
                 continue
-            own = point(data, Q, mean)
+            own = {key: own[key] for key in ("loss", "covariance", "correlation")}
             ours = {
                 "same covariance": at_covariance(problem, own["covariance"], path[-1]["covariance"]),
                 "same correlation": at_correlation(problem, own["correlation"], path),
@@ -179,13 +187,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="compas only; nothing is written")
     parser.add_argument("--cost", action="store_true", help="only the cost")
+    parser.add_argument("--ours", action="store_true", help="points of the comparators from the last run")
     given = parser.parse_args()
     names = ["compas"] if given.quick else list(SETS)
     costs = {name: cost(name) for name in names}
     print(json.dumps(costs, indent=1))
     if given.cost:
         return
-    found = {name: compare(name) for name in names}
+    before = json.loads(RESULTS.read_text())["sets"] if given.ours else {}
+    found = {name: compare(name, before[name]["points"] if given.ours else None) for name in names}
     worst = {
         key: max(one[key] - one["loss"] for about in found.values() for one in about["points"] if key in one)
         for key in ("same covariance", "same correlation")
