@@ -36,8 +36,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.unit.nn import two_processes
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -329,10 +328,8 @@ def test_a_trainer_of_lightning() -> None:
     assert difference(blinded.eval(), {"input": x}, case) < 1e-5
 
 
-def work(rank: int, names: list[str], folder: str) -> None:
+def work(rank: int, folder: str, names: list[str]) -> None:
     """Train and fit each network on every second row, in one of two processes."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
     for name in names:
         blinded, inputs, case = build(name)
         mine = {key: value[rank::2] for key, value in inputs.items()}
@@ -343,7 +340,6 @@ def work(rank: int, names: list[str], folder: str) -> None:
         seen, gradient = correction.moments.rows.clone(), largest_gradient(blinded)
         fit(blinded, mine, group)
         torch.save((seen, gradient, blinded.state_dict()), f"{folder}/{name}-{rank}.pt")
-    dist.destroy_process_group()
 
 
 def halves() -> Tensor:
@@ -363,7 +359,7 @@ def test_two_processes(tmp_path: Path) -> None:
         except pytest.skip.Exception:
             continue
         names.append(name)
-    mp.spawn(work, args=(names, str(tmp_path)), nprocs=2)
+    two_processes.run(work, tmp_path, names)
     for name in names:
         (seen, gradient, first_state), (_, other, second_state) = (
             torch.load(tmp_path / f"{name}-{rank}.pt") for rank in (0, 1)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
-from time import monotonic
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from tests.unit.nn import two_processes
 from torch import Tensor, nn
 
 from setsquare.nn import OrthogonalityConstraint, Orthogonalize
@@ -41,10 +39,6 @@ def rows_of(rank: int) -> Tensor:
 
 
 def work(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timedelta(seconds=120)
-    )
     Y, X = draw()
     mine = rows_of(rank)
     for number, settings in enumerate(SETTINGS):
@@ -55,7 +49,6 @@ def work(rank: int, folder: str) -> None:
     network = nn.parallel.DistributedDataParallel(Network())
     network(Y.float()[mine], X[mine]).square().sum().backward()
     torch.save(dict(network.module.state_dict()), f"{folder}/network-{rank}.pt")
-    dist.destroy_process_group()
 
 
 def constrain(Y: Tensor, X: Tensor, method: str, batch: int) -> dict[str, Tensor]:
@@ -89,14 +82,7 @@ class Network(nn.Module):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("processes")
-    processes, start = mp.spawn(work, args=(str(path),), nprocs=2, join=False), monotonic()
-    try:
-        while not processes.join(timeout=5.0):
-            assert monotonic() - start < 300.0, "the processes wait for each other"
-    finally:
-        for process in processes.processes:
-            if process.is_alive():
-                process.kill()
+    two_processes.run(work, path)
     return path
 
 

@@ -1,0 +1,52 @@
+"""Two processes that work together, ended from outside.
+
+A process that ends by itself can wait for ever: torch joins the threads of a process group while it holds Python's
+lock, and such a thread may need that lock to let go of its last tensor (seen in one of thirty runs with torch 2.13).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+#: Seconds after which two processes that are not done are taken to wait for each other.
+MOST_SECONDS = 240
+
+
+def run(work: Callable[..., None], folder: Path, *args: Any) -> None:
+    """Call ``work(rank, folder, *args)`` in two processes of one group; fail if they raise or do not end."""
+    processes = mp.spawn(_take_part, args=(work, str(folder), args), nprocs=2, join=False)
+    done, end = [folder / f"done-{rank}" for rank in (0, 1)], monotonic() + MOST_SECONDS
+    try:
+        while not all(path.exists() for path in done):
+            assert not processes.join(timeout=0.2), "a process ended before its work was done"
+            stacks = "".join(path.read_text() for path in folder.glob("stacks-*"))
+            assert monotonic() < end and not stacks, f"the processes wait for each other\n{stacks}"
+    finally:
+        for process in processes.processes:
+            process.kill()
+
+
+def _take_part(rank: int, work: Callable[..., None], folder: str, args: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    with open(f"{folder}/stacks-{rank}", "w") as stacks:
+        faulthandler.dump_traceback_later(MOST_SECONDS - 20, file=stacks)
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/meet",
+            rank=rank,
+            world_size=2,
+            timeout=timedelta(seconds=MOST_SECONDS // 2),
+        )
+        work(rank, folder, *args)
+        Path(folder, f"done-{rank}").touch()
+        Event().wait()  # until it is killed
