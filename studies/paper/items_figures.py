@@ -68,7 +68,10 @@ def fig3(r: Record) -> list[Row]:
         f"C^h: none (exact; compas: corr {fit}), but the authors' saved one on adult is {worst['estimate']:.3f} "
         f"(p = {worst['p_value']:.2f}); fairness methods: on every set{', but ' + ', '.join(none) if none else ''}"
     )
-    coding = ("protected columns are in Z, the first category is not", "so in the benchmark; F.1, F.3 to F.6: not in Z")
+    coding = (
+        "protected columns are in Z, the first category is not",
+        "so in the benchmark; F.1, F.3 to F.6: not in Z. If X is meant: everywhere but movies (one number a gender)",
+    )
     gap = max(float(str(gap)) for _, method, gap, *_ in r.tables[1].rows if method in FAIRNESS and gap is not None)
     methods = (
         "Komiyama's, Berk's, Zafar's",
@@ -114,10 +117,10 @@ def fig4(r: Record) -> list[Row]:
         (
             "Figure 4, accuracy",
             "near .5 without; better with",
-            f"the same ({seeds}; the authors had 10)",
+            f"the same (colours as printed; {seeds}; the authors had 10)",
             f"{plain}; {layer}",
             REPRODUCED,
-            where,
+            f"{where}, `tests/studies/test_datasets_mnist.py`",
         ),
         (
             "Section 4.3, content",
@@ -147,15 +150,15 @@ def fig4(r: Record) -> list[Row]:
             where,
         ),
         (
-            "Appendix F.6",
-            "layer behind the ReLU; patience 25",
-            "as in the code (Corollary 7: before); the same rule (validation accuracy, best weights), but an accuracy "
-            "of 1 ends it: the kept weights cannot change any more",
+            "Appendix F.6, network and evaluation",
+            "8 and 16 filters of 3 x 3, pooling, dense 64 and 1; layer behind the first ReLU; 100 epochs, patience 25; "
+            "quadratic programming",
+            "the same (Corollary 7 has it before the ReLU), but an accuracy of 1 on validation rows ends a training, "
+            "as the kept weights cannot change any more; the same problem in closed form",
             "",
             REPRODUCED,
-            where,
+            f"{test}, `tests/studies/test_paper_networks.py`",
         ),
-        ("Appendix F.6, evaluation", "quadratic programming", "the same problem in closed form", "", REPRODUCED, test),
         ("Appendix F.7, cause", "more iterations, not operations", cause, "", IN_PART, where),
     ]
 
@@ -236,8 +239,9 @@ def sim(r: Record) -> list[Row]:
     unrelated = " and ".join(f"{p:.2f}" for p in medians(related=False))
     without = f"rho > 0: median p at most {max(medians(related=True)):.3f}; rho = 0: {unrelated} (binomial, Poisson)"
     design = (
-        "X standard normal, X = rho Z + E; p 5, 10; q 10, 100",
-        "Z and E standard normal (X cannot be, for rho > 0), linear predictors scaled; code: standard deviations .5 or "
+        "X standard normal, X = rho Z + E; p 5, 10; q 10, 100; four n, 10 repetitions with seeds of their own",
+        "this grid, these n and repetitions; Z and E standard normal, which makes the variance of X rho^2 + 1 (that of "
+        "Z is not printed), linear predictors scaled; code: the same n and repetitions, but standard deviations .5 or "
         ".1, p 2, 5, 10, q 10, 50, 100",
     )
     where = "section Figures 7 to 12"
@@ -246,14 +250,14 @@ def sim(r: Record) -> list[Row]:
         (
             "Figures 7 to 12",
             "effects near 0, p near 1",
-            f"at most {largest(CONSTRAINED)}; p = q not fitted",
+            f"q > p: at most {largest(CONSTRAINED)}; p = q = 10 not fitted (Limitations: q > p)",
             held,
             IN_PART,
             every,
         ),
         ("Appendix G.1, without", "non-zero, p very small; similar at rho = 0", without, "", IN_PART, every),
         ("Appendix G.1, C^l", *linear, "", REPRODUCED, every),
-        ("Appendix G.1, design", *design, "", IN_PART, where),
+        ("Appendix G.1, design", *design, "", IN_PART, "`tests/studies/test_paper_fig_sim.py`"),
     ]
 
 

@@ -101,7 +101,7 @@ def _summary(runs: list[dict[str, float]]) -> dict[str, Any]:
 def published(name: str, method: str) -> float | None:
     """Seconds that the paper prints: of Adult, for the authors' 5000 rows."""
     column = {"adult 5000": "adult", "adult": ""}.get(name, name)
-    value = targets()["table7_runtime_seconds"].get(PRINTED.get(method, ""), {}).get(column)
+    value = targets()["table6_runtime_seconds"].get(PRINTED.get(method, ""), {}).get(column)
     return None if value is None else float(value)
 
 

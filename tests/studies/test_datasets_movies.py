@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,11 @@ def test_the_real_movies() -> None:
     shares = {name: (data.table[name] == "unknown").mean() for name in ("actor", "first_crew", "director")}
     assert shares == pytest.approx({"actor": 0.221, "first_crew": 0.352, "director": 0.371}, abs=1e-3)
     assert (data.table["first_crew_job"] == "Director").mean() == pytest.approx(0.556, abs=1e-3)
+    texts = pd.read_parquet(Path(os.environ["SETSQUARE_DATA"]) / "movies/movies_full.parquet")[
+        "overview_clean"
+    ].dropna()
+    assert (texts == texts.str.lower()).all() and not texts.str.contains(r"[!-/:-@\[-`{-~]").any()
+    assert texts.str.contains(r"\b(?:the|and|of)\b").sum() == 2  # of 44517: parts of addresses, joined by underscores
     tokens = data.arrays["tokens"]
     assert tokens.max() == 9_999 and (tokens == 0).mean() == pytest.approx(0.781, abs=1e-3)
     assert data.arrays["minilm"].shape == (42705, 100) and data.arrays["minilm"].dtype == np.float16

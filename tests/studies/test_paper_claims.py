@@ -39,7 +39,17 @@ ITEMS = (
     *("Appendix A", *(f"Appendix F.{k}" for k in (2, 3, 4, 5, 6, 7)), "Appendix G.1", "Appendix E.1", "E.5"),
     *("Section 1.1", "Section 3.2, families", "Section 3.2, iterates", "Section 4.2.3", "Section 4.3", "Appendix F.1"),
     *("Table 1, C^l", "Table 4, effects", "Appendix B, penalties, GLMs", "E.4", "one multiplier", "p-values"),
-    *("Concept 1", "Concept 2", "DRO", "Komiyama", "MDMM", "Appendix D", "Appendix E.2", "Appendix E.3", "Limitations"),
+    *(
+        "Concept 1",
+        "Concept 2",
+        "DRO",
+        "Komiyama",
+        "MDMM",
+        "Appendix D and E.1",
+        "Appendix E.2",
+        "Appendix E.3",
+        "Limitations",
+    ),
     *(
         "Section 3.2, intercept",
         "Section 3.2, solving",
@@ -59,7 +69,8 @@ ITEMS = (
         "Appendix G.1, design",
     ),
     *("Section 4.1.2, decrease", "Movies, RMSE", "Section 4.3, any", "Appendix B, penalties", "Table 5, reference"),
-    *("F.6, evaluation", "Appendix G.1, C^l"),
+    *("F.6, network and evaluation", "Appendix G.1, C^l", "Section 3.2, closed form", "BDMM", "Appendix C.2, causes"),
+    *("Appendix E.1, solutions", "Appendix F.5, network", "Appendix F.5, text", "Appendix F.5, director"),
 )
 
 

@@ -64,8 +64,13 @@ def test_every_draw_is_counted(record: Record) -> None:
 
 
 def test_grid_is_that_of_the_paper() -> None:
+    """Appendix G.1: two families, three rho, two p and q, four n, each repeated 10 times with a seed of its own."""
     grid = simulation.settings(quick=False)
     assert len(grid) == len(set(grid)) == 2 * 3 * 2 * 2 * 4 * 10
+    values = {key: sorted({getattr(one, key) for one in grid}) for key in ("rho", "p", "q", "n", "repeat")}
+    sizes = {"rho": [0, 1, 2], "p": [5, 10], "q": [10, 100], "n": [200, 1000, 5000, 10000]}
+    assert values == {**sizes, "repeat": list(range(10))}
+    assert len({one.rng.integers(2**63) for one in grid}) == len(grid)
 
 
 @pytest.mark.parametrize("family", ["binomial", "poisson"])

@@ -1,10 +1,10 @@
-"""Remarks of the paper beside its theorems: fairness, inversion, identity, p = q, Concept 1, appendices A, D and E."""
+"""Remarks of the paper beside its theorems: closed form, fairness, inversion, identity, p = q, appendices A, C to E."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.optimize import approx_fprime, brentq
+from scipy.optimize import approx_fprime, brentq, minimize
 from scipy.special import expit, logit
 
 from setsquare import Problem, families, solve
@@ -180,3 +180,88 @@ def test_with_as_many_protected_columns_as_rows_nothing_is_left(p: int, left: fl
     X, y = rng.normal(size=(20, p)), rng.normal(size=20)
     rest = y - X @ np.linalg.lstsq(X, y, rcond=None)[0]
     assert (np.abs(rest).max() > 1e-10) == bool(left)
+
+
+def test_the_evaluation_model_has_no_closed_form_in_general_but_for_two_groups() -> None:
+    """Section 3.2: for x = 1, 2, 3 and means of 1/3, exp(beta) is a root of a quintic without a formula in radicals."""
+    sympy = pytest.importorskip("sympy", reason="sympy is not installed: Galois groups cannot be computed")
+    t = sympy.symbols("t")
+    score = t / (1 + t) + 2 * t**2 / (1 + t**2) + 3 * t**3 / (1 + t**3) - 2  # sum of x (h(x beta) - 1/3)
+    quintic = sympy.Poly(sympy.numer(sympy.cancel(sympy.together(score))), t)
+    assert quintic.degree() == 5 and quintic.is_irreducible
+    group, _ = sympy.polys.numberfields.galoisgroups.galois_group(quintic)
+    assert group.order() == 120 and not group.is_solvable
+    x, beta, steps = np.array([1.0, 2.0, 3.0]), 0.0, 0
+    while abs(slope := float(x @ (expit(x * beta) - 1.0 / 3.0))) > 1e-14:
+        means = expit(x * beta)
+        beta -= slope / float(x**2 @ (means * (1.0 - means)))  # convex: the second derivative is positive everywhere
+        steps += 1
+    assert steps <= 4 and float(quintic.eval(np.exp(beta))) == pytest.approx(0.0, abs=1e-12)
+    y = expit(np.random.default_rng(9).normal([[0.0], [1.0]], 1.0, (2, 100)))
+    difference = float(logit(y[1].mean()) - logit(y[0].mean()))
+    assert effect(y.ravel(), np.repeat([0.0, 1.0], 100)) == pytest.approx(difference, abs=1e-8)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.1, 0.5])
+def test_a_constant_is_one_solution_of_the_lemma_and_a_factor_changes_nothing(factor: float) -> None:
+    """Appendix E.1: y = mu, or P y beside it: one family, c P y + h(0), of which the constant has c = 0."""
+    rng = np.random.default_rng(10)
+    X = rng.normal(1.0, 1.0, size=(300, 2))
+    y = expit(X.sum(1) + rng.normal(size=300))
+    corrected = 0.5 + factor * (y - X @ np.linalg.lstsq(X, y, rcond=None)[0])
+    assert np.abs(X.T @ (corrected - 0.5)).max() < 1e-12 < 10.0 < np.abs(X.T @ (y - 0.5)).max()
+    assert (corrected.std() > 1e-3) == bool(factor)  # with the constant nothing is predicted
+    found = minimize(  # the evaluation model without an intercept
+        lambda beta: float(np.sum(np.logaddexp(0.0, X @ beta) - corrected * (X @ beta))),
+        np.array([0.3, -0.2]),
+        jac=lambda beta: X.T @ (expit(X @ beta) - corrected),
+        tol=1e-10,
+    )
+    np.testing.assert_allclose(found.x, 0.0, atol=1e-8)
+
+
+def test_what_follows_a_flipped_attribute_depends_on_causes_that_the_correction_does_not_ask_for() -> None:
+    """Appendix C.2: x -> w and w -> x can have one distribution, so one fit, and other predictions if x is changed."""
+    forwards, backwards = np.array([[1.0, 0.0], [0.6, 0.8]]), np.array([[0.8, 0.6], [0.0, 1.0]])  # noise to (x, w)
+    np.testing.assert_allclose(forwards @ forwards.T, backwards @ backwards.T, atol=1e-15)
+    rng = np.random.default_rng(11)
+    x, w = forwards @ rng.normal(size=(2, 2000))
+    Z = np.column_stack([w, x, rng.normal(size=2000)])
+    found = solve(Problem(Z, Z.sum(1) + rng.normal(size=2000), x[:, None]))
+    fitted = Z @ found.coef[0]
+    assert abs(np.corrcoef(fitted, x)[0, 1]) < 1e-10 and fitted.std() > 0.5
+    after = {"x -> w": 0.6, "w -> x": 0.0}  # what w does when x is raised by 1
+    changes = {name: float(found.coef[0] @ [change, 1.0, 0.0]) for name, change in after.items()}
+    assert abs(changes["x -> w"]) < 0.1 < 0.4 < abs(changes["w -> x"])
+
+
+@pytest.mark.parametrize("name", ["binomial", "poisson"])
+def test_the_weights_of_appendix_d_are_the_observed_hessian(name: str) -> None:
+    """X' Upsilon X with alpha, for the square root as a link, which is canonical for neither; and Fisher's form."""
+    rng = np.random.default_rng(12)
+    X, beta = rng.uniform(0.5, 1.0, size=(50, 2)), np.array([0.3, 0.4])
+    eta = X @ beta
+    mu = eta**2  # g = square root
+    variance = mu * (1.0 - mu) if name == "binomial" else mu
+    y = np.clip(mu + 0.1 * rng.normal(size=50), 0.01, 0.99)
+
+    def loss(beta: np.ndarray) -> float:
+        m = (X @ beta) ** 2
+        return float(-np.sum(y * np.log(m) + ((1.0 - y) * np.log(1.0 - m) if name == "binomial" else -m)))
+
+    first, second = 0.5 * mu**-0.5, -0.25 * mu**-1.5
+    slope = (1.0 - 2.0 * mu) if name == "binomial" else 1.0
+    alpha = 1.0 + (y - mu) * (slope / variance + second / first)
+    weights = alpha / (first**2 * variance)
+    e, h = np.eye(2), 1e-4
+    numeric = [
+        [
+            (loss(beta + h * (a + b)) - loss(beta + h * (a - b)) - loss(beta - h * (a - b)) + loss(beta - h * (a + b)))
+            / (4.0 * h * h)
+            for b in e
+        ]
+        for a in e
+    ]
+    np.testing.assert_allclose(X.T @ (weights[:, None] * X), numeric, rtol=1e-4)
+    expected = 1.0 / (first**2 * variance)  # Fisher weights: alpha = 1
+    np.testing.assert_allclose(expected**-0.5 / first, np.sqrt(variance), rtol=1e-12)
