@@ -1,13 +1,14 @@
 """Mutation testing: whether the tests notice small changes of the code.
 
-    python -m benchmarks.mutants --number 300 --seed 1     # kept in .mutants/, goes on where it was
-    python -m benchmarks.mutants --seed 1 --wider          # its survivors against every other test that enters them
+    python -m benchmarks.mutants --record                  # what each test executes; kept in .mutants/
+    python -m benchmarks.mutants --number 300 --seed 1     # kept too, goes on where it was
+    python -m benchmarks.mutants --seed 1 --wider          # its survivors against every other test that executes them
     python -m benchmarks.mutants --seed 1 --show           # counts and survivors
 
-Mutants are drawn with equal chances from eight packages, and run in a copy of the tree, never in the tree itself. The
-first run notes which functions each test enters (``benchmarks.reached``; some ten minutes), so that a mutant meets the
-tests that reach it, nearest and fastest first. A test that never enters the changed function cannot notice it, so the
-wider run stands for the whole suite. What survives, and why, is in ``benchmarks/mutants.md``.
+Mutants are drawn with equal chances from eight packages, and run in a copy of the tree, never in the tree itself. Each
+meets the tests that execute its statement (``benchmarks.mutant_tests``), nearest and fastest first, until one fails. A
+test that does not execute the changed statement cannot notice it, so the wider run stands for the whole suite. What
+survives, and why, is in ``benchmarks/mutants.md``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import hashlib
 import importlib
 import json
 import os
@@ -35,18 +35,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.mutant_tests import KEPT, ROOT, SOURCE, Test, environment, known_tests, nearest, record
 from benchmarks.mutators import Mutant, mutants
 from benchmarks.swapped import Forks, holder, run_forked
 
-ROOT = Path(__file__).parents[1]
-KEPT = ROOT / ".mutants"
 PACKAGES = ("families", "projection", "glm", "auditing", "tables", "estimators", "storage", "nn")
-OTHER_TESTS = ("tests/golden", "tests/properties", "tests/theorems", "tests/reference", "tests/unit/rows")
-OTHER_TESTS += ("tests/unit/cli",)
 COPIED = ("src", "tests", "benchmarks", "studies", "docs", "examples", "pyproject.toml", "README.md", "Makefile")
-COPIED += ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "constraints.txt")
-#: CPU seconds of the tests that a mutant meets at first and in a wider run, and how many there are at most.
-NEAR, WIDE = (4.0, 120), (60.0, 900)
+COPIED += ("conftest.py", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "constraints.txt")
 #: Seconds until tests that wait for something are given up.
 STUCK = 1800.0
 #: Largest address space of a run in bytes.
@@ -74,68 +69,9 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def test_files(packages: tuple[str, ...]) -> list[str]:
-    """Files with tests or doctests of the packages, and of all of them, by their path."""
-    folders = [f"tests/unit/{name}" for name in packages] + list(OTHER_TESTS)
-    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("test_*.py"))]
-    found += [
-        p for name in packages for p in sorted((ROOT / "src/setsquare" / name).rglob("*.py")) if ">>>" in p.read_text()
-    ]
-    return [str(path.relative_to(ROOT)) for path in found]
-
-
-def record(tree: Path, packages: tuple[str, ...]) -> list[dict[str, Any]]:
-    """What each test enters; test files that were changed since the last time are run again."""
-    kept = KEPT / "reached.jsonl"
-    known: dict[str, dict[str, Any]] = {}
-    if kept.exists():
-        known = {row["file"]: row for row in map(json.loads, kept.read_text().splitlines())}
-    stamps = {name: hashlib.sha256((ROOT / name).read_bytes()).hexdigest()[:12] for name in test_files(packages)}
-    folders: dict[str, list[str]] = {}
-    for name, stamp in stamps.items():
-        if known.get(name, {}).get("stamp") != stamp:
-            folders.setdefault(
-                name.split("/setsquare/")[0] if name.startswith("src") else str(Path(name).parent), []
-            ).append(name)
-    for folder, names in folders.items():
-        print(f"recording what {len(names)} files in {folder} reach", flush=True)
-        for name, tests in _reach(tree, names).items():
-            known[name] = {"file": name, "stamp": stamps[name], "tests": tests}
-        kept.write_text("".join(json.dumps(row) + "\n" for row in known.values() if (ROOT / row["file"]).exists()))
-    return [test for name in stamps for test in known[name]["tests"]]
-
-
-def known_tests() -> list[dict[str, Any]]:
-    """What was recorded before, whatever was changed since."""
-    kept = KEPT / "reached.jsonl"
-    rows = map(json.loads, kept.read_text().splitlines()) if kept.exists() else ()
-    return [test for row in rows if (ROOT / row["file"]).exists() for test in row["tests"]]
-
-
-def _reach(tree: Path, names: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Run test files with the tracing plugin; their tests by file."""
-    output = KEPT / "reached.part"
-    output.unlink(missing_ok=True)
-    words = ["-q", "-p", "benchmarks.reached", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", *names]
-    environment = _environment(tree) | {"REACHED": str(output)}
-    subprocess.run(
-        [sys.executable, "-m", "pytest", *words], cwd=tree, env=environment, capture_output=True, check=False
-    )
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for line in output.read_text().splitlines() if output.exists() else ():
-        test = json.loads(line)
-        found[test["test"].split("::")[0]].append(test)
-    return found
-
-
-def _environment(tree: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{tree / 'src'}:{tree}", "CI": "1", "OMP_NUM_THREADS": "1"}
-
-
 @functools.cache
 def _all_mutants(package: str) -> tuple[Mutant, ...]:
-    source = ROOT / "src/setsquare"
-    return tuple(mutant for path in sorted((source / package).rglob("*.py")) for mutant in mutants(path, source))
+    return tuple(mutant for path in sorted((SOURCE / package).rglob("*.py")) for mutant in mutants(path, SOURCE))
 
 
 def sample(number: int, seed: int, packages: tuple[str, ...] = PACKAGES) -> list[Mutant]:
@@ -146,47 +82,6 @@ def sample(number: int, seed: int, packages: tuple[str, ...] = PACKAGES) -> list
         pool = pools[packages[k % len(packages)]]
         drawn.append(pool.pop(rng.randrange(len(pool))))
     return drawn
-
-
-def nearest(mutant: Mutant, tests: list[dict[str, Any]], limits: tuple[float, int], wider: bool) -> list[str]:
-    """The tests that enter the function of a mutant (of its file, if it stands in none), nearest and fastest first."""
-    place, stem = f"{mutant.path}:{mutant.function}", Path(mutant.path).stem
-    package = mutant.path.split("/")[0]
-
-    def enters(test: dict[str, Any]) -> bool:
-        names = test["names"]
-        return place in names if place in known else mutant.path in test["paths"]
-
-    known = {name for test in tests for name in test["names"]}
-
-    def order(test: dict[str, Any]) -> float:
-        path = test["test"].split("::")[0]
-        own = path.endswith(f"/{mutant.path}") or stem in Path(path).stem
-        near = own or f"/{package}/" in path or f"golden/test_{package}" in path or "theorems" in path
-        return float((test["seconds"] + 0.05) * (0.2 if own else 1.0 if near else 2.0))
-
-    reaching = sorted(filter(enters, tests), key=order)
-    first = _cut(reaching, NEAR, 4)
-    if not wider:
-        return first
-    rest = [test for test in reaching if test["test"] not in set(first)]
-    return _cut(rest, limits, 1000)
-
-
-def _cut(tests: list[dict[str, Any]], limits: tuple[float, int], copies: int) -> list[str]:
-    """The first tests within the limits, with a few of each parametrised one."""
-    chosen, seconds, seen = list[str](), 0.0, Counter[str]()
-    for test in tests:
-        name = test["test"].partition("[")[0]
-        seen[name] += 1
-        if (
-            (seen[name] <= copies or "/golden/" in name)
-            and seconds + test["seconds"] <= limits[0]
-            and len(chosen) < limits[1]
-        ):
-            chosen.append(test["test"])
-            seconds += test["seconds"]
-    return chosen
 
 
 class _FirstFailure:
@@ -232,7 +127,7 @@ def _become_child(tree: Path, tests: list[str], seconds: float, note: Path, log:
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         os.chdir(tree)
-        os.environ.update(_environment(tree))
+        os.environ.update(environment(tree))
         sys.path[:0] = [str(tree / "src"), str(tree)]
         with log.open("w") as stream:
             os.dup2(stream.fileno(), 1)
@@ -248,12 +143,12 @@ def _become_child(tree: Path, tests: list[str], seconds: float, note: Path, log:
         os._exit(code)
 
 
-def meet(mutant: Mutant, tree: Path, tests: list[dict[str, Any]], wider: bool) -> dict[str, Any]:
+def meet(mutant: Mutant, tree: Path, tests: list[Test], wider: bool) -> dict[str, Any]:
     """Put a mutant into the copy and run the tests that reach it."""
     target = tree / "src/setsquare" / mutant.path
-    chosen = nearest(mutant, tests, WIDE, wider)
+    chosen, every = nearest(mutant, tests, wider)
     cost = {test["test"]: test["seconds"] for test in tests}
-    found = asdict(mutant) | {"name": mutant.name, "tests": len(chosen), "outcome": "survived", "by": ""}
+    found = asdict(mutant) | {"name": mutant.name, "tests": len(chosen), "all": every, "outcome": "survived", "by": ""}
     if not chosen:
         return found
     text, seconds = target.read_text(), sum(cost[name] for name in chosen)
@@ -274,7 +169,7 @@ def _replace(path: Path, text: str) -> None:
         compiled.unlink()
 
 
-def show(results: list[dict[str, Any]]) -> None:
+def show(results: list[Test]) -> None:
     """Print counts by package, and the survivors."""
     for package in PACKAGES:
         part = Counter(row["outcome"] for row in results if row["path"].split("/")[0] == package)
@@ -283,7 +178,8 @@ def show(results: list[dict[str, Any]]) -> None:
     n = len(results)
     print(f"{n} mutants, {n - len(survivors)} noticed ({(n - len(survivors)) / max(n, 1):.1%}), {len(survivors)} not:")
     for row in survivors:
-        print(f"  {row['name']}  [{row['function']}; {row['tests']} tests]")
+        of_all = "all" if row.get("all") else "first"
+        print(f"  {row['name']}  [{row['function']}; {of_all} {row['tests']} tests]")
 
 
 def main() -> int:
@@ -295,7 +191,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="Stop after this time; the next run goes on.")
     parser.add_argument("--wider", action="store_true", help="Survivors against every other test that enters them.")
     parser.add_argument("--again", action="store_true", help="Survivors against the nearest tests again.")
-    parser.add_argument("--record", action="store_true", help="Note what the tests enter, and run no mutant.")
+    parser.add_argument("--record", action="store_true", help="Note what the tests execute, and run no mutant.")
     parser.add_argument("--known", action="store_true", help="Record nothing: use what was recorded before.")
     parser.add_argument("--show", action="store_true")
     asked = parser.parse_args()
@@ -308,17 +204,15 @@ def main() -> int:
     return 0
 
 
-def _left(asked: argparse.Namespace, results: dict[str, Any], tests: list[dict[str, Any]]) -> list[Mutant]:
+def _left(asked: argparse.Namespace, results: dict[str, Any]) -> list[Mutant]:
     """Mutants of a sample that are still to be run."""
     left = []
     for mutant in sample(asked.number, asked.seed, asked.packages):
         before = results.get(mutant.name)
         open_again = before and before["outcome"] == "survived"
-        open_again = open_again and (asked.wider or asked.again or not before["tests"])
+        open_again = open_again and ((asked.wider and not before.get("all")) or asked.again or not before["tests"])
         if (before and not open_again) or (asked.wider and not before):
             continue
-        if asked.known and not nearest(mutant, tests, WIDE, wider=False):
-            continue  # its tests were not recorded yet
         left.append(mutant)
     return left
 
@@ -332,31 +226,34 @@ def _preload() -> None:
 def _swap(
     mutants: list[Mutant],
     tree: Path,
-    tests: list[dict[str, Any]],
+    tests: list[Test],
     wider: bool,
     keep: Callable[[dict[str, Any]], None],
     end: float,
 ) -> list[Mutant]:
     """Run mutants in forks of one process; the result are those that could not be run so."""
-    cost, chosen, left = {test["test"]: test["seconds"] for test in tests}, dict[Mutant, list[str]](), list[Mutant]()
+    cost, left = {test["test"]: test["seconds"] for test in tests}, list[Mutant]()
+    chosen = dict[Mutant, tuple[list[str], bool]]()
 
-    def give() -> Iterator[tuple[Mutant, list[str], float]]:
+    def give() -> Iterator[tuple[Mutant, list[str]]]:
         for mutant in mutants:
             if time.monotonic() > end:
                 return
-            chosen[mutant] = nearest(mutant, tests, WIDE, wider)
-            yield mutant, chosen[mutant], sum(cost[name] for name in chosen[mutant])
+            chosen[mutant] = nearest(mutant, tests, wider)
+            yield mutant, chosen[mutant][0]
 
     def report(mutant: Mutant, outcome: str, by: str) -> None:
         if outcome == "not swapped":
             left.append(mutant)
             return
-        keep(asdict(mutant) | {"name": mutant.name, "tests": len(chosen[mutant]), "outcome": outcome, "by": by})
+        names, every = chosen[mutant]
+        found = {"name": mutant.name, "tests": len(names), "all": every, "outcome": outcome, "by": by}
+        keep(asdict(mutant) | found)
 
     os.chdir(tree)
-    os.environ.update(_environment(tree))
+    os.environ.update(environment(tree))
     sys.path[:0] = [str(tree / "src"), str(tree)]
-    run_forked(sorted({name.split("::")[0] for name in cost}), Forks(give, report, tree / "src/setsquare"))
+    run_forked(sorted({name.split("::")[0] for name in cost}), Forks(give, report, tree / "src/setsquare", cost))
     os.chdir(ROOT)
     return left
 
@@ -366,14 +263,13 @@ def _run(asked: argparse.Namespace, kept: Path, results: dict[str, Any]) -> None
     try:
         tree.mkdir()
         copy_tree(tree)
-        tests = known_tests() if asked.known else record(tree, asked.packages)
-        for test in tests:
-            test["names"] = set(test["reached"])
-            test["paths"] = {name.partition(":")[0] for name in test["reached"]}
-        subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree / "src")], check=False)
+        if not asked.known:
+            record(tree, asked.seconds)
         if asked.record:
             return
-        todo = _left(asked, results, tests)
+        tests = known_tests()
+        subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree / "src")], check=False)
+        todo = _left(asked, results)
 
         def keep(found: dict[str, Any]) -> None:
             results[found["name"]] = found

@@ -94,22 +94,26 @@ class Forks:
     Parameters
     ----------
     mutants : callable
-        Gives mutants with the tests that each meets, and the CPU seconds that these take.
+        Gives mutants with the tests that each meets.
     report : callable
         Is given a mutant, "survived", "killed", "time" or "not swapped", and the test that noticed.
     source : Path
         Folder of the package.
+    cost : dict
+        CPU seconds of each test; one that takes far longer is given up, and has noticed the mutant.
     """
 
     def __init__(
         self,
-        mutants: Callable[[], Iterator[tuple[Mutant, list[str], float]]],
+        mutants: Callable[[], Iterator[tuple[Mutant, list[str]]]],
         report: Callable[[Mutant, str, str], None],
         source: Path,
+        cost: dict[str, float],
     ) -> None:
-        self.mutants, self.report, self.source = mutants, report, source
+        self.mutants, self.report, self.source, self.cost = mutants, report, source, cost
         self.failed: str | None = None
-        self.stuck: set[str] = set()
+        self.sound: set[str] = set()
+        self.unsound: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note the first test that fails, in a fork."""
@@ -124,31 +128,31 @@ class Forks:
             if type(one) is FunctionType:
                 known.setdefault((one.__code__.co_filename, one.__code__.co_qualname), []).append(one)
         gc.freeze()  # forks share the memory of what is there
-        for mutant, names, seconds in self.mutants():
-            self.report(mutant, *self._fork(mutant, [items[name] for name in names if name in items], seconds, known))
+        for mutant, names in self.mutants():
+            self.report(mutant, *self._fork(mutant, [items[name] for name in names if name in items], known))
         return True
 
-    def _fork(self, mutant: Mutant, tests: list[pytest.Item], seconds: float, known: Known) -> tuple[str, str]:
-        """Run tests in a fork; one that waits for ever in any fork, as some of polars do, is left out from then on."""
-        tests = [test for test in tests if test.nodeid not in self.stuck]
-        outcome, by, place = self._try(mutant, tests, seconds, known)
-        while outcome == "stuck":
-            if self._try(None, tests[place : place + 1], seconds, known)[0] != "stuck":
-                return "time", tests[place].nodeid
-            self.stuck.add(tests[place].nodeid)
+    def _fork(self, mutant: Mutant, tests: list[pytest.Item], known: Known) -> tuple[str, str]:
+        """Run tests in a fork; one that fails or waits for ever in any fork (polars) is left out from then on."""
+        tests = [test for test in tests if test.nodeid not in self.unsound]
+        outcome, by, place = self._try(mutant, tests, known)
+        while outcome in ("stuck", "killed"):
+            name = tests[place].nodeid
+            if name in self.sound or self._try(None, tests[place : place + 1], known)[0] == "survived":
+                self.sound.add(name)
+                return "time" if outcome == "stuck" else outcome, by or name
+            self.unsound.add(name)
             tests = tests[place + 1 :]
-            outcome, by, place = self._try(mutant, tests, seconds, known)
+            outcome, by, place = self._try(mutant, tests, known)
         return outcome, by
 
-    def _try(
-        self, mutant: Mutant | None, tests: list[pytest.Item], seconds: float, known: Known
-    ) -> tuple[str, str, int]:
+    def _try(self, mutant: Mutant | None, tests: list[pytest.Item], known: Known) -> tuple[str, str, int]:
         """What comes of tests in a fork, the test that noticed, and the place of the last one that began."""
         source, target = os.pipe()
         place = mmap.mmap(-1, 4)
         child = os.fork()
         if not child:
-            self._become_child(mutant, tests, seconds, known, target, place)
+            self._become_child(mutant, tests, known, target, place)
         os.close(target)
         waits = _wait(child, source)
         with os.fdopen(source) as stream:
@@ -168,7 +172,6 @@ class Forks:
         self,
         mutant: Mutant | None,
         tests: list[pytest.Item],
-        seconds: float,
         known: Known,
         target: int,
         place: mmap.mmap,
@@ -176,14 +179,14 @@ class Forks:
         said = "2"
         try:
             os.setpgid(0, 0)
-            limit = int(3 * seconds + 10)
-            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
             for stream in (1, 2):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
             if mutant is not None:
                 swap(mutant, self.source / mutant.path, known)
             for at, (test, following) in enumerate(zip(tests, [*tests[1:], None], strict=True)):
                 place[:4] = at.to_bytes(4, "little")
+                limit = int(time.process_time() + 4.0 * self.cost.get(test.nodeid, 0.0) + 10.0)
+                resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
                 test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
                 if self.failed is not None:
                     break

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mutants import ROOT, WIDE, nearest, sample
+from benchmarks.mutant_tests import ROOT, SOURCE, nearest, statement_lines
+from benchmarks.mutants import sample
 from benchmarks.mutators import mutants
 from benchmarks.swapped import holder, swap
 
-SOURCE = '''"""Doc 1."""
+TEXT = '''"""Doc 1."""
 from a import b
 
 LIMIT: int = 3
@@ -30,11 +35,11 @@ def f(x: int = 0, *, deep: bool = False) -> bool:
 
 def test_changes_are_small_and_leave_messages_and_annotations_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
-    path.write_text(SOURCE)
+    path.write_text(TEXT)
     found = mutants(path, tmp_path)
     for mutant in found:
-        ast.parse(mutant.source(SOURCE))
-        assert mutant.source(SOURCE) != SOURCE and mutant.path == "a.py"
+        ast.parse(mutant.source(TEXT))
+        assert mutant.source(TEXT) != TEXT and mutant.path == "a.py"
     changes = {(mutant.line, mutant.old, mutant.new) for mutant in found}
     assert {
         (4, "3", "(4)"),
@@ -55,25 +60,61 @@ def test_a_sample_can_be_repeated_and_holds_every_package() -> None:
     assert [mutant.name for mutant in sample(16, 5)] == [mutant.name for mutant in drawn]
     assert len({mutant.path.split("/")[0] for mutant in drawn}) == 8
     for mutant in drawn:
-        ast.parse(mutant.source((ROOT / "src/setsquare" / mutant.path).read_text()))
+        ast.parse(mutant.source((SOURCE / mutant.path).read_text()))
 
 
-def test_a_mutant_meets_the_tests_that_enter_its_function_nearest_first() -> None:
+def test_a_mutant_meets_the_tests_that_execute_its_statement_nearest_first() -> None:
     (mutant,) = sample(1, 0)
-    place, stem = f"{mutant.path}:{mutant.function}", Path(mutant.path).stem
+    (line, *_) = statement_lines((SOURCE / mutant.path).read_text(), mutant.start)
+    stem = Path(mutant.path).stem
 
-    def test(name: str, seconds: float, reached: str) -> dict[str, Any]:
-        return {"test": name, "seconds": seconds, "names": {reached}, "paths": {reached.split(":")[0]}}
+    def test(name: str, seconds: float, path: str, line: int) -> dict[str, Any]:
+        return {"test": name, "seconds": seconds, "lines": {path: 1 << line}}
 
     tests = [
-        test("tests/unit/cli/test_far.py::test_a", 0.01, place),
-        test(f"tests/unit/families/test_{stem}.py::test_b[1]", 0.2, place),
-        test(f"tests/unit/families/test_{stem}.py::test_c", 100.0, place),
-        test("tests/unit/families/test_other.py::test_d", 0.01, "rows/blocks.py:other"),
+        test("tests/unit/cli/test_far.py::test_a", 0.01, mutant.path, line),
+        test(f"tests/unit/families/test_{stem}.py::test_b[1]", 0.1, mutant.path, line),
+        test(f"tests/unit/families/test_{stem}.py::test_c", 100.0, mutant.path, line),
+        test("tests/unit/families/test_other.py::test_d", 0.01, mutant.path, line + 1000),
+        test("tests/unit/families/test_other.py::test_e", 0.01, "rows/blocks.py", line),
     ]
-    near = nearest(mutant, tests, WIDE, wider=False)
-    assert near == [f"tests/unit/families/test_{stem}.py::test_b[1]", "tests/unit/cli/test_far.py::test_a"]
-    assert nearest(mutant, tests, (200.0, 9), wider=True) == [f"tests/unit/families/test_{stem}.py::test_c"]
+    near, rest = [f"tests/unit/families/test_{stem}.py::test_b[1]", "tests/unit/cli/test_far.py::test_a"], tests[2]
+    assert nearest(mutant, tests, wider=False) == (near, False)
+    assert nearest(mutant, tests, wider=True) == ([rest["test"]], True)
+    assert nearest(mutant, tests[:2], wider=False) == (near, True)
+
+
+def test_the_statement_of_a_position() -> None:
+    text = "A = 1\n\n\nclass B:\n    size = 2\n\n    def f(self, x=3):\n        if x:\n            y = (\n"
+    text += "                4)\n        else:\n            y = [5 for _ in x]\n        return y\n"
+    lines = {digit: statement_lines(text, text.index(digit)) for digit in "12345"}
+    assert lines["1"] == lines["2"] == [] and sorted(lines["3"]) == [8, 9, 12, 13]
+    assert lines["4"] == [9] and lines["5"] == [12]
+
+
+def test_statements_that_a_test_executes_are_noted(tmp_path: Path) -> None:
+    (tmp_path / "setsquare").mkdir()
+    (tmp_path / "setsquare/__init__.py").write_text(
+        'def f(x):\n    """Doc."""\n    if x:\n        return 1\n    return 2\n'
+    )
+    (tmp_path / "test_a.py").write_text(
+        "import pytest\nimport setsquare\n\n@pytest.fixture(scope='module')\ndef two():\n    return setsquare.f(0)\n\n"
+        "def test_a():\n    assert setsquare.f(1) == 1 and setsquare.f.__doc__\n\n"
+        "def test_b(two):\n    assert two == 2\n\ndef test_c(two):\n    assert two == 2\n\ndef test_d():\n    1/0\n"
+    )
+    output = tmp_path / "reached.jsonl"
+    variables = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "REACHED": str(output)}
+    words = ["-q", "-p", "benchmarks.reached", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", os.devnull]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *words, "--rootdir", str(tmp_path), str(tmp_path)],
+        cwd=tmp_path,
+        env=variables,
+        capture_output=True,
+        check=False,
+    )
+    found = {row["test"].split("::")[1]: row["lines"] for row in map(json.loads, output.read_text().splitlines())}
+    one, two = ({"__init__.py": f"{(1 << 3) | 1 << line:x}"} for line in (4, 5))
+    assert found == {"test_a": one, "test_b": two, "test_c": two}
 
 
 def test_a_function_is_swapped_in_its_process_and_what_stands_outside_is_not(tmp_path: Path) -> None:
