@@ -27,11 +27,11 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/setsquare"
 KEPT = ROOT / ".mutants"
 #: Folders with tests of the package. Those of pages, studies and the browser run it in other processes, or for minutes.
-FOLDERS = ("tests/unit", "tests/golden", "tests/properties", "tests/theorems", "tests/reference")
+FOLDERS = ("tests/golden", "tests/unit", "tests/properties", "tests/theorems", "tests/reference")
 #: Test files that are recorded in one process.
-TOGETHER = 12
+TOGETHER = 6
 #: CPU seconds of the tests that a mutant meets at first and in a wider run, and how many there are at most.
-NEAR, WIDE = (20.0, 400), (120.0, 4000)
+NEAR, WIDE = (8.0, 200), (90.0, 3000)
 Test = dict[str, Any]
 
 
