@@ -43,7 +43,7 @@ def environment(tree: Path) -> dict[str, str]:
 def test_files() -> list[str]:
     """Files with tests or doctests, by their path; doctests first, for they are fast."""
     found = [path for path in sorted(SOURCE.rglob("*.py")) if ">>>" in path.read_text()]
-    found += [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("test_*.py"))]
+    found += [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("test_*.py"), reverse=True)]
     return [str(path.relative_to(ROOT)) for path in found]
 
 
