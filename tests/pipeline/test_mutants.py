@@ -74,7 +74,7 @@ def test_a_mutant_meets_the_tests_that_execute_its_statement_nearest_first() -> 
     tests = [
         test("tests/unit/cli/test_far.py::test_a", 0.01, mutant.path, line),
         test(f"tests/unit/families/test_{stem}.py::test_b[1]", 0.1, mutant.path, line),
-        test(f"tests/unit/families/test_{stem}.py::test_c", 100.0, mutant.path, line),
+        test(f"tests/unit/families/test_{stem}.py::test_c", 50.0, mutant.path, line),
         test("tests/unit/families/test_other.py::test_d", 0.01, mutant.path, line + 1000),
         test("tests/unit/families/test_other.py::test_e", 0.01, "rows/blocks.py", line),
     ]
