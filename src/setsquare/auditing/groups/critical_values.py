@@ -165,7 +165,8 @@ def _draw_largest(D: Array, i: IntArray, j: IntArray | None, rng: np.random.Gene
     variance = d[i] if j is None else d[i] + d[j] - 2.0 * D[i, j]
     scale = np.sqrt(np.where(d > 0.0, d, 1.0))
     values, vectors = np.linalg.eigh(D / scale / scale[:, None])
-    root = (vectors * np.sqrt(np.maximum(values, 0.0))) * scale[:, None]
+    # The symmetric root: unlike the eigenvectors it is unique, so that all machines draw the same numbers.
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T * scale[:, None]
     error = np.sqrt(np.maximum(variance, 0.0))
     moves = error > 1e-12 * scale[i]
     largest = np.zeros(n_draws)

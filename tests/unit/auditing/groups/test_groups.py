@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 import setsquare as sq
 from setsquare.auditing.groups.audited import number_groups
+from setsquare.auditing.groups.critical_values import critical_value
 from setsquare.auditing.groups.intervals import single
 from setsquare.auditing.groups.partitions import Partition, partition_rows
 from setsquare.auditing.groups.rates import Rows, _midranks
@@ -275,3 +276,19 @@ def test_ranks_within_more_groups_than_short_integers_count() -> None:
 def test_covariances_of_logarithms_are_relative() -> None:
     rates = SimpleNamespace(value=np.array([0.5, 0.25, 0.0]), covariance=np.full((3, 3), 0.01))
     np.testing.assert_allclose(_log(rates), 0.01 * np.outer([2.0, 4.0, 0.0], [2.0, 4.0, 0.0]))  # type: ignore[arg-type]
+
+
+def test_draws_do_not_depend_on_the_choice_of_eigenvectors(monkeypatch):
+    """Eigenvectors of equal values are any rotation of each other, and have any sign: machines differ in both."""
+    C = np.kron(np.eye(3), [[1.0, 0.5], [0.5, 2.0]])
+    i = np.arange(6)
+    found = critical_value(C, i, None, 0.95, np.random.default_rng(0))
+    eigh = np.linalg.eigh
+
+    def turned(A):
+        values, vectors = eigh(A)
+        rotation = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]  # of the three equal values
+        return values, np.hstack([-vectors[:, :3] @ rotation, vectors[:, 3:] @ rotation])
+
+    monkeypatch.setattr(np.linalg, "eigh", turned)
+    assert abs(critical_value(C, i, None, 0.95, np.random.default_rng(0)) - found) < 1e-5
