@@ -1,20 +1,18 @@
 """The linear correction of a million rows, beside fairlearn, concept-erasure and a plain least-squares fit.
 
-    python -m benchmarks.bench_linear               # about 12 minutes
+    python -m benchmarks.bench_linear               # about 3 minutes
 
-Everyone learns the correction and applies it to the same rows, float64 and in memory, with its own default of threads;
-embeddings in single precision are erased on one core and on two. fairlearn takes features and protected columns in one
-array; ours is given that as well. Memory is what a process of its own needs at most beyond its data, as a multiple of
-the features' size: the corrected features alone are 1. Times are those of a process that keeps the memory that it
-frees, after a first round that does not count.
+Everyone learns the correction and applies it to the same rows, float64 and in memory, with its own default of threads
+(``bench_erasure`` compares erasures of other sizes on one core and on two). fairlearn takes features and protected
+columns in one array; ours is given that as well. Memory is what a process of its own needs at most beyond its data, as
+a multiple of the features' size: the corrected features alone are 1. Times are those of a process that keeps the memory
+that it frees, after a first round that does not count.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,24 +20,18 @@ import torch
 from fairlearn.preprocessing import CorrelationRemover
 
 import setsquare as sq
+from benchmarks.bench_erasure import leace
 from benchmarks.frame import Bound, Ratio, digits, main, plain, steps
-from benchmarks.measure import forget_peak, in_child, interleave, peak_mb
+from benchmarks.measure import KEEP_MEMORY, forget_peak, in_child, interleave, peak_mb
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it is built on what newer versions of torch deprecate
-    from concept_erasure import LeaceEraser, LeaceFitter, OracleEraser
+    from concept_erasure import OracleEraser
 
 QUICK = {"rows": 20_000, "rounds": 2}
 OURS, INSIDE, IN_PLACE = "ours", "ours, one array", "ours, in place"
 ALONE, ALONE_IN_PLACE = "ours, using features", "ours, using features, in place"
 FAIRLEARN, ORACLE, LSTSQ, LEACE = "fairlearn CorrelationRemover", "concept-erasure Oracle", "numpy lstsq", "LEACE"
-
-#: Their fitter reads batches, which takes it less memory and, for many rows, less time.
-BATCHED = "LEACE, batches of 4096 rows"
-#: Embeddings in single precision: their number as a share of the rows, and width.
-EMBEDDINGS = ((1 / 20, 768), (1 / 5, 768), (1 / 20, 4096))
-#: Makes a process keep what it frees: fresh pages take a virtual machine longer than all the work, now and then.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 Correct = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -70,19 +62,6 @@ def least_squares(Z: np.ndarray, X: np.ndarray) -> np.ndarray:
 def oracle(Z: np.ndarray, X: np.ndarray) -> np.ndarray:
     z, x = torch.from_numpy(Z), torch.from_numpy(X)
     return OracleEraser.fit(z, x)(z, x).numpy()
-
-
-def leace(Z: np.ndarray, X: np.ndarray) -> np.ndarray:
-    z = torch.from_numpy(Z)
-    return LeaceEraser.fit(z, torch.from_numpy(X))(z).numpy()
-
-
-def leace_batched(Z: np.ndarray, X: np.ndarray, batch: int = 4096) -> np.ndarray:
-    z, x = torch.from_numpy(Z), torch.from_numpy(X)
-    fitter = LeaceFitter(Z.shape[1], X.shape[1], dtype=z.dtype)
-    for start in range(0, len(z), batch):
-        fitter.update(z[start : start + batch], x[start : start + batch])
-    return fitter.eraser(z).numpy()
 
 
 #: Of features and protected columns.
@@ -139,33 +118,6 @@ def clock(n: int, q: int, p: int, rounds: int) -> dict[str, tuple[float, ...]]:
     return {name: each.seconds[1:] for name, each in timed.items()}
 
 
-def clock_single(n: int, q: int, p: int, rounds: int, threads: int) -> dict[str, tuple[float, ...]]:
-    """Seconds of each round of both erasures of float32 embeddings on some cores, after one that does not count."""
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # ours takes as many threads as there are cores
-    torch.set_num_threads(threads)
-    rng = np.random.default_rng(0)
-    X = (rng.random((n, p)) < 0.4).astype(np.float32)
-    Z = rng.standard_normal((n, q), dtype=np.float32)
-    Z += X @ rng.standard_normal((p, q), dtype=np.float32)
-    methods = {ALONE: METHODS[ALONE], LEACE: leace, BATCHED: leace_batched}
-    todo = {name: lambda method=method: method(Z, X) is None for name, method in methods.items()}
-    return {name: each.seconds[1:] for name, each in interleave(todo, rounds + 1).items()}
-
-
-def compare_single(rows: int, rounds: int) -> list[Ratio]:
-    """Ratios of erasures of embeddings, of each number and width, on one core and two, to both of their fitters."""
-    ratios = []
-    sizes = [(int(rows * share), q) for share, q in EMBEDDINGS if 2 * q < rows * share]
-    counts = range(1, min(2, len(os.sched_getaffinity(0))) + 1)
-    for (n, q), threads in steps(list(product(sizes, counts)), "embeddings"):
-        limit = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-        timed = in_child(clock_single, n, q, 2, rounds, threads, **KEEP_MEMORY, **limit)
-        what = f"C^l without protected columns to predict, {n} x {q} float32, 2 protected columns, {threads} thread(s)"
-        for peer in (LEACE, BATCHED):
-            ratios.append(Ratio.over(what, (ALONE, timed[ALONE]), (peer, timed[peer]), PACKAGES[LEACE], 1 / 2))
-    return ratios
-
-
 def run(rows: int = 1_000_000, features: int = 100, protected: int = 10, rounds: int = 5) -> dict[str, Any]:
     looks = {name: in_child(look, name, rows, features, protected) for name in steps(NAMES, "memory")}
     timed = in_child(clock, rows, features, protected, rounds, **KEEP_MEMORY)
@@ -184,7 +136,6 @@ def run(rows: int = 1_000_000, features: int = 100, protected: int = 10, rounds:
                 over(what, OURS, LSTSQ, None),
                 over(alone, ALONE, LEACE, 1 / 3),
                 over(what, OURS, LEACE, 1 / 3),
-                *compare_single(rows, min(rounds, 3)),
             ],
             "bounds": [
                 *(Bound(f"memory beyond the data, {m}", looks[m]["memory"], 1.3, "x data") for m in (OURS, ALONE)),

@@ -20,6 +20,8 @@ import numpy as np
 
 #: Seconds before each call: threads of the one before go on spinning for a while, and take a core from the next.
 PAUSE = 0.1
+#: Makes a process keep what it frees: fresh pages take a virtual machine longer than all the work, now and then.
+KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
-from scipy.linalg import blas, lapack
+from scipy.linalg import lapack
 
 from setsquare._typing import Array, IntArray
 from setsquare.errors import InputError
 from setsquare.projection.basis import Basis, cholesky_factor, keeps_all, settle_basis
-from setsquare.projection.linear import Projector, coordinates
+from setsquare.projection.linear import Projector, coordinates, subtract_product
 from setsquare.projection.moments import Moments
 from setsquare.projection.oblique import find_oblique
 from setsquare.projection.ridge_erasure import (
@@ -25,14 +25,15 @@ from setsquare.projection.ridge_erasure import (
     unbiased_gram,
 )
 from setsquare.projection.sampled_erasure import Sampled, find_directions
-from setsquare.projection.single_precision import is_enough, single_moments
+from setsquare.projection.single_precision import FEW, is_enough, single_moments
 from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
+from setsquare.rows.products import thin_scores
 from setsquare.tables.validation import refuse_constant_features, refuse_not_finite
 
 #: Features from which their squares take most of the time, so that single precision pays off.
 LARGE_GRAM = 64
-#: Rows of a block that is corrected, if they fit the cache.
-LEAST_ROWS = 400
+#: Condition of the basis of the protected columns up to which moments can be transformed to it, instead of the rows.
+CONDITION = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class Eraser:
         The penalty is the same for every feature in its own units or in standard deviations, whichever predicts better.
         There may be more features than rows. The rows of a cluster (codes 0, 1, ...) are left out together.
         """
-        mean, S_zz, S_zq = _covariances(Moments.of([_Coordinates(basis, X), Z], weight), basis.rank)
+        mean, S_zz, S_zq = _covariances(_Coordinates(basis, X).moments(Z, weight), basis.rank)
         data = LabelledRows(Z, X, basis, _shares(len(Z), weight), cluster)
         spread = np.sqrt(np.maximum(np.diag(S_zz), 0.0))
         spread = np.where(spread > 1e-12 * np.abs(mean), spread, np.inf)  # a constant feature says nothing
@@ -227,31 +228,26 @@ class Eraser:
     def apply(self, Z: Array, out: Array | None = None) -> Array:
         """Correct features ``Z`` (n, q), without the protected columns; ``out=Z`` corrects in place."""
         out = np.empty_like(Z, dtype=np.result_type(Z.dtype, np.float32), subok=False) if out is None else out
-        centre = self.mean @ self.directions  # centring the scores, not the features, keeps all their digits
+        turned, loadings, single = np.ascontiguousarray(self.directions.T), self.loadings, out.dtype == np.float32
+        centre = (turned @ self.mean)[:, None]  # centring the scores, not the features, keeps all their digits
+        if single:  # what is subtracted needs single precision only, but errors of the loadings would add up
+            near = loadings.astype(np.float32)
+            loadings = np.vstack([near, (loadings - near).astype(np.float32)])
 
         def kernel(rows: slice, memory: Array) -> Sums:
-            target = out[rows]
-            own = target.dtype == np.float64 and target.flags.c_contiguous  # otherwise in other memory
-            z = target if own else room(memory, Z[rows], Z.shape[1])
-            if not (own and out is Z):
+            z = Z[rows]
+            if single:
+                z = room(memory, z, Z.shape[1])
                 np.copyto(z, Z[rows])
-            found = _less_product(z, np.dot(z, self.directions) - centre, self.loadings)
-            if not np.may_share_memory(found, target):
-                np.copyto(target, found)
+            scores = thin_scores(z, turned, FEW)
+            scores -= centre
+            if single:
+                scores, memory = np.tile(scores, (2, 1)).astype(np.float32), memory.view(np.float32)
+            subtract_product(Z[rows], scores.T, loadings, memory, out[rows])
             return ()
 
-        wide = min(8 * Z.shape[1] * LEAST_ROWS, OWN_CACHE)  # a call for fewer rows costs more than it computes
-        sum_over_rows(kernel, len(Z), Z.shape[1], max(OWN_CACHE // 4, wide))
+        sum_over_rows(kernel, len(Z), Z.shape[1], 2 * OWN_CACHE if single else OWN_CACHE)
         return out
-
-
-def _less_product(C: Array, A: Array, B: Array) -> Array:
-    """``C - A @ B`` in the memory of ``C``, in one pass."""
-    if not B.size or not A.size:
-        return C
-    if np.isfortran(C):
-        return np.asarray(blas.dgemm(-1.0, A, B, 1.0, C, overwrite_c=1))
-    return np.asarray(blas.dgemm(-1.0, B.T, A.T, 1.0, C.T, overwrite_c=1).T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +266,18 @@ class _Coordinates:
         own = coordinates(self.basis, self.X[rows])
         return own if self.further is None else np.column_stack([own, self.further[rows]])
 
+    def moments(self, Z: Array, weight: Array | None) -> Moments:
+        """Joint moments of these columns and features ``Z`` (n, q)."""
+        T = self.basis.transform
+        size = np.linalg.norm(T, axis=1, keepdims=True)
+        if self.further is not None or not size.all() or np.linalg.cond(T / size) > CONDITION:
+            return Moments.of([self, Z], weight)
+        found, p = Moments.of([self.X, Z], weight), len(T)
+        mean = np.concatenate([(found.mean[:p] - self.basis.mean) @ T, found.mean[p:]])
+        with np.errstate(invalid="ignore"):
+            rows = np.vstack([T.T @ found.scatter[:p], found.scatter[p:]])
+            return Moments(found.weight, mean, np.hstack([rows[:, :p] @ T, rows[:, p:]]))
+
 
 def _moments(Z: Array, protected: _Coordinates, weight: Array | None) -> tuple[Moments, Array | None]:
     """Joint moments of protected columns and features, and the triangular factor of the features' covariances.
@@ -284,7 +292,7 @@ def _moments(Z: Array, protected: _Coordinates, weight: Array | None) -> tuple[M
         R = cholesky_factor(S)
         if R is not None and is_enough(S, R):
             return moments, R
-    moments = Moments.of([protected, Z], weight)
+    moments = protected.moments(Z, weight)
     return moments, cholesky_factor(_covariances(moments, rank)[1])
 
 

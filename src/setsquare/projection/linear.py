@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import blas
 
 from setsquare._typing import Array
 from setsquare.projection.basis import Basis, basis_of_moments, check_rows, protected_basis
 from setsquare.projection.coded_linear import effects_of_rows, fit_coded
 from setsquare.projection.moments import Moments
-from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
+from setsquare.rows.parallel import OWN_CACHE, Sums, n_cores, room, row_slices, sum_over_rows
 from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.validation import check_same_rows, refuse_not_finite
 
@@ -110,6 +111,11 @@ class Projector:
 
 def subtract_product(Y: Array, A: Array, B: Array, memory: Array, out: Array) -> None:
     """Write ``Y - A @ B`` to ``out``, with the product in ``memory``; ``Y`` may be a tensor, and may be ``out``."""
+    if n_cores() == 1 and out.dtype == np.float64 and out.ndim == 2 and out.flags.c_contiguous and A.size and B.size:
+        if not np.may_share_memory(Y, out):
+            np.copyto(out, Y)
+        blas.dgemm(-1.0, B.T, A.T, 1.0, out.T, overwrite_c=1)  # in one step, but other threads would wait meanwhile
+        return
     product = room(memory, Y, B.shape[1])
     if np.isfortran(product):
         np.matmul(B.T, A.T, out=product.T)

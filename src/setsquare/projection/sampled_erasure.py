@@ -18,8 +18,10 @@ from scipy.linalg import lapack
 from setsquare._typing import Array
 from setsquare.projection.basis import cholesky_factor, keeps_all
 from setsquare.projection.oblique import ROUNDING
+from setsquare.projection.single_precision import FEW as FEW_COLUMNS
 from setsquare.projection.single_precision import Protected, is_enough, single_cross, single_moments
 from setsquare.rows.parallel import Sums, row_slices, share_out, single_threaded_blas
+from setsquare.rows.products import thin_scores, thin_sums
 
 #: Rows of the sample as a multiple of the features: many if they are there, and the fewest that are worth it.
 MANY, FEW = 10, 4
@@ -32,7 +34,7 @@ ACCURATE = 3e-3
 #: Most products with the covariance.
 MOST_PRODUCTS = 12
 #: Size of a block of rows in float64; half of it in single precision.
-BLOCK = 2**22
+BLOCK = 2**23
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,11 @@ def find_directions(Q: Protected, Z: NDArray[np.floating], weight: Array | None)
     if n // step < FEW * q:
         return None
     some = slice(0, n, step)
-    few = single_moments(_Some(Q, some), Z[some], None if weight is None else weight[some])
-    r = Q.shape[1]
-    S = few.scatter[r:, r:] / few.weight if few.weight > 0.0 else np.full((q, q), np.nan)
+    sample = Z[some]
+    few = single_moments(np.zeros((len(sample), 0)), sample, None if weight is None else weight[some])
+    S = few.scatter / few.weight if few.weight > 0.0 else np.full((q, q), np.nan)
     R = cholesky_factor(S) if np.isfinite(S).all() else None
-    if R is None or not is_enough(S, R) or not keeps_all(few.mean[r:], R):
+    if R is None or not is_enough(S, R) or not keeps_all(few.mean, R):
         return None
     with single_threaded_blas():  # threads of small triangular systems would compete with those of the blocks
         mean, cross = single_cross(Q, Z, weight)
@@ -126,36 +128,23 @@ def _covariance_times(Z: NDArray[np.floating], weight: Array | None, mean: Array
     """``S A`` for ``A`` (q, r): products in single precision, sums of blocks in float64."""
     size = np.linalg.norm(A, axis=0)
     size = np.where(size > 0.0, size, 1.0)
-    B = (A / size).astype(np.float32)
-    centre = mean @ B.astype(np.float64)
+    B = (A / size).T.astype(np.float32)
+    centre = (B.astype(np.float64) @ mean).astype(np.float32)[:, None]
+    counted = None if weight is None else weight.astype(np.float32)
 
     def work(share: Sequence[slice]) -> Sums:
-        total, count = np.zeros(A.shape), np.zeros(A.shape[1])
+        total, count = np.zeros(B.shape), np.zeros(len(B))
         with np.errstate(invalid="ignore", over="ignore"):  # shows as products that are not finite
             for rows in share:
-                scores = Z[rows] @ B - centre
-                scores = scores if weight is None else scores * weight[rows, None]
-                total += Z[rows].T @ scores.astype(np.float32)
-                count += scores.sum(axis=0)
+                z = Z[rows]
+                scores = thin_scores(z, B, FEW_COLUMNS)
+                scores -= centre
+                if counted is not None:
+                    scores *= counted[rows]
+                total += thin_sums(z, scores, FEW_COLUMNS)
+                count += scores.sum(axis=1)
         return total, count
 
     total, count = share_out(work, list(row_slices(len(Z), Z.shape[1], BLOCK)))
     weights = float(len(Z) if weight is None else weight.sum())
-    return np.asarray((total - np.outer(mean, count)) * size / weights)
-
-
-@dataclass(frozen=True, slots=True)
-class _Some:
-    """Every so many rows of the protected columns."""
-
-    columns: Protected
-    some: slice
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        n, r = self.columns.shape
-        return len(range(*self.some.indices(n))), r
-
-    def __getitem__(self, rows: slice) -> Array:
-        step = self.some.step
-        return self.columns[slice(rows.start * step, (rows.stop - 1) * step + 1, step)]
+    return np.asarray((total.T - np.outer(mean, count)) * size / weights)

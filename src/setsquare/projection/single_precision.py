@@ -19,6 +19,7 @@ from scipy.linalg import lapack
 from setsquare._typing import Array
 from setsquare.projection.moments import Moments
 from setsquare.rows.parallel import Sums, n_cores, row_slices, share_out
+from setsquare.rows.products import thin_sums
 
 Single = NDArray[np.float32]
 #: Features from which BLAS shares a product over the cores, not the blocks of rows: one sum of squares is held at once.
@@ -26,7 +27,9 @@ MANY_FEATURES = 1000
 #: Rows of a block at most: longer sums in single precision lose digits.
 MOST_ROWS = 4096
 #: Rows that are converted to float64 at a time, for products with the protected columns: they stay in the cache.
-PIECE = 256
+PIECE = 1024
+#: Columns up to which products with vectors are faster than a matrix product, for rows in the cache.
+FEW = 5
 #: Smallest eigenvalue of the correlations, times the root of their number, for which single precision is enough. Its
 #: error is about 6e-8 of this root, so that the directions are accurate to a few percent, and the change of the
 #: features exceeds the smallest possible one by the square of that.
@@ -47,7 +50,8 @@ class Protected(Protocol):
 def single_moments(Q: Protected, Z: NDArray[np.floating], weight: Array | None) -> Moments:
     """Joint moments of ``Q`` (n, r) and ``Z`` (n, q): squares of ``Z`` in single precision, all else in float64."""
     (n, q), r = Z.shape, Q.shape[1]
-    step = min(MOST_ROWS, n)
+    shares = 1 if q >= MANY_FEATURES else n_cores()
+    step = -(-n // (-(-n // (MOST_ROWS * shares)) * shares))  # so that every core has as many rows
     shift = Z[:step].mean(axis=0, dtype=np.float64).astype(np.float32)
 
     def work(share: Sequence[slice]) -> Sums:
@@ -61,13 +65,10 @@ def single_moments(Q: Protected, Z: NDArray[np.floating], weight: Array | None) 
                 scatter += z.T @ z  # numpy detects the symmetry and does half the work
         return scatter, *cross.sums(shift)
 
-    slices = list(row_slices(n, q, 8 * q * step))
-    if q >= MANY_FEATURES:
-        sums = work(slices)
-    else:
-        bounds = np.linspace(0, len(slices), min(len(slices), n_cores()) + 1).astype(int)
-        shares = [slices[a:b] for a, b in pairwise(bounds)]
-        sums = share_out(lambda some: work(some[0]), shares) if len(shares) > 1 else work(slices)
+    slices = [slice(start, min(start + step, n)) for start in range(0, n, step)]
+    bounds = np.linspace(0, len(slices), min(len(slices), shares) + 1).astype(int)
+    parts = [slices[a:b] for a, b in pairwise(bounds)]
+    sums = share_out(lambda some: work(some[0]), parts) if len(parts) > 1 else work(slices)
     return _join(*sums, shift=shift, total=float(n if weight is None else weight.sum()))
 
 
@@ -98,14 +99,16 @@ class _Cross:
 
     def add(self, x: Array, block: NDArray[np.floating], weight: Array | None) -> None:
         """Add some rows."""
-        wide = np.column_stack([x, np.ones(len(x))])
-        wide = wide if weight is None else wide * weight[:, None]
-        self.square += wide.T @ x
-        self.total += wide.sum(axis=0)
+        wide = np.ones((x.shape[1] + 1, len(x)))
+        wide[:-1] = x.T
+        if weight is not None:
+            wide *= weight
+        self.square += wide @ x
+        self.total += wide.sum(axis=1)
         for start in range(0, len(x), PIECE):
             some = block[start : start + PIECE]
             np.copyto(self.memory[: len(some)], some)
-            self.cross += wide[start : start + PIECE].T @ self.memory[: len(some)]
+            self.cross += thin_sums(self.memory[: len(some)], wide[:, start : start + PIECE], FEW)
 
     def sums(self, shift: Single) -> Sums:
         """Products of shifted features with the protected columns, their sums, and those of the protected columns."""

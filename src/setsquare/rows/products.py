@@ -94,6 +94,40 @@ def thin_product(A: Matrix, thin: Array) -> Array:
     return np.column_stack([A.T @ column for column in thin.T])
 
 
+def thin_scores(A: Array, turned: Array, few: int = FEW_COLUMNS) -> Array:
+    """Return ``turned A'`` for a few rows ``turned`` (r, q), by products with vectors as in :func:`thin_product`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> thin_scores(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 10.0]]))
+    array([[21., 43.]])
+    """
+    scores = np.empty((len(turned), len(A)), dtype=np.result_type(A, turned))
+    if len(turned) > few:
+        return np.matmul(turned, A.T, out=scores)
+    for row, out in zip(turned, scores, strict=True):
+        np.matmul(A, row, out=out)
+    return scores
+
+
+def thin_sums(A: Array, scores: Array, few: int = FEW_COLUMNS) -> Array:
+    """Return ``scores A`` for a few rows ``scores`` (r, n), likewise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> thin_sums(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 10.0]]))
+    array([[31., 42.]])
+    """
+    sums = np.empty((len(scores), A.shape[1]), dtype=np.result_type(A, scores))
+    if len(scores) > few:
+        return np.matmul(scores, A, out=sums)
+    for row, out in zip(scores, sums, strict=True):
+        np.matmul(row, A, out=out)
+    return sums
+
+
 def _split_gram(A: MixedMatrix, weight: Array, thin: Array) -> tuple[Array, Array]:
     """The same for numbers and categories: sums by level, and by pair of levels."""
     d, t = A.dense.shape[1], thin.shape[1]

@@ -264,8 +264,9 @@ def _select(frame: Frame, columns: tuple[str, ...]) -> Any:
 
 def _is_finite(values: Array) -> bool:
     """Whether all numbers are finite, without a temporary array of the same size."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):  # one bad number would spoil the sum
+    with np.errstate(over="ignore", invalid="ignore"):  # one bad number would spoil a sum, and that of squares is quick
+        flat = values.ravel(order="K") if values.flags.forc else None
+        if np.isfinite(values.sum() if flat is None else np.dot(flat, flat)):
             return True
     return all(np.isfinite(values[start : start + 1000]).all() for start in range(0, len(values), 1000))
 
