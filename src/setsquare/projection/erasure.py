@@ -230,9 +230,9 @@ class Eraser:
         out = np.empty_like(Z, dtype=np.result_type(Z.dtype, np.float32), subok=False) if out is None else out
         turned, loadings, single = np.ascontiguousarray(self.directions.T), self.loadings, out.dtype == np.float32
         centre = (turned @ self.mean)[:, None]  # centring the scores, not the features, keeps all their digits
-        if single:  # what is subtracted needs single precision only, but errors of the loadings would add up
+        if single:  # errors of the loadings would add up over the rows; after their first digits the others round away
             near = loadings.astype(np.float32)
-            loadings = np.vstack([near, (loadings - near).astype(np.float32)])
+            loadings = np.vstack([(loadings - near).astype(np.float32), near])
 
         def kernel(rows: slice, memory: Array) -> Sums:
             z = Z[rows]

@@ -34,7 +34,7 @@ ACCURATE = 3e-3
 #: Most products with the covariance.
 MOST_PRODUCTS = 12
 #: Size of a block of rows in float64; half of it in single precision.
-BLOCK = 2**23
+BLOCK = 2**22
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ MANY_FEATURES = 1000
 #: Rows of a block at most: longer sums in single precision lose digits.
 MOST_ROWS = 4096
 #: Rows that are converted to float64 at a time, for products with the protected columns: they stay in the cache.
-PIECE = 1024
+PIECE = 256
 #: Columns up to which products with vectors are faster than a matrix product, for rows in the cache.
 FEW = 5
 #: Smallest eigenvalue of the correlations, times the root of their number, for which single precision is enough. Its
