@@ -1,0 +1,38 @@
+"""Parts of the correction for folds, and of the verdict, against their formulas."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import special
+
+from setsquare.auditing.evaluations.records import Effect
+from setsquare.auditing.fold_dependence import Mutual, _correct_effect, _largest
+from setsquare.auditing.verdict import _certain
+
+
+def test_an_interval_grows_by_the_same_share_on_both_sides() -> None:
+    effect = Effect("sex[m]", "sex", 0.5, 0.1, 5.0, 1e-4, 0.3, 0.8)
+    found = _correct_effect(effect, 0.75)
+    assert found.estimate == 0.5 and found.std_error == pytest.approx(0.125) and found.statistic == pytest.approx(4.0)
+    assert found.ci_low == pytest.approx(0.25) and found.ci_high == pytest.approx(0.875)
+    assert found.p_value > effect.p_value and _correct_effect(effect, 0.0).ci_high == pytest.approx(0.8)
+
+
+def test_a_term_of_a_class_has_the_singular_value_of_its_longest_name() -> None:
+    mutual = Mutual(np.array([0.9]), {}, {"a": 0.1, "a (b": 0.2}, {}, np.array([0.0]))
+    assert _largest(mutual, "a") == 0.1 and _largest(mutual, "a (x)") == 0.1
+    assert _largest(mutual, "a (b (x)") == 0.2 and _largest(mutual, "ab") == 0.9
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_a_group_differs_for_certain_beyond_a_quantile_for_all_groups(count: int) -> None:
+    z = -special.ndtri(0.05 / (2.0 * max(count, 1)))
+    groups: list[Any] = [SimpleNamespace(correlation=0.1 * z * part, error=0.1) for part in (0.99, 1.01)]
+    certificate: Any = SimpleNamespace(groups=(None,) * count)
+    assert _certain(groups, certificate, 0.05) == groups[1:]
+    assert math.isfinite(z)
