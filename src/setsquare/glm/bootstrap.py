@@ -1,66 +1,67 @@
 """Standard errors of a constrained fit by refits to resampled rows, or clusters.
 
 A resample draws row i ``c_i`` times. To first order in these counts a coefficient moves by ``l = sum (c_i - 1) a_i``
-with the linear response ``a_i`` to one more copy of row i. The variance of ``l`` over all resamples is known,
-``sum a_i^2 - (sum a_i)^2 / n``, whatever ``a`` is. So only what the drawn coefficients have beyond a multiple of ``l``
-is left to chance: their variance is estimated as ``b^2 var(l)`` plus the variance of the residuals of a regression of
-the coefficients on ``l``, with slope ``b`` (``l`` is a control variate). Refits to the same draws alone would have the
-relative error of any standard deviation, 1.6 % for 2000 draws from a normal distribution.
+with the linear response ``a_i`` to one more copy of row i. Since ``l`` is a sum over the n draws of ``a - mean(a)``,
+its moments over all resamples are known, whatever ``a`` is. So only what the drawn coefficients have beyond a function
+of ``l`` is left to chance: their mean and variance are estimated by regressions on powers of ``l``, less the known
+means of these (control variates). Refits to the same draws alone would have the relative error of any standard
+deviation, 1.6 % for 2000 draws from a normal distribution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from setsquare._typing import Array, IntArray
+from setsquare._typing import Array, BoolArray, IntArray
 from setsquare.errors import SetsquareError
 from setsquare.glm.held_rows import is_held
 from setsquare.glm.newton import Settings
 from setsquare.glm.problem import Problem
 from setsquare.glm.sandwich import linear_response
-from setsquare.glm.solution import Solution, Status
-from setsquare.glm.solver import choose, fit_rows
+from setsquare.glm.solution import Refits, Solution, Status
+from setsquare.glm.solver import choose, cost_of_sqp, fit_rows
 from setsquare.rows.parallel import single_threaded_blas
 
+Refit: TypeAlias = Callable[[Problem], Solution]
+#: Called with 1 after each refit.
+Progress: TypeAlias = Callable[[int], None]
 #: Parts of a problem that have one entry per row.
-_BY_ROW = ("features", "outcome", "protected", "weight", "offset", "cluster")
-#: Refits from which the slope of a regression on the linear response is used.
-FEWEST = 20
-
-
-class Refits(NamedTuple):
-    """Results of refits to resampled rows.
-
-    Attributes
-    ----------
-    std_error : ndarray of shape (k, 1 + q)
-        Standard deviations of intercepts and coefficients; NaN for coefficients that fewer than two refits determine.
-    precision : ndarray of shape (k, 1 + q)
-        Relative standard errors of these standard deviations, which are larger where refits have heavy tails, and
-        smaller where coefficients are nearly linear in the counts of the rows.
-    drawn_error : ndarray of shape (k, 1 + q)
-        Standard deviations of the drawn coefficients as they are.
-    n_refits : int
-        Refits that ended with a solution.
-    n_failed : int
-        Resamples without one, for example because a level or a class does not occur in them.
-    """
-
-    std_error: Array
-    precision: Array
-    drawn_error: Array
-    n_refits: int
-    n_failed: int
+_BY_ROW = ("features", "outcome", "protected", "offset", "cluster")
+#: Powers of the linear response: two from 20 refits on, and all from 300 on.
+POWERS, FEWEST, MANY = 4, 20, 300
+#: Refits between two looks at how precise the standard errors are, and the relative error that is precise enough.
+BATCH, PRECISE = 100, 0.015
 
 
 def refit_resampled(
-    problem: Problem, refit: Callable[[Problem], Solution], n_samples: int, rng: np.random.Generator
+    problem: Problem,
+    refit: Refit,
+    n_samples: int,
+    rng: np.random.Generator,
+    *,
+    copies: bool = True,
+    progress: Progress | None = None,
+    until: BoolArray | None = None,
 ) -> Refits:
     """Refit a problem in memory to rows drawn with replacement; whole clusters where it has them.
+
+    Parameters
+    ----------
+    problem : Problem
+    refit : callable
+        Solves a problem.
+    n_samples : int
+    rng : numpy.random.Generator
+    copies : bool
+        Whether rows that are drawn several times are repeated. Otherwise they have weights, which is the same for
+        fits that take weights as copies, and faster.
+    progress : callable, optional
+    until : ndarray of bool of shape (k, 1 + q), optional
+        Coefficients whose standard errors are to be precise; then no more refits are made.
 
     Examples
     --------
@@ -73,7 +74,25 @@ def refit_resampled(
     >>> bool(np.abs(found.std_error / known - 1.0).max() < 0.3)
     True
     """
-    return evaluate(draw_refits(problem, refit, n_samples, rng))
+    resampler = Resampler.of(problem, refit, copies=copies)
+    draws = resampler.nothing()
+    for start in range(0, n_samples, BATCH):
+        draws = draws.join(resampler.draw(min(BATCH, n_samples - start), rng, progress))
+        if until is not None and len(draws.estimates) >= BATCH:
+            found = evaluate(draws)
+            if (found.precision[until] <= PRECISE).all():
+                return found
+    return evaluate(draws)
+
+
+#: Seconds of one refit, about, for each fit, value of a row, and unit of the cost of a solver.
+PER_FIT, PER_VALUE, PER_UNIT = 7e-3, 2e-8, 3.4e-10
+
+
+def seconds(problem: Problem) -> float:
+    """Time of one refit to rows in memory, about, by their shape alone."""
+    n, q = problem.features.shape
+    return float(PER_FIT + PER_VALUE * n * q + PER_UNIT * cost_of_sqp(problem))
 
 
 class Draws(NamedTuple):
@@ -85,43 +104,94 @@ class Draws(NamedTuple):
         Intercepts and coefficients of each refit that ended with a solution, NaN where it does not determine them.
     moved : list of ndarray of shape (k, 1 + q)
         What the linear response says that they move by; empty where that is not known.
-    known : ndarray of shape (k, 1 + q) or None
-        Variance of the latter over all resamples.
+    moments : ndarray of shape (4, k, 1 + q) or None
+        Means of the first four powers of the latter over all resamples.
     n_failed : int
     """
 
     estimates: list[Array]
     moved: list[Array]
-    known: Array | None
+    moments: Array | None
     n_failed: int
 
+    def join(self, other: Draws) -> Draws:
+        """These and other draws of the same problem."""
+        estimates, moved = self.estimates + other.estimates, self.moved + other.moved
+        return Draws(estimates, moved, self.moments, self.n_failed + other.n_failed)
 
-def draw_refits(
-    problem: Problem, refit: Callable[[Problem], Solution], n_samples: int, rng: np.random.Generator
-) -> Draws:
-    """Refit a problem to rows, or clusters, drawn with replacement."""
-    members = None if problem.cluster is None else _members(problem.cluster)
-    n = len(problem.outcome) if members is None else len(members)
-    response = respond(problem, members)
-    names = np.asarray(problem.feature_names, dtype=object)
-    draws, shape = Draws([], [], None, 0), (-1, 1 + len(names))
-    if response is not None:
-        known = np.square(response).sum(axis=0) - response.sum(axis=0) ** 2 / n
-        draws = draws._replace(known=known.reshape(shape))
-    for _ in range(n_samples):
-        chosen = rng.integers(0, n, n)
+
+@dataclass(frozen=True, slots=True)
+class Resampler:
+    """Draws rows, or clusters, of a problem, and refits to them.
+
+    Attributes
+    ----------
+    problem : Problem
+    refit : callable
+    copies : bool
+    unit : ndarray of int of shape (n,)
+        Number of the row or cluster that each row belongs to.
+    response : ndarray of shape (n_units, k (1 + q)) or None
+    """
+
+    problem: Problem
+    refit: Refit
+    copies: bool
+    unit: IntArray
+    response: Array | None
+
+    @classmethod
+    def of(cls, problem: Problem, refit: Refit, *, copies: bool = True) -> Self:
+        """Compute the linear response of a problem in memory."""
+        unit = np.arange(len(problem.outcome)) if problem.cluster is None else problem.cluster
+        return cls(problem, refit, copies, unit, respond(problem, unit))
+
+    def nothing(self) -> Draws:
+        """No draws, with the moments of the linear response."""
+        if self.response is None:
+            return Draws([], [], None, 0)
+        return Draws([], [], sum_moments(self.response).reshape(POWERS, *self._shape), 0)
+
+    def draw(self, n_samples: int, rng: np.random.Generator, progress: Progress | None = None) -> Draws:
+        """Refit to some resamples."""
+        n, names = int(self.unit.max()) + 1, np.asarray(self.problem.feature_names, dtype=object)
+        draws = self.nothing()
+        for _ in range(n_samples):
+            counts = np.bincount(rng.integers(0, n, n), minlength=n)
+            found = self._refit(counts)
+            if found is not None:
+                estimate = np.column_stack([found.intercept, found.coef])
+                estimate[:, 1:][:, np.isin(names, list(found.certificate.aliased_features))] = np.nan
+                draws.estimates.append(estimate)
+                if self.response is not None:
+                    draws.moved.append(((counts - 1.0) @ self.response).reshape(self._shape))
+            if progress is not None:
+                progress(1)
+        return draws._replace(n_failed=n_samples - len(draws.estimates))
+
+    def _refit(self, counts: IntArray) -> Solution | None:
         try:
-            found = refit(resample(problem, members, chosen))
+            found = self.refit(resample(self.problem, counts[self.unit], self.copies))
         except SetsquareError:
-            continue
-        if found.status not in (Status.CONVERGED, Status.FLAT):
-            continue
-        estimate = np.column_stack([found.intercept, found.coef])
-        estimate[:, 1:][:, np.isin(names, list(found.certificate.aliased_features))] = np.nan
-        draws.estimates.append(estimate)
-        if response is not None:
-            draws.moved.append(((np.bincount(chosen, minlength=n) - 1.0) @ response).reshape(shape))
-    return draws._replace(n_failed=n_samples - len(draws.estimates))
+            return None
+        return found if found.status in (Status.CONVERGED, Status.FLAT) else None
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return -1, 1 + len(self.problem.feature_names)
+
+
+def sum_moments(response: Array) -> Array:
+    """Means (4, m) of the first four powers of the sum of n centred responses (n, m), drawn independently.
+
+    Examples
+    --------
+    >>> sum_moments(np.array([[1.0], [-1.0]])).ravel()
+    array([0., 2., 0., 8.])
+    """
+    n, gap = len(response), response - response.mean(axis=0)
+    second, third, fourth = (np.mean(gap**power, axis=0) for power in (2, 3, 4))
+    return n * np.stack([0.0 * second, second, third, fourth + 3.0 * (n - 1) * second**2])
 
 
 def evaluate(draws: Draws) -> Refits:
@@ -133,16 +203,16 @@ def evaluate(draws: Draws) -> Refits:
     drawn = np.asarray(draws.estimates)
     plain = np.stack(_deviation(drawn))
     error, precision = plain
-    if draws.known is None or draws.n_failed or n < FEWEST:  # its variance is known over all resamples, not over some
+    if draws.moments is None or draws.n_failed or n < FEWEST:  # known over all resamples, not over some
         return Refits(error, precision, error, n, draws.n_failed)
-    better = _regressed(drawn, np.asarray(draws.moved), draws.known)
+    better = _regressed(drawn, np.asarray(draws.moved), draws.moments)
     use = np.isfinite(better).all(axis=0) & ~(better[1] > precision)
     found = np.where(use, better, plain)
     return Refits(found[0], found[1], error, n, draws.n_failed)
 
 
 @single_threaded_blas()
-def respond(problem: Problem, members: list[IntArray] | None) -> Array | None:
+def respond(problem: Problem, unit: IntArray) -> Array | None:
     """Linear response (n, k (1 + q)) of the orthogonal fit to one more copy of each row, or cluster; None if unknown.
 
     A fit with a budget or for new rows responds otherwise; the better the two agree, the more precise are its errors.
@@ -154,12 +224,9 @@ def respond(problem: Problem, members: list[IntArray] | None) -> Array | None:
     if found.end.status is not Status.CONVERGED:
         return None
     known, order = linear_response(found.prepared, found.end), problem.order()
-    response = known
-    if order is not None:
-        response = np.zeros((len(problem.outcome), known.shape[1]))
-        response[order] = known
-    if members is not None:
-        response = np.stack([response[rows].sum(axis=0) for rows in members])
+    rows = np.arange(len(unit)) if order is None else order
+    response = np.zeros((int(unit.max()) + 1, known.shape[1]))
+    np.add.at(response, unit[rows], known)
     return response if np.isfinite(response).all() else None
 
 
@@ -176,38 +243,43 @@ def _deviation(drawn: Array) -> tuple[Array, Array]:
         return np.sqrt(square), np.sqrt(np.maximum(kurtosis - 1.0, 0.0) / (4.0 * count))
 
 
-def _regressed(drawn: Array, moved: Array, known: Array) -> Array:
-    """Standard deviation by a regression on the linear response with a known variance, and its own relative error.
+def _regressed(drawn: Array, moved: Array, moments: Array) -> Array:
+    """Standard deviations by regressions on powers of the linear response, and their own relative errors.
 
-    The estimate of the variance is a mean of ``e^2 - b^2 (m^2 - known)``, for coefficients e and responses m.
+    What is left of the squared distances from the mean after the regression says how precise their mean is.
     """
-    n = len(drawn)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        e, m = drawn - drawn.mean(axis=0), moved - moved.mean(axis=0)
-        b = (e * m).sum(axis=0) / np.square(m).sum(axis=0)
-        left = np.square(e - b * m).sum(axis=0) / (n - 2)
-        square = b**2 * known + left
-        spread = np.std(e**2 - b**2 * m**2, axis=0)
-        return np.stack([np.sqrt(square), spread / (2.0 * square * np.sqrt(n))])
+    n, powers = len(drawn), POWERS if len(drawn) >= MANY else 2
+    found = np.full((2, *drawn.shape[1:]), np.nan)
+    for place in np.ndindex(drawn.shape[1:]):
+        e, scale = drawn[:, *place], np.sqrt(moments[1][place])
+        if not (np.isfinite(e).all() and scale > 0.0):
+            continue
+        own = [(moved[:, *place] / scale) ** j - moments[j - 1][place] / scale**j for j in range(1, powers + 1)]
+        A = np.column_stack([np.ones(n), *own])
+        gap = (e - np.linalg.lstsq(A, e, rcond=None)[0][0]) ** 2
+        fitted = np.linalg.lstsq(A, gap, rcond=None)[0]
+        left, square = gap - A @ fitted, fitted[0]
+        if square > 0.0:
+            spread = np.sqrt(left @ left / (n - powers - 1))
+            found[:, *place] = np.sqrt(square), spread / (2.0 * square * np.sqrt(n))
+    return found
 
 
-def resample(problem: Problem, members: list[IntArray] | None, chosen: IntArray) -> Problem:
-    """The same problem for chosen rows, or clusters; a cluster that was chosen twice counts as two."""
+def resample(problem: Problem, counts: IntArray, copies: bool) -> Problem:
+    """The same problem with each row as often as it was drawn, as copies or by its weight.
+
+    The copies of a cluster are clusters of their own.
+    """
+    rows = np.repeat(np.arange(len(counts)), counts) if copies else np.flatnonzero(counts)
     parts: dict[str, Any] = {}
-    rows = chosen
-    if members is not None:
-        rows = np.concatenate([members[g] for g in chosen])
-        parts["cluster"] = np.repeat(np.arange(len(chosen)), [len(members[g]) for g in chosen])
     for name in _BY_ROW:
         values = getattr(problem, name)
-        if name not in parts:
-            parts[name] = None if values is None else values[rows]
+        parts[name] = None if values is None else values[rows]
     parts["given"] = problem.given[rows] if isinstance(problem.given, np.ndarray) else problem.given
+    if copies and problem.cluster is not None:
+        copy = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        parts["cluster"] = parts["cluster"] * (counts.max() + 1) + copy
+    weight = problem.weight if copies else counts * (1.0 if problem.weight is None else problem.weight)
+    parts["weight"] = None if weight is None else weight[rows]
     names = problem.protected_names[: problem.protected.shape[1]] if problem.protected is not None else ()
     return replace(problem, **parts, protected_names=names)
-
-
-def _members(cluster: Any) -> list[IntArray]:
-    """Positions of the rows of each cluster."""
-    order = np.argsort(cluster, kind="stable")
-    return list(np.split(order, np.flatnonzero(np.diff(cluster[order])) + 1))

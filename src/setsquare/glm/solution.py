@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from setsquare._typing import Array, BoolArray
 from setsquare.glm.certificate import Certificate
 from setsquare.glm.deferred import Deferred
+from setsquare.glm.problem import Problem
 
 
 class Status(StrEnum):
@@ -64,6 +65,52 @@ class StandardErrors(NamedTuple):
     few_rows: BoolArray
 
 
+class Refits(NamedTuple):
+    """Results of refits to resampled rows.
+
+    Attributes
+    ----------
+    std_error : ndarray of shape (k, 1 + q)
+        Standard deviations of intercepts and coefficients; NaN for coefficients that fewer than two refits determine.
+    precision : ndarray of shape (k, 1 + q)
+        Relative standard errors of these standard deviations, which are larger where refits have heavy tails, and
+        smaller where coefficients are nearly linear in the counts of the rows.
+    drawn_error : ndarray of shape (k, 1 + q)
+        Standard deviations of the drawn coefficients as they are.
+    n_refits : int
+        Refits that ended with a solution.
+    n_failed : int
+        Resamples without one, for example because a level or a class does not occur in them.
+    """
+
+    std_error: Array
+    precision: Array
+    drawn_error: Array
+    n_refits: int
+    n_failed: int
+
+
+class HeldProblem:
+    """Problem of a fit for refits, as long as its solution is in memory, and what refits found.
+
+    A saved or pickled one has no rows, and keeps what was found.
+    """
+
+    __slots__ = ("found", "problem")
+
+    def __init__(self, problem: Problem | None = None, found: Refits | None = None) -> None:
+        self.problem, self.found = problem, found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HeldProblem, (None, self.found)
+
+    def __copy__(self) -> HeldProblem:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> HeldProblem:
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class Solution:
     """Coefficients, status and certificate of a fit.
@@ -85,6 +132,8 @@ class Solution:
         Standard errors of intercepts and coefficients, or None; read them as ``std_error`` and ``few_rows``.
     by_cluster : bool
         Whether they are cluster-robust.
+    refits : HeldProblem
+        For the standard errors of coefficients that rest on few rows.
     """
 
     intercept: Array
@@ -99,6 +148,7 @@ class Solution:
         default_factory=lambda: Deferred[StandardErrors | None](None), repr=False, compare=False
     )
     by_cluster: bool = False
+    refits: HeldProblem = field(default_factory=HeldProblem, repr=False, compare=False)
 
     @property
     def std_error(self) -> Array | None:

@@ -38,7 +38,7 @@ from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.sandwich import standard_errors
-from setsquare.glm.solution import Solution, StandardErrors, Status, Step
+from setsquare.glm.solution import HeldProblem, Solution, StandardErrors, Status, Step
 from setsquare.glm.sqp import solve_sqp
 from setsquare.glm.wide import WideObjective, prepare_wide
 from setsquare.rows.blocks import is_sparse
@@ -141,7 +141,8 @@ def solve(
         errors: Deferred[StandardErrors | None] = defer(
             problem, prepared.objective, end, partial(standard_errors, prepared, end), None, slow=True
         )
-        return replace(solution, errors=errors, by_cluster=problem.cluster is not None)
+        held = HeldProblem(None if is_large(problem) else problem)
+        return replace(solution, errors=errors, by_cluster=problem.cluster is not None, refits=held)
 
 
 class Fitted(NamedTuple):
@@ -352,14 +353,25 @@ def choose(problem: Problem) -> str:
         products = READING * PRODUCTS * problem.n_rows * m
         return "large" if DECOMPOSITIONS * m**3 > max(products, SMALL) or 32.0 * m * m > MOST_MEMORY else "sqp"
     n, q = problem.features.shape
-    pairs, cubes = k * (k + 1) / 2, DECOMPOSITIONS
     if isinstance(problem.features, MixedMatrix):
-        s, cubes = problem.features.stored, SPLIT_DECOMPOSITIONS
-        gram, products, memory = SPLIT_GRAM * n * s * s, SPARSE_PRODUCTS * n * s, 8.0 * n * s
+        s = problem.features.stored
+        products, memory = SPARSE_PRODUCTS * n * s, 8.0 * n * s
     elif is_sparse(problem.features):
         s = problem.features.nnz / n
-        gram, products, memory = SPARSE_GRAM * n * s * s, SPARSE_PRODUCTS * n * s, 12.0 * n * s
+        products, memory = SPARSE_PRODUCTS * n * s, 12.0 * n * s
     else:
-        gram, products, memory = float(n) * q * q, PRODUCTS * n * q, 8.0 * n * q
-    sqp = pairs * gram + cubes * (k * (1.0 + q)) ** 3
-    return "large" if sqp > max(ADVANTAGE * k * products, SMALL) or memory > MOST_MEMORY else "sqp"
+        products, memory = PRODUCTS * n * q, 8.0 * n * q
+    large = cost_of_sqp(problem) > max(ADVANTAGE * k * products, SMALL)
+    return "large" if large or memory > MOST_MEMORY else "sqp"
+
+
+def cost_of_sqp(problem: Problem) -> float:
+    """Cost of a fit by ``sqp`` to rows in memory."""
+    k, (n, q), cubes = problem.n_predictors, problem.features.shape, DECOMPOSITIONS
+    if isinstance(problem.features, MixedMatrix):
+        gram, cubes = SPLIT_GRAM * n * problem.features.stored**2, SPLIT_DECOMPOSITIONS
+    elif is_sparse(problem.features):
+        gram = SPARSE_GRAM * n * (problem.features.nnz / n) ** 2
+    else:
+        gram = float(n) * q * q
+    return float(k * (k + 1) / 2 * gram + cubes * (k * (1.0 + q)) ** 3)

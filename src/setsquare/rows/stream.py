@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import n_cores
 from setsquare.rows.parquet import ArrowFiles, open_files
 from setsquare.rows.passes import LocalParts, Parts, Source
+from setsquare.rows.progress import show_progress
 from setsquare.tables.arrow import is_unread
 
 #: Bytes of the float64 values of a batch: more than for rows in memory, because each batch has a fixed cost to open.
@@ -133,7 +133,8 @@ class Stream:
             )
         n_rows = min(max(bound, 1), max(1000, least, BLOCK_BYTES // row_bytes))
         source: Source = self.data
-        return source.parts(self.columns, n_rows, partial(_show_progress, self.n_rows) if self.progress else None)
+        progress = partial(show_progress, "rows read", self.n_rows) if self.progress else None
+        return source.parts(self.columns, n_rows, progress)
 
     def hold(self, blocks: Parts[Block]) -> Parts[Block]:
         """Return blocks of this stream prepared for repeated passes, with a temporary file if requested."""
@@ -198,15 +199,3 @@ def _bytes(memory: str | int) -> int:
     if match is None:
         raise InputError(f"memory={memory!r} is not a size: write it like '256MB' or '2GB'.")
     return int(float(match[1]) * _UNITS[match[2]])
-
-
-@contextmanager
-def _show_progress(n_rows: int | None) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = TextColumn("rows read"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Bar(*columns, transient=True, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=n_rows)
-        yield lambda count: bar.advance(task, count)

@@ -22,7 +22,7 @@ from setsquare.families import Family
 from setsquare.families.activations import ACTIVATIONS
 from setsquare.glm.certificate import TRAINING_ROWS
 from setsquare.glm.deferred import Deferred
-from setsquare.glm.solution import StandardErrors
+from setsquare.glm.solution import HeldProblem, Refits, StandardErrors
 from setsquare.glm.solver import Certificate, Solution, Status
 from setsquare.projection import Basis, Eraser, GeneralizedProjector, Projector, Transport
 from setsquare.projection.cells import Cells as TransportCells
@@ -142,7 +142,8 @@ def _parameter(name: str, value: Any) -> Any:
 def _write_solution(solution: Solution) -> State:
     parts = {f.name: getattr(solution, f.name) for f in fields(Solution) if f.name != "trace"}
     found = {"status": str(solution.status), "certificate": solution.certificate.state(), "errors": solution.std_error}
-    return parts | found | {"few_rows": solution.few_rows}
+    refits = solution.refits.found  # those that were made; saving makes none
+    return parts | found | {"few_rows": solution.few_rows, "refits": None if refits is None else refits._asdict()}
 
 
 def _read_solution(state: State) -> Solution:
@@ -151,7 +152,8 @@ def _read_solution(state: State) -> Solution:
     known = None
     if errors is not None:
         known = StandardErrors(errors, np.zeros(errors.shape, dtype=bool) if few is None else few.astype(bool))
-    parts["errors"] = Deferred(known)
+    refits = state.get("refits")
+    parts |= {"errors": Deferred(known), "refits": HeldProblem(None, None if refits is None else Refits(**refits))}
     return Solution(**{name: value for name, value in state.items() if name != "few_rows"} | parts, trace=())
 
 
