@@ -387,11 +387,12 @@ for name in ("ridge", "budget", "given", "expand", "use", "relax", "auto-ridge")
     case(f"summary-option-{name}", lambda y=y, o=options: _summary(glm(y, **o), y))
 for confidence in (0.5, 0.49, 0.99, 1.0):
     case(f"summary-confidence-{confidence}", lambda c=confidence: _summary(glm("label"), "label", confidence=c))
+case("summary-refits", lambda: _summary(glm("class"), "class", refits=25))
 
 
 def _summary(model: Any, y: str, **options: Any) -> Any:
     table, outcomes = data()
-    found = model.fit(table, outcomes[y]).summary(**options)
+    found = model.fit(table, outcomes[y]).summary(**{"refits": 0} | options)
     return found.to_dict(), str(found), found.table("polars")
 
 

@@ -20,6 +20,8 @@ from setsquare.rows.progress import show_progress
 
 #: Largest number of refits that a table makes by itself, and their time in seconds above which it makes none.
 MOST, LONGEST = 2000, 60.0
+#: Change of a coefficient, in standard errors, that shows that the rows were changed after the fit.
+MOVED = 0.01
 
 
 def check_refits(refits: Any) -> None:
@@ -52,7 +54,6 @@ def refit_few_rows(model: Any, refits: int | None) -> FewRows:
     few, held = solution.few_rows, solution.refits
     nothing = np.full(few.shape, np.nan)
     if not few.any():
-        held.problem = None  # not needed any more
         return FewRows(nothing, "")
     unit = "clusters" if solution.by_cluster else "rows"
     why = _why_not(model, refits)
@@ -107,11 +108,13 @@ def _why_not(model: Any, refits: int | None) -> str:
 
 @single_threaded_blas()
 def _is_unchanged(model: Any, problem: Problem) -> bool:
-    """Whether a problem still has the loss of the fit: its arrays can belong to the user."""
+    """Whether a problem still has the solution and loss of the fit: its arrays can belong to the user."""
     solution = model.solution_
     again = model._settle(problem, start=(solution.intercept, solution.coef))
-    known = solution.certificate.loss
-    return bool(abs(again.certificate.loss - known) <= CHANGED * max(abs(known), 1e-6))
+    moved = np.column_stack([again.intercept - solution.intercept, again.coef - solution.coef])
+    gap = abs(again.certificate.loss - solution.certificate.loss)
+    same = gap <= CHANGED * max(abs(solution.certificate.loss), problem.outcomes.spread)
+    return bool(same and not (np.abs(moved) > MOVED * solution.std_error).any())
 
 
 def without_fit(found: Refits) -> str:

@@ -256,12 +256,13 @@ def _regressed(drawn: Array, moved: Array, moments: Array) -> Array:
             continue
         own = [(moved[:, *place] / scale) ** j - moments[j - 1][place] / scale**j for j in range(1, powers + 1)]
         A = np.column_stack([np.ones(n), *own])
-        gap = (e - np.linalg.lstsq(A, e, rcond=None)[0][0]) ** 2
-        fitted = np.linalg.lstsq(A, gap, rcond=None)[0]
-        left, square = gap - A @ fitted, fitted[0]
+        project = np.linalg.pinv(A)
+        mean = project[0]  # weights of the refits in the constant of a regression
+        gap = (e - mean @ e) ** 2
+        square, left = mean @ gap, gap - A @ (project @ gap)
         if square > 0.0:
-            spread = np.sqrt(left @ left / (n - powers - 1))
-            found[:, *place] = np.sqrt(square), spread / (2.0 * square * np.sqrt(n))
+            left = left / (1.0 - np.einsum("ij,ji->i", A, project))  # as if each refit were left out
+            found[:, *place] = np.sqrt(square), np.linalg.norm(mean * left) / (2.0 * square)
     return found
 
 

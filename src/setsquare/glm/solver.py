@@ -132,16 +132,16 @@ def solve(
         left_out: Deferred[NewRows | None] = Deferred(found.new_rows)
         measurable = name == "sqp" and prepared.basis is not None and can_leave_out(problem, name)
         if measurable and found.orthogonal_on == TRAINING_ROWS:
-            compute = partial(_measure_new_rows, found, confidence)
-            left_out = defer(problem, prepared.objective, end, compute, None, checked=True)
+            left_out = defer(
+                problem, prepared.objective, end, partial(_measure_new_rows, found, confidence), None, checked=True
+            )
         measured = found.measured(prepared, end) if spent is None or name == "large" else measure_spent(spent)
         solution = certify(prepared, end, name, measured, left_out, found.orthogonal_on, spent, budget)
         if name != "sqp" or not is_held(problem) or spent is not None:
             return solution
-        errors: Deferred[StandardErrors | None] = defer(
-            problem, prepared.objective, end, partial(standard_errors, prepared, end), None, slow=True
-        )
         held = HeldProblem(None if is_large(problem) else problem)
+        compute = partial(_measure_errors, held, prepared, end)
+        errors: Deferred[StandardErrors | None] = defer(problem, prepared.objective, end, compute, None, slow=True)
         return replace(solution, errors=errors, by_cluster=problem.cluster is not None, refits=held)
 
 
@@ -173,6 +173,14 @@ def _measure_new_rows(found: Fitted, confidence: float) -> NewRows | None:
     """Leave-one-out correlation of a fit on the training rows, or with a budget."""
     inverse = None if found.spent is None else found.spent.inverse()
     return measure_new_rows(found.prepared, found.end, confidence, inverse)
+
+
+def _measure_errors(held: HeldProblem, prepared: Prepared, end: Iterate) -> StandardErrors:
+    """Standard errors; only where some coefficients rest on few rows are the rows held for refits any longer."""
+    found = standard_errors(prepared, end)
+    if not found.few_rows.any():
+        held.problem = None
+    return found
 
 
 def fit_rows(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
 import setsquare as sq
-from setsquare.errors import InputError
+from setsquare.errors import InputError, NotOrthogonalError
+from setsquare.estimators import refits
+from setsquare.glm import bootstrap
 from setsquare.storage.states import _read_solution, _write_solution
 
 
@@ -25,7 +30,8 @@ def test_it_prints_in_every_format(rows, tmp_path):
     found = model.summary()
     frame = found.table()
     numbers = ["term", "estimate", "std_error", "statistic", "p_value", "ci_low", "ci_high"]
-    assert list(frame.columns) == [*numbers, "few_rows"] and not frame.few_rows.any() and "star" not in str(found)
+    assert list(frame.columns) == [*numbers, "few_rows", "source"] and set(frame.source) == {"sandwich"}
+    assert not frame.few_rows.any() and "star" not in str(found)
     assert list(frame.term) == ["intercept", "a", "b", "c"]
     np.testing.assert_allclose(frame.estimate[1:], model.coef_[0])
     np.testing.assert_allclose(frame.ci_high - frame.estimate, 1.959964 * frame.std_error, rtol=1e-6)
@@ -47,28 +53,102 @@ def test_a_saved_model_keeps_it(rows, tmp_path):
     pd.testing.assert_frame_equal(again.summary().table(), model.summary().table())
 
 
-def test_coefficients_that_rest_on_few_rows_have_a_star(rows, tmp_path):
+@pytest.fixture(scope="module")
+def few(rows):
+    """Rows of which three alone tell the columns a and d apart."""
     table, y = rows
-    few = np.zeros(500)
-    few[:3] = 1.0
-    model = sq.OrthogonalGLMClassifier("sex").fit(table.assign(d=table.a + few), y)
-    found = model.summary()
-    assert list(found.table().query("few_rows").term) == ["a", "d"]
+    return table.assign(d=table.a + (np.arange(500) < 3)), y
+
+
+def test_coefficients_that_rest_on_few_rows_have_a_star(few, tmp_path):
+    model = sq.OrthogonalGLMClassifier("sex").fit(*few)
+    found = model.summary(refits=0)
+    assert list(found.table().query("few_rows").term) == ["a", "d"] and not found.by_refits.any()
     assert "d * " in str(found) and "b * " not in str(found)
     assert "star rest on few rows" in str(found) and "Use bootstrap(X, y, ...)" in str(found)
-    again = model.bootstrap(table.assign(d=table.a + few), y, n_samples=5)
-    assert not again.few_rows.any() and "star" not in str(again)
+    again = model.bootstrap(*few, n_samples=5)
+    assert not again.few_rows.any() and "star" not in str(again) and set(again.table().source) == {"refits"}
     sq.save(model, tmp_path / "model.setsquare")
-    np.testing.assert_array_equal(sq.load(tmp_path / "model.setsquare").solution_.few_rows, found.few_rows)
-    clusters = sq.OrthogonalGLMClassifier("sex").fit(table.assign(d=table.a + few), y, cluster=np.arange(500) // 2)
-    assert list(clusters.summary().table().query("few_rows").term) == ["a", "d"]
-    assert "rest on few clusters" in str(clusters.summary())
+    loaded = sq.load(tmp_path / "model.setsquare")
+    np.testing.assert_array_equal(loaded.solution_.few_rows, found.few_rows)
+    assert str(loaded.summary()) == str(found)  # saving makes no refits
+    with pytest.raises(InputError, match="no longer has the rows"):
+        loaded.summary(refits=50)
+    clusters = sq.OrthogonalGLMClassifier("sex").fit(*few, cluster=np.arange(500) // 2)
+    assert list(clusters.summary(refits=0).table().query("few_rows").term) == ["a", "d"]
+    assert "rest on few clusters" in str(clusters.summary(refits=0))
+
+
+def test_their_standard_errors_are_from_refits(few, tmp_path, monkeypatch):
+    monkeypatch.setattr(refits, "MOST", 120)
+    model = sq.OrthogonalGLMClassifier("sex").fit(*few)
+    found, sandwich, other = model.summary(), model.summary(refits=0), model.bootstrap(*few, n_samples=120)
+    assert list(found.table().query("source == 'refits'").term) == ["a", "d"]
+    star = found.by_refits
+    np.testing.assert_array_equal(found.std_error[~star], sandwich.std_error[~star])
+    np.testing.assert_allclose(found.std_error[star], other.std_error[star], rtol=1e-6)
+    assert np.abs(sandwich.std_error / found.std_error - 1.0)[star].min() > 0.01
+    assert "star are from 120 refits" in str(found) and "d * " in str(found) and "few rows (their own" in str(found)
+    same = sq.OrthogonalGLMClassifier("sex").fit(*few)
+    assert str(same.summary()) == str(found)  # the same draws
+    sq.save(model, tmp_path / "model.setsquare")
+    kept = [sq.load(tmp_path / "model.setsquare"), pickle.loads(pickle.dumps(model)), copy.deepcopy(model)]
+    assert [str(each.summary()) for each in kept] == [str(found)] * 3
+
+
+def test_a_table_makes_no_more_refits_than_it_needs(few, monkeypatch):
+    monkeypatch.setattr(bootstrap, "PRECISE", 0.5)
+    model = sq.OrthogonalGLMClassifier("sex").fit(*few)
+    assert "star are from 100 refits" in str(model.summary())
+
+
+def test_refits_follow_clusters_weights_and_the_number_that_is_asked_for(few):
+    table, y = few
+    twice, labels, cluster = pd.concat([table, table]), np.tile(y, 2), np.tile(np.arange(500), 2)
+    single = sq.OrthogonalGLMClassifier("sex").fit(table, y).summary(refits=40)
+    clusters = sq.OrthogonalGLMClassifier("sex").fit(twice, labels, cluster=cluster).summary(refits=40)
+    assert "40 refits to resampled clusters" in str(clusters)
+    weight = np.full(500, 3.0)
+    weighted = sq.OrthogonalGLMClassifier("sex").fit(table, y, sample_weight=weight).summary(refits=40)
+    for other in (clusters, weighted):
+        np.testing.assert_allclose(other.std_error[other.by_refits], single.std_error[single.by_refits], rtol=1e-4)
+    for number in (1, -3, 2.5, "all"):
+        with pytest.raises(InputError, match="refits must be 0, an integer of at least 2, or None"):
+            sq.OrthogonalGLMClassifier("sex").fit(table, y).summary(refits=number)
+
+
+def test_no_refits_where_they_take_minutes_or_the_rows_have_changed(few, monkeypatch):
+    table, y = few
+    model = sq.OrthogonalGLMClassifier("sex").fit(table, y)
+    monkeypatch.setattr(refits, "LONGEST", 1.0)
+    assert "would take minutes: summary(refits=2000) makes them" in model.summary().about[-1]
+    assert not model.summary().by_refits.any() and model.summary(refits=20).by_refits.any()
+    monkeypatch.undo()
+    model = sq.OrthogonalGLMClassifier("sex").fit(table, y)
+    assert model.summary(refits=0).few_rows.any()  # read before the change
+    model.solution_.refits.problem.features[:, 1] *= -2.0
+    assert "Use bootstrap" in model.summary().about[-1] and not model.summary().by_refits.any()
+
+
+def test_resamples_without_a_fit_leave_the_star(few, monkeypatch):
+    model = sq.OrthogonalGLMClassifier("sex").fit(*few)
+    settle, calls = model._settle, []
+
+    def rarely(problem, start):
+        calls.append(1)
+        if len(calls) > 1 and len(calls) % 3:
+            raise NotOrthogonalError("no")
+        return settle(problem, start)
+
+    monkeypatch.setattr(model, "_settle", rarely)
+    found = model.summary(refits=12)
+    assert not found.by_refits.any() and "8 of 12 resamples have no corrected fit" in found.about[-1]
 
 
 def test_files_from_before_the_star_still_load(rows):
     model = sq.OrthogonalGLMClassifier("sex").fit(*rows)
     state = _write_solution(model.solution_)
-    del state["few_rows"]
+    del state["few_rows"], state["refits"]
     old = _read_solution(state)
     np.testing.assert_array_equal(old.std_error, model.solution_.std_error)
     assert old.few_rows.shape == old.std_error.shape and not old.few_rows.any()
@@ -78,7 +158,7 @@ def test_files_from_before_the_star_still_load(rows):
 def test_classes_and_clusters_are_named(rows):
     table, _ = rows
     three = sq.OrthogonalGLMClassifier("sex").fit(table, np.digitize(table.b, [0.0, 1.0]), cluster=np.arange(500) // 2)
-    found = three.summary()
+    found = three.summary(refits=0)
     assert list(dict.fromkeys(found.table()["class"])) == ["0", "1", "2"] and "cluster-robust" in str(found)
 
 

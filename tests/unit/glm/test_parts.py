@@ -11,7 +11,7 @@ import pytest
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.families import contrasts, family
 from setsquare.glm import Problem, solve
-from setsquare.glm.bootstrap import _deviation, _members, refit_resampled, resample
+from setsquare.glm.bootstrap import _deviation, refit_resampled, resample, sum_moments
 from setsquare.glm.box import box_limit, solve_box
 from setsquare.glm.budget import check_budget, check_spending
 from setsquare.glm.certificate import FAR, MAX_CORRELATION, MAX_KKT, MIN_CURVATURE, Certificate, rests_on_few
@@ -248,17 +248,32 @@ def test_deviations_of_refits_with_gaps() -> None:
 def test_rows_and_clusters_are_drawn_with_replacement() -> None:
     rows = draw(60)
     cluster = np.repeat(np.arange(20), 3)[RNG(1).permutation(60)]
-    assert [sorted(cluster[rows_]) for rows_ in _members(cluster)] == [[g] * 3 for g in range(20)]
     problem = Problem(**rows, weight=np.arange(1.0, 61.0), offset=np.linspace(0, 1, 60), cluster=cluster)
-    again = resample(problem, _members(problem.cluster), RNG(2).integers(0, 20, 20))
+    counts = np.bincount(RNG(2).integers(0, 20, 20), minlength=20)
+    again = resample(problem, counts[problem.cluster], copies=True)
     for row in range(60):  # every part comes from the same row
         source = int(again.weight[row]) - 1
         assert again.offset[row] == problem.offset[source] and again.outcome[row] == problem.outcome[source]
         np.testing.assert_array_equal(again.features[row], problem.features[source])
         np.testing.assert_array_equal(again.protected[row], problem.protected[source])
     assert len(np.unique(again.cluster)) == 20 and (np.bincount(again.cluster) == 3).all()
-    alone = resample(Problem(**rows), None, RNG(3).integers(0, 60, 60))
-    assert len(np.unique(alone.features[:, 0])) < 60 == len(alone.outcome)
+    counts = np.bincount(RNG(3).integers(0, 60, 60), minlength=60)
+    alone = resample(Problem(**rows), counts, copies=True)
+    assert len(np.unique(alone.features[:, 0])) < 60 == len(alone.outcome) and alone.weight is None
+    weighted = resample(Problem(**rows), counts, copies=False)
+    np.testing.assert_array_equal(weighted.weight, counts[counts > 0])
+    np.testing.assert_allclose(solve(weighted).coef, solve(alone).coef, rtol=1e-7)
+    weighted = resample(problem, counts, copies=False)
+    np.testing.assert_array_equal(weighted.weight, (counts * np.arange(1.0, 61.0))[counts > 0])
+
+
+def test_the_linear_response_to_resamples_has_known_moments() -> None:
+    response = RNG(0).exponential(size=(7, 2)) ** 2
+    counts = RNG(2).multinomial(7, np.full(7, 1 / 7), size=400_000)
+    drawn = (counts - 1.0) @ response
+    for power, known in enumerate(sum_moments(response), 1):
+        spread = (drawn**power).std(axis=0) / 400_000**0.5
+        assert (np.abs((drawn**power).mean(axis=0) - known) < 4.0 * spread).all()
 
 
 def test_refits_that_fail_are_counted() -> None:
