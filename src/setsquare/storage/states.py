@@ -152,9 +152,19 @@ def _read_solution(state: State) -> Solution:
     known = None
     if errors is not None:
         known = StandardErrors(errors, np.zeros(errors.shape, dtype=bool) if few is None else few.astype(bool))
-    refits = state.get("refits")
-    parts |= {"errors": Deferred(known), "refits": HeldProblem(None, None if refits is None else Refits(**refits))}
+    parts |= {"errors": Deferred(known), "refits": HeldProblem(None, _read_refits(state.get("refits"), errors))}
     return Solution(**{name: value for name, value in state.items() if name != "few_rows"} | parts, trace=())
+
+
+def _read_refits(state: State | None, errors: Any) -> Refits | None:
+    if state is None:
+        return None
+    refits = Refits(**state)
+    *values, n_refits, n_failed = refits
+    same = all(np.shape(each) == np.shape(errors) and np.asarray(each).dtype.kind == "f" for each in values)
+    if not same or not all(type(count) is int and count >= 0 for count in (n_refits, n_failed)):
+        raise InputError("holds refits that do not belong to its coefficients")
+    return refits
 
 
 def _write_projector(projector: Projector | GeneralizedProjector) -> State:

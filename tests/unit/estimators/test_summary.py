@@ -96,6 +96,16 @@ def test_their_standard_errors_are_from_refits(few, tmp_path, monkeypatch):
     assert [str(each.summary()) for each in kept] == [str(found)] * 3
 
 
+def test_refits_of_a_file_that_do_not_fit_are_refused(few):
+    model = sq.OrthogonalGLMClassifier("sex").fit(*few)
+    model.summary(refits=20)
+    state = _write_solution(model.solution_)
+    assert _read_solution(state).refits.found.n_refits == 20
+    for bad in ({"std_error": np.zeros((1, 2))}, {"precision": "no"}, {"n_refits": "5"}, {"n_failed": -1}):
+        with pytest.raises(InputError, match="refits that do not belong to its coefficients"):
+            _read_solution(state | {"refits": state["refits"] | bad})
+
+
 def test_a_table_makes_no_more_refits_than_it_needs(few, monkeypatch):
     monkeypatch.setattr(bootstrap, "PRECISE", 0.5)
     model = sq.OrthogonalGLMClassifier("sex").fit(*few)
