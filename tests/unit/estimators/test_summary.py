@@ -106,6 +106,16 @@ def test_refits_of_a_file_that_do_not_fit_are_refused(few):
             _read_solution(state | {"refits": state["refits"] | bad})
 
 
+def test_a_fit_for_new_rows_has_refits_too():
+    rng = np.random.default_rng(5)
+    sex = rng.choice(["F", "M"], 1300)
+    table = pd.DataFrame(rng.normal(size=(1300, 4)) + (sex == "M")[:, None], columns=list("abcd"))
+    table = table.assign(e=table.a + (np.arange(1300) < 3), sex=sex)
+    y = (table.a + rng.normal(size=1300) > 0).astype(int)
+    model = sq.OrthogonalGLMClassifier("sex", orthogonal_on="new rows").fit(table, y)
+    assert model.summary(refits=5).by_refits.any()
+
+
 def test_a_table_makes_no_more_refits_than_it_needs(few, monkeypatch):
     monkeypatch.setattr(bootstrap, "PRECISE", 0.5)
     model = sq.OrthogonalGLMClassifier("sex").fit(*few)
