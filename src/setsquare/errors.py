@@ -99,6 +99,10 @@ class NewRowsWarning(SetsquareWarning):
     """A correction is exact on the training rows, but much of the association will remain on new rows."""
 
 
+class WorseThanConstantWarning(SetsquareWarning):
+    """On new rows a fit predicts worse than a constant: the correction costs more than the features tell."""
+
+
 class SecondMomentsWarning(SetsquareWarning):
     """Second moments were erased as far as possible, and some correlation with the protected columns is left."""
 

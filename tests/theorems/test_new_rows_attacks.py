@@ -139,6 +139,7 @@ def sums_of(b, n, share=0.0, kurtosis=3.0):
         moments=np.eye(2 * r + 1) / n,
         carried=carried,
         columns=np.eye(r),
+        drift=np.zeros(4 + r),
         spread=1.0,
     )
 

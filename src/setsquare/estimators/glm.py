@@ -305,7 +305,7 @@ class OrthogonalGLM(Summarised, BaseEstimator, ABC):
     ) -> None:
         """Judge a solution, and keep it if its certificate holds."""
         solution = solution if filled is None else state_missing(filled, solution)
-        judge(solution, reader.protected.constant, coefficients=self.expand is None)
+        judge(solution, reader.protected.constant, coefficients=self.expand is None, automatic=automatic)
         keep_promise(solution, self.max_correlation, automatic=automatic)
         warn_left_out(solution, problem.feature_names)
         self.reader_, self.solution_, self.family_, self.n_iter_ = reader, solution, problem.family, solution.n_iter

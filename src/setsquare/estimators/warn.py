@@ -24,8 +24,9 @@ from setsquare.errors import (
     SolverWarning,
     TrainingRowsWarning,
     WeightWarning,
+    WorseThanConstantWarning,
 )
-from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.certificate import NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.solver import Certificate, Solution, Status
@@ -44,11 +45,13 @@ HARDLY = 0.05
 MOST_NAMES = 10
 
 
-def judge(solution: Solution, constant: Sequence[str] = (), *, coefficients: bool = True) -> None:
+def judge(
+    solution: Solution, constant: Sequence[str] = (), *, coefficients: bool = True, automatic: bool = False
+) -> None:
     """Raise if the guarantee does not hold, and warn about any other problem.
 
     ``constant`` names protected columns with a single level, which have no column in the problem. ``coefficients`` says
-    whether they are of interest, or only the predictions.
+    whether they are of interest, or only the predictions; ``automatic`` whether the ridge was chosen.
     """
     certificate = solution.certificate
     if not certificate.is_kept or solution.status is Status.INFEASIBLE:
@@ -57,6 +60,7 @@ def judge(solution: Solution, constant: Sequence[str] = (), *, coefficients: boo
     _warn_determined(certificate)
     warn_label_share(certificate.label_share)
     _warn_few_rows(certificate)
+    warn_worse_than_constant(certificate, automatic=automatic)
     if coefficients:
         _warn_undetermined(certificate)
     if certificate.is_kept and not certificate.is_optimal:
@@ -236,6 +240,30 @@ def _warn_few_rows(certificate: Certificate) -> None:
             'features and outcomes; instead of family="gamma" use "poisson" or "gaussian".',
             FewRowsWarning,
         )
+
+
+def warn_worse_than_constant(certificate: Certificate, *, automatic: bool = False) -> None:
+    """Warn if a fit for new rows predicts them worse than a constant, beyond the standard error of the difference.
+
+    A fit to the training rows is not measured here: its leave-one-out loss is computed when it is first read.
+    """
+    found = certificate.new_rows if certificate.orthogonal_on == NEW_ROWS else None
+    if found is None or not found.is_worse_than_constant:
+        return
+    first = "" if automatic else "{ridge}, "
+    text = (
+        "On new rows these predictions are worse than a constant: the leave-one-out loss is {loss:.4g}, that of a "
+        "constant {null:.4g} (standard error of the difference {error:.2g}). To be orthogonal on new rows costs more "
+        f"than these features gain ({{n}} {{units}}, {{used:.0f}} parameters): use {first}fewer features or protected "
+        "columns, more {units}, or features that say more ({expand}). Otherwise {other} leaves part of the correlation "
+        "on new rows, and {method} needs the protected columns to predict."
+    )
+    options = {"ridge": Option("l2", "auto"), "other": Option("orthogonal_on", TRAINING_ROWS)}
+    method = Option("method", "generalized", words="PredictionOrthogonalizer")
+    options |= {"expand": Option("expand", "auto"), "method": method}
+    fields: dict[str, Any] = {"loss": found.loss, "null": found.loss_constant, "error": found.loss_error}
+    fields |= {"n": found.n_units, "units": "clusters" if found.by_cluster else "rows", "used": found.n_parameters}
+    _warn(Note("worse-than-constant", text, severity="warning", **fields, **options), WorseThanConstantWarning)
 
 
 def _warn_undetermined(certificate: Certificate) -> None:

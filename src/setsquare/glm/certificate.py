@@ -198,6 +198,11 @@ class Certificate:
         return rests_on_few(self.correlation_without, self.n_rows) or self.reach > FAR
 
     @property
+    def is_worse_than_constant(self) -> bool:
+        """Whether the leave-one-out loss exceeds that of the intercept-only model by more than its standard error."""
+        return self.new_rows is not None and self.new_rows.is_worse_than_constant
+
+    @property
     def loss_unconstrained(self) -> float:
         """Mean loss of the model without the constraint, computed when it is first read.
 
@@ -217,7 +222,15 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Return all values, including derived ones, as plain types."""
         derived = {
-            key: getattr(self, key) for key in ("is_orthogonal", "is_kept", "is_optimal", "rests_on_few_rows", "cost")
+            key: getattr(self, key)
+            for key in (
+                "is_orthogonal",
+                "is_kept",
+                "is_optimal",
+                "rests_on_few_rows",
+                "is_worse_than_constant",
+                "cost",
+            )
         }
         return {
             key: list(value) if isinstance(value, tuple) else value for key, value in self.state().items()
@@ -282,6 +295,8 @@ class Certificate:
         if self.rests_on_few_rows:
             rows.insert(1, ["Orthogonality rests on few rows", "YES", ""])
             rows.insert(4, ["Farthest prediction / farthest outcome", number(self.reach), f"at most {FAR:g}"])
+        if self.is_worse_than_constant:
+            rows.insert(1, ["Worse than a constant on new rows", "YES", ""])
         for label, names in (
             ("Constant protected columns", self.constant_protected),
             ("Collinear protected columns", self.collinear_protected),

@@ -29,6 +29,7 @@ from setsquare.glm.dense_pass import equal_weight
 from setsquare.glm.further_steps import FEW_ROWS, far_units, take_further_steps
 from setsquare.glm.kkt_inverse import Inverse, invert
 from setsquare.glm.left_out_rows import SteeredRows, solve_rows
+from setsquare.glm.left_out_sums import beside_constant, drift, mean_shift, reach_of_units, unit_sums
 from setsquare.glm.left_out_systems import Known, Point, Seen, Shared, SteeredUnits, groups_of, solve_clusters
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Objective, linear_predictor, spread_of
@@ -73,6 +74,7 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
     if k == 1:
         L = L @ _reflection(T[0] @ L)
     along, uf = L.T @ U, U.T @ F
+    slope = slopes[0].reshape(k, -1)[:, :k]
     parts = np.concatenate([L, F, L @ along, end.theta[:, None]], axis=1).reshape(k, m, -1)
     project = T @ parts[0] if k == 1 else np.concatenate([T @ part for part in parts], axis=1)
     if k == 1:
@@ -93,6 +95,8 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
         objective.start.curvature,
         F.T @ F,
         None if steer or len(mean) > 1 else _point(objective, end, inverse),
+        slope,
+        along[:, :k] @ np.linalg.pinv(slope),
     )
 
 
@@ -175,6 +179,8 @@ class LeftOut(NamedTuple):
         Derivatives of the linear predictors by the target of the constraint.
     far : ndarray of shape (b,) or None
         Squared change of the fit without the row or its cluster, for few rows.
+    drift : ndarray of shape (4 + k r,)
+        Sums of :func:`~setsquare.glm.left_out_sums.drift`; empty with derivatives by a target.
     """
 
     eta: Array
@@ -182,14 +188,15 @@ class LeftOut(NamedTuple):
     lost: BoolArray
     steered: SteeredRows | SteeredUnits | None
     far: Array | None
+    drift: Array
 
 
 def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave-one-out predictors of the rows of a block."""
     if block.group is None and objective.n_predictors == 1:
-        out, leverage, lost, steered, far = _leave_rows_out(objective, shared, block)
+        out, leverage, lost, steered, far, noise = _leave_rows_out(objective, shared, block)
     else:
-        out, leverage, lost, steered, far = _leave_units_out(objective, shared, block)
+        out, leverage, lost, steered, far, noise = _leave_units_out(objective, shared, block)
     if far is not None and id(block) in shared.known:
         picked = far_units(np.where(lost, 0.0, far), block.group)
         if picked is not None:
@@ -201,7 +208,7 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     capped = np.clip(out, shared.low, shared.high)
     changed = capped != out
     lost |= changed[:, 0] if changed.shape[1] == 1 else changed.any(axis=1)
-    return LeftOut(capped, leverage, lost, steered, far)
+    return LeftOut(capped, leverage, lost, steered, far, noise)
 
 
 def _known(objective: Objective, shared: Shared, block: Block, eta: Array) -> tuple[Array, RowTerms]:
@@ -222,7 +229,12 @@ def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftO
     share = equal_weight(block.weight)
     w = block.weight if share is None else share
     found = solve_rows(shared, zz, projected[:-1], np.ascontiguousarray(Q.T), controls, terms, w)
-    return LeftOut(eta + found.change[:, None], found.leverage, found.lost, found.steered, found.far)
+    noise = np.zeros(0)
+    if not shared.steer:
+        score = terms.slope[:, 0] + terms.mean_slope[:, 0, 0] * (Q @ shared.multipliers)[:, 0]
+        near = zz - (2.0 / shared.slope[0, 0]) * projected[objective.n_basis] + float(np.sum(shared.centre**2))
+        noise = drift(block, Q, score[:, None], float(np.square(w * score) @ near), terms)
+    return LeftOut(eta + found.change[:, None], found.leverage, found.lost, found.steered, found.far, noise)
 
 
 def _leave_units_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
@@ -238,8 +250,12 @@ def _leave_units_out(objective: Objective, shared: Shared, block: Block) -> Left
         change[rows] = part.change.reshape(len(rows), k, -1)
         leverage[rows] = part.leverage.ravel()
         lost[rows], far[rows] = (np.repeat(one, members.shape[1]) for one in (part.lost, part.far))
-    moved = SteeredUnits(seen.cross + change[:, :, 1:]) if shared.steer else None
-    return LeftOut(eta + change[:, :, 0], leverage, lost, moved, None if shared.point is None else far)
+    moved, noise = (SteeredUnits(seen.cross + change[:, :, 1:]) if shared.steer else None), np.zeros(0)
+    if not shared.steer:
+        score = seen.slope[:, :, 0]
+        tangent = np.einsum("nks,nk->ns", seen.root - shared.centre.T, block.weight[:, None] * score)
+        noise = drift(block, Q, score, reach_of_units(block, tangent), terms)
+    return LeftOut(eta + change[:, :, 0], leverage, lost, moved, None if shared.point is None else far, noise)
 
 
 class Tallied(NamedTuple):
@@ -265,6 +281,12 @@ class Tallied(NamedTuple):
         square of it.
     columns : ndarray of shape (r, p)
         Covariance of the basis with the protected columns.
+    drift : ndarray of shape (4 + k r,)
+        Sums by which leave-one-out predictions depend on each other.
+    excess : ndarray of shape ()
+        Sum over units of the squared difference of their loss to that of the intercept-only model.
+    constant : ndarray of shape (2, k, k)
+        Second moments over units of the slopes of the intercept-only model's loss, and its curvature.
     """
 
     c: Array
@@ -278,6 +300,9 @@ class Tallied(NamedTuple):
     moments: Array
     carried: Array
     columns: Array
+    drift: Array
+    excess: Array
+    constant: Array
 
     @property
     def spread(self) -> float:
@@ -313,7 +338,7 @@ def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> 
     left = leave_out(objective, shared, block)
     loss, mean, steering = _values(objective, block, left)
     Qt, w = np.ascontiguousarray(objective.basis(block).T), block.weight
-    gap = np.ascontiguousarray((mean - objective.start.mean).T)
+    gap = np.ascontiguousarray((mean - objective.start.mean + mean_shift(objective, block)).T)
     weighted, squares = w * gap, gap * gap
     sums = (
         Qt @ weighted.T,
@@ -328,28 +353,10 @@ def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> 
     beyond = weighted
     if len(shared.mean) > 1:  # what the controls explain is no error
         beyond = weighted - w * (shared.mean[1:].T @ objective.controls(block)[:, 1:].T)
-    units = (np.zeros(0),) * 3 if shared.steer else _unit_sums(block, Qt, beyond, mean_x)
+    units = (np.zeros(0),) * 6
+    if not shared.steer:
+        units = *unit_sums(block, Qt, beyond, mean_x), left.drift, *beside_constant(objective, block, loss)
     return (*sums, *units), RowsLeftOut(left.eta, mean, loss, left.leverage)
-
-
-def _unit_sums(block: Block, Qt: Array, weighted: Array, mean_x: Array) -> Sums:
-    """Sums over units that a bound needs, for basis (r, n) and weighted predictions (k, n)."""
-    (k, n), r, w = weighted.shape, len(Qt), block.weight
-    units = np.empty((k * r + r + 1, n))
-    np.multiply(weighted[:, None], Qt, out=units[: k * r].reshape(k, r, -1))
-    wQ = np.multiply(w, Qt, out=units[k * r : -1])
-    units[-1] = w
-    columns = wQ @ np.asarray(block.X)
-    if mean_x.any():
-        columns -= np.outer(wQ.sum(axis=1), mean_x)
-    if block.group is None:
-        own = np.square(wQ)
-    else:
-        first = np.flatnonzero(np.diff(block.group, prepend=block.group[0] - 1))
-        own, units = (np.add.reduceat(part, first, axis=1) for part in (wQ * Qt, units))
-        own *= units[-1]
-    carried = np.stack([own.sum(axis=1), np.einsum("rn,rn->r", own, own)])
-    return units @ units.T, carried, columns
 
 
 def _values(objective: Objective, block: Block, left: LeftOut) -> Sums:

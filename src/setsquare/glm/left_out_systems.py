@@ -63,6 +63,8 @@ class Shared(NamedTuple):
         Curvature of the intercept-only model, and ``F'F``: for the change of the fit without a unit.
     point : Point or None
         The solution, where units may get further steps (``glm.further_steps``).
+    slope, centre : ndarray of shape (k, k) and (s, k)
+        Mean slope of the activation, and ``L'z`` of the mean features, weighted by the slopes.
     """
 
     raw: Array
@@ -81,6 +83,8 @@ class Shared(NamedTuple):
     stiff: float
     ff: Array
     point: Point | None
+    slope: Array
+    centre: Array
 
     @property
     def steer(self) -> bool:

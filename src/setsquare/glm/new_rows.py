@@ -243,7 +243,9 @@ def _bound_known(prepared: Prepared, end: Iterate, found: Tallied, confidence: f
 def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
     problem = prepared.problem
     assert prepared.basis is not None
-    return bound_new_rows(
+    null = prepared.objective.start.loss
+    slopes, curvature = found.constant
+    bounded = bound_new_rows(
         found,
         prepared.basis.names,
         confidence,
@@ -251,8 +253,10 @@ def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
         float(found.loss),
         _parameters_in_use(prepared.objective, found),
         problem.cluster is not None,
-        min(1.0, prepared.label_share),
     )
+    spread = float(found.excess) - (bounded.loss - null) ** 2 / problem.n_units
+    left_out = null + float(np.vdot(np.linalg.pinv(curvature, hermitian=True), slopes))  # one Newton step, as for a fit
+    return replace(bounded, loss_constant=left_out, loss_error=max(0.0, spread) ** 0.5)
 
 
 def can_leave_out(problem: Problem, solver: str) -> bool:

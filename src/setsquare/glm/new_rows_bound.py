@@ -86,6 +86,11 @@ class Sums(Protocol):
         ...
 
     @property
+    def drift(self) -> Array:
+        """Sums by which leave-one-out predictions depend on each other, (4 + k r,)."""
+        ...
+
+    @property
     def spread(self) -> float:
         """Standard deviation of the predictions."""
         ...
@@ -121,6 +126,9 @@ class NewRows:
     inflation : float
         Factor from correlations with the values that stand for partly missing columns to those with the columns
         themselves (``glm.missing_protected``); it is in all correlations and limits here. 1 if nothing is missing.
+    loss_constant, loss_error : float or None
+        Leave-one-out loss of the intercept-only model, and the standard error of the difference between ``loss`` and
+        it. None if not measured: models saved by an earlier version.
     """
 
     correlation: float
@@ -136,6 +144,14 @@ class NewRows:
     n_directions: int = 0
     uppers: dict[str, float] = field(default_factory=dict)
     inflation: float = 1.0
+    loss_constant: float | None = None
+    loss_error: float | None = None
+
+    @property
+    def is_worse_than_constant(self) -> bool:
+        """Whether ``loss`` exceeds that of the intercept-only model by more than the standard error."""
+        known = self.loss_constant is not None and self.loss_error is not None
+        return known and self.loss - self.loss_constant > self.loss_error
 
     @property
     def noise(self) -> float:
@@ -190,14 +206,12 @@ def bound_new_rows(
     loss: float,
     leverage: float,
     by_cluster: bool,
-    label_share: float = 0.0,
 ) -> NewRows:
     """Estimate and bound the correlation on new rows from leave-one-out sums.
 
-    Leave-one-out predictions are not independent: row i helps to predict row j, and j to predict i. This adds at most
-    ``label_share``, the share of the outcome's variance that the protected columns explain, times the variance. The fit
-    shares the rows' noise the more, the more parameters there are: standard errors are divided by one minus the mean
-    leverage. Without this, 85 % of the bounds held with 400 rows and 100 features (logistic), instead of 95 %.
+    Leave-one-out predictions are not independent: row i helps to predict row j, and j to predict i (:func:`_mutual`).
+    The fit shares the rows' noise the more, the more parameters there are: standard errors are divided by one minus the
+    mean leverage. Without this, 85 % of the bounds held with 400 rows and 100 features (logistic), instead of 95 %.
 
     The estimate itself has sampling error: in d directions the square of its length is too large by the sum of d
     variances. All but one of them are taken off, so that a single direction keeps its estimate.
@@ -215,7 +229,7 @@ def bound_new_rows(
     plain = to_gap @ sums.moments @ to_gap.T
     V, wider = _moderated(sums, plain, spread, n_units, confidence)
     wider /= max(1.0 - leverage / n_units, LEAST_FREE)
-    V *= (1.0 + label_share) * np.outer(wider, wider)
+    V = (V + _mutual(sums) / n_units) * np.outer(wider, wider)
     square = float(b @ b)
     noise = (1.0 - 1.0 / len(b)) * float(plain.trace())
     shrunk = b * math.sqrt(max(0.0, 1.0 - noise / square)) if square > 0.0 else b
@@ -237,6 +251,21 @@ def bound_new_rows(
         n_directions=k * r,
         uppers={name: min(1.0, float(value)) for name, value in zip(names, alone, strict=True)},
     )
+
+
+def _mutual(sums: Sums) -> Array:
+    """Covariance (k r, k r) that rows add by predicting each other, times their number.
+
+    The leave-one-out covariance has a term ``q_i h_i' z_i'G z_j s_j`` for each pair of rows, with the slope s of the
+    Lagrangian. Its square is in the spread of the predictions; the product with that of the pair (j, i) is not, and has
+    a mean where s depends on q. That is so where the constraint costs much: the multipliers are part of s. This adds
+    ``E rho rho'`` with the estimation variance E of the predictions and the correlations rho of s with the basis.
+    Without it, 84 % of the bounds at 95 % held for 400 arrests with a strong ridge.
+    """
+    reach, score, steep, bent = sums.drift[:4]
+    if not (score > 0.0 and bent > 0.0):
+        return np.zeros((sums.c.size, sums.c.size))
+    return np.asarray(reach * steep / bent / score * np.outer(sums.drift[4:], sums.drift[4:]))
 
 
 def _uppers_alone(ways: Array, c: Array, V: Array, confidence: float) -> Array:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from setsquare.errors import InputError, NotOrthogonalError, SolverWarning, TrainingRowsWarning
 from setsquare.estimators.promise import check_promise, keep_promise
 from setsquare.estimators.training_rows import too_good
+from setsquare.estimators.warn import warn_worse_than_constant
 from setsquare.families import Family, family
 from setsquare.glm.budget import check_budget
 from setsquare.glm.problem import Problem
@@ -142,6 +143,7 @@ def refit_head(
             f"{solution.status}): remove outliers from the protected columns, or pass a ridge penalty l2."
         )
     keep_promise(solution, max_correlation, automatic=l2 == "auto")
+    warn_worse_than_constant(solution.certificate, automatic=l2 == "auto")
     if not solution.certificate.is_optimal:
         warnings.warn(
             f"The head is orthogonal, but its loss may not be the lowest possible: {solution.status} (relative "

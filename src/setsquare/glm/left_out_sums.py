@@ -1,0 +1,90 @@
+"""Sums over rows, or clusters, that are left out one at a time: for a bound, and beside the intercept-only model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from setsquare._typing import Array
+from setsquare.families import RowTerms
+from setsquare.glm.objective import Objective
+from setsquare.rows.blocks import Block
+from setsquare.rows.parallel import Sums
+
+
+def drift(block: Block, Q: Array, score: Array, reach: float, terms: RowTerms) -> Array:
+    """Sums by which leave-one-out predictions depend on each other (``glm.new_rows_bound``), (4 + k r,).
+
+    ``score`` (n, k) is the slope of the Lagrangian, and ``reach`` the sum over units of the squared length ``|L'g|^2``
+    of its gradient, with centred features. Then follow the means of the squared score, of the squared slope of the
+    activation, of the curvature, and of the products of score and basis.
+    """
+    w = block.weight
+    steep = np.einsum("nij,nij->n", terms.mean_slope, terms.mean_slope)
+    bent = terms.curvature[:, 0, 0] if score.shape[1] == 1 else np.einsum("nii->n", terms.curvature)
+    weighted = w * score.T
+    means = float(np.vdot(weighted, score.T)), float(w @ steep), float(w @ bent)
+    return np.concatenate([[reach, *means], (weighted @ Q).ravel()])
+
+
+def reach_of_units(block: Block, tangent: Array) -> float:
+    """Sum over units of the squared length of their gradients, for those of the rows (n, s)."""
+    if block.group is not None:
+        tangent = np.add.reduceat(tangent, firsts(block.group))
+    return float(np.vdot(tangent, tangent))
+
+
+def mean_shift(objective: Objective, block: Block) -> Array:
+    """Mean prediction of the fit minus that of the fit without each row or its cluster, (n, k) or (n, 1).
+
+    The intercept makes it the mean outcome. Without this, leave-one-out predictions would fall where outcomes are high
+    even if the model is a constant, which has no covariance with anything on new rows.
+    """
+    w = block.weight[:, None]
+    pull, own = w * (block.y - objective.start.mean), w
+    if block.group is not None:
+        first, number = firsts(block.group), np.cumsum(np.diff(block.group, prepend=block.group[0]) != 0)
+        pull, own = (np.add.reduceat(part, first)[number] for part in (pull, own))
+    return np.asarray(pull / (1.0 - own))
+
+
+def beside_constant(objective: Objective, block: Block, loss: Array) -> Sums:
+    """Sums over units that compare the losses with those of the intercept-only model; see :class:`Tallied`."""
+    k, w = objective.n_predictors, block.weight
+    null = objective.start.theta.reshape(k, -1)[:, 0]
+    if objective.family.is_vector:
+        eta = np.broadcast_to(null, (len(w), k)) if block.offset is None else null + block.offset
+        terms = objective.family.terms(block.y, eta, np.zeros_like(eta))
+        own, slope, curvature = terms.loss, terms.slope, np.einsum("n,nij->ij", w, terms.curvature)
+    else:
+        eta = null if block.offset is None else null + block.offset[:, 0]
+        own, slope, bent = objective.family.row_losses(block.y[:, 0], eta)
+        slope, curvature = slope[:, None], np.reshape(np.sum(w * bent), (1, 1))
+    beside = w * np.column_stack([loss - own, slope]).T
+    if block.group is not None:
+        beside = np.add.reduceat(beside, firsts(block.group), axis=1)
+    return np.asarray(beside[0] @ beside[0]), np.stack([beside[1:] @ beside[1:].T, curvature])
+
+
+def firsts(group: Array) -> Array:
+    """First rows of the clusters of a block."""
+    return np.flatnonzero(np.diff(group, prepend=group[0] - 1))
+
+
+def unit_sums(block: Block, Qt: Array, weighted: Array, mean_x: Array) -> Sums:
+    """Sums over units that a bound needs, for basis (r, n) and weighted predictions (k, n)."""
+    (k, n), r, w = weighted.shape, len(Qt), block.weight
+    units = np.empty((k * r + r + 1, n))
+    np.multiply(weighted[:, None], Qt, out=units[: k * r].reshape(k, r, -1))
+    wQ = np.multiply(w, Qt, out=units[k * r : -1])
+    units[-1] = w
+    columns = wQ @ np.asarray(block.X)
+    if mean_x.any():
+        columns -= np.outer(wQ.sum(axis=1), mean_x)
+    if block.group is None:
+        own = np.square(wQ)
+    else:
+        first = firsts(block.group)
+        own, units = (np.add.reduceat(part, first, axis=1) for part in (wQ * Qt, units))
+        own *= units[-1]
+    carried = np.stack([own.sum(axis=1), np.einsum("rn,rn->r", own, own)])
+    return units @ units.T, carried, columns
