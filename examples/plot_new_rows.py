@@ -10,6 +10,8 @@ The data are simulated, so that the correlation on new rows is known: a logistic
 the signal depends on a protected group.
 """
 
+import warnings
+
 import matplotlib.pyplot as plt
 import numpy as np
 
@@ -26,9 +28,11 @@ def draw(rng, n, q):
 
 
 # %%
-# Thirty samples for each number of features. A fit that cannot be orthogonal on new rows is refused, not returned.
+# Thirty samples for each number of features. A fit that cannot be orthogonal on new rows is refused, not returned; one
+# that predicts them worse than a constant warns, and needs a ridge (``l2="auto"``) or more rows.
 n, counts, samples = 500, (10, 20, 40, 60, 80), 30
 found = {target: np.full((len(counts), samples), np.nan) for target in ("training rows", "new rows")}
+worse = dict.fromkeys(found, 0)
 for i, q in enumerate(counts):
     for seed in range(samples):
         rng = np.random.default_rng([q, seed])
@@ -36,13 +40,17 @@ for i, q in enumerate(counts):
         Zn, _, new_group = draw(rng, 20_000, q)
         for target, values in found.items():
             try:
-                model = sq.OrthogonalGLMClassifier(orthogonal_on=target).fit(Z, y, protected=group)
+                with warnings.catch_warnings(record=True) as said:
+                    warnings.simplefilter("always")
+                    model = sq.OrthogonalGLMClassifier(orthogonal_on=target).fit(Z, y, protected=group)
             except sq.errors.NotOrthogonalError:
                 continue
+            worse[target] += any(issubclass(one.category, sq.errors.WorseThanConstantWarning) for one in said)
             values[i, seed] = np.corrcoef(model.predict_proba(Zn)[:, 1], new_group)[0, 1]
 
 for target, values in found.items():
     print(f"{target:13}", np.nanmean(values, axis=1).round(3), "refused:", int(np.isnan(values).sum()))
+    print(f"{'':13} worse than a constant: {worse[target]} of {values.size}")
 
 # %%
 # The band is what chance leaves of a correlation of zero with 500 rows (one standard error).
