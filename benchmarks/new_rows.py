@@ -385,7 +385,8 @@ def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dic
             arguments = {"name": name, "n": n, "draws": many, "ridge": "0", "folds": draws * 2 // 5}
             yield "population", population_cell, arguments
     for name, n in (("bank", 1000), ("adult", 1000)):
-        for ridge in ("auto", "0"):  # the bank's bound is exact: 500 splits do not tell a share of 0.10 from one of 0.12
+        for ridge in ("auto", "0"):
+            # 500 splits do not tell the shares 0.10 and 0.12 apart, and the bank's is near 0.10.
             many = (40 if name == "bank" else 10) * draws
             yield "promise", promise_cell, {"name": name, "n": n, "draws": many, "ridge": ridge}
     for n in (500, 2000):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, stdtrit
 
-from setsquare import OrthogonalGLMClassifier
+from setsquare import OrthogonalGLMClassifier, datasets, tables
 from setsquare.errors import NotOrthogonalError
 from setsquare.glm import Problem, solve
 from setsquare.glm.new_rows_bound import bound_new_rows, length_quantile
@@ -214,3 +214,30 @@ def test_rows_of_large_weight_widen_the_bound():
     found = solve(Problem(Z, y, X, "binomial", weight)).certificate.new_rows
     effective = weight.sum() ** 2 / np.sum(weight**2)
     assert found.upper - found.correlation > 1.2 * 1.645 / np.sqrt(effective)
+
+
+def test_bounds_hold_where_the_constraint_is_expensive():
+    """Features that predict the protected column little, and a ridge: rows that predict each other add variance."""
+    data = datasets.load_arrests()
+    people = data.table.drop(columns=["released", "colour"])
+    coded = tables.learn(people).apply(people).values
+    Z = np.asarray(coded.toarray() if hasattr(coded, "toarray") else coded, float)
+    y, x = np.asarray(data.y, float), (data.table["colour"] == "White").to_numpy(float)
+    broken = fits = 0
+    for seed in range(60):
+        rows = np.random.default_rng(seed).integers(0, len(y), 400)
+        found = solve(Problem(Z[rows], y[rows], x[rows], "binomial", l2=0.2), orthogonal_on="new rows")
+        if found.certificate.is_orthogonal:
+            mean = 1.0 / (1.0 + np.exp(-(Z @ found.coef[0] + found.intercept[0])))
+            fits += 1
+            broken += abs(np.corrcoef(mean, x)[0, 1]) > found.certificate.new_rows.upper
+    assert fits > 50 and broken <= 4  # 3 are expected; there were 9 without the term
+
+
+def test_a_model_that_is_nearly_constant_has_no_covariance_by_its_intercept():
+    rng = np.random.default_rng(0)
+    n = 300
+    x = (rng.random(n) < 0.5).astype(float)
+    Z, y = rng.normal(size=(n, 3)) + 0.5 * x[:, None], (rng.random(n) < 0.2 + 0.6 * x).astype(float)
+    found = solve(Problem(Z, y, x, "binomial", l2=5.0)).certificate.new_rows
+    assert found.correlation < 0.05  # 0.56 where each row is compared with the mean of all

@@ -353,7 +353,7 @@ def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> 
     beyond = weighted
     if len(shared.mean) > 1:  # what the controls explain is no error
         beyond = weighted - w * (shared.mean[1:].T @ objective.controls(block)[:, 1:].T)
-    units = (np.zeros(0),) * 6
+    units: Sums = (np.zeros(0),) * 6
     if not shared.steer:
         units = *unit_sums(block, Qt, beyond, mean_x), left.drift, *beside_constant(objective, block, loss)
     return (*sums, *units), RowsLeftOut(left.eta, mean, loss, left.leverage)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from setsquare._typing import Array
+from setsquare._typing import Array, IntArray
 from setsquare.families import RowTerms
 from setsquare.glm.objective import Objective
 from setsquare.rows.blocks import Block
@@ -65,7 +65,7 @@ def beside_constant(objective: Objective, block: Block, loss: Array) -> Sums:
     return np.asarray(beside[0] @ beside[0]), np.stack([beside[1:] @ beside[1:].T, curvature])
 
 
-def firsts(group: Array) -> Array:
+def firsts(group: IntArray) -> IntArray:
     """First rows of the clusters of a block."""
     return np.flatnonzero(np.diff(group, prepend=group[0] - 1))
 

@@ -150,8 +150,9 @@ class NewRows:
     @property
     def is_worse_than_constant(self) -> bool:
         """Whether ``loss`` exceeds that of the intercept-only model by more than the standard error."""
-        known = self.loss_constant is not None and self.loss_error is not None
-        return known and self.loss - self.loss_constant > self.loss_error
+        if self.loss_constant is None or self.loss_error is None:
+            return False
+        return self.loss - self.loss_constant > self.loss_error
 
     @property
     def noise(self) -> float:
