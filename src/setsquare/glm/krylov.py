@@ -32,14 +32,21 @@ class Descent(NamedTuple):
 
 
 def conjugate_gradients(
-    apply: Apply, precondition: Apply, target: Array, tolerance: float, max_products: int, project: Apply | None = None
+    apply: Apply,
+    precondition: Apply,
+    target: Array,
+    tolerance: float,
+    max_products: int,
+    project: Apply | None = None,
+    exact: Apply | None = None,
 ) -> Descent:
     """Minimise ``x'Ax/2 - target'x`` on the range of a positive preconditioner, which may be a projection.
 
     It stops when the residual is below ``tolerance`` (absolute, in the preconditioner's norm), or in a direction of
     negative curvature, where the step uses the absolute value of the curvature, as in ``sqp``. ``project`` removes from
     a residual what the preconditioner maps to zero; left there, it grows, and its rounding error becomes larger than
-    the rest (Gould, Hribar and Nocedal 2001).
+    the rest (Gould, Hribar and Nocedal 2001). If ``apply`` is rounded to single precision, negative curvature may be
+    rounding error: the products are those of ``exact`` from there on.
 
     Examples
     --------
@@ -57,6 +64,10 @@ def conjugate_gradients(
             return Descent(x, Ax, count, False, True)
         Ap = apply(p)
         bend = float(p @ Ap)
+        if exact is not None and bend <= NO_CURVATURE * largest * size:
+            apply, exact = exact, None
+            Ap = apply(p)
+            bend = float(p @ Ap)
         largest = max(largest, abs(bend) / size)
         if bend <= NO_CURVATURE * largest * size:
             if -bend > NO_CURVATURE * largest * size:

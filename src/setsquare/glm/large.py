@@ -111,10 +111,8 @@ class Krylov:
             tolerance,
             MOST_PRODUCTS if final else (1 + bool(self.rank)) * PATIENCE,
             project,
+            model.H.__matmul__ if self.rough else None,
         )
-        if found.negative and self.rough:  # negative curvature may be rounding error
-            self.rough = False
-            return self.direction(model, frame)
         if not (found.solved or found.negative or final):
             self._improve(model)
             return self.direction(model, self.frame(model))

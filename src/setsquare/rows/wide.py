@@ -80,9 +80,11 @@ class Slab:
         return out
 
     def __matmul__(self, raw: Array) -> Array:
+        # The operator @ would hold the interpreter's lock for results of fewer than 500 values.
+        product = np.dot(self.Z, self.rest(raw)) if isinstance(self.Z, np.ndarray) else self.Z @ self.rest(raw)
         if self.far is None:
-            return np.asarray(self.Z @ raw[1:] + raw[0])
-        return np.asarray(self.Z @ self.rest(raw) + self.near() @ raw[1 + self.far] + raw[0])
+            return np.asarray(product + raw[0])
+        return np.asarray(product + self.near() @ raw[1 + self.far] + raw[0])
 
     def rest(self, raw: Array) -> Array:
         """Coefficients of the features as they are stored, without those of shifted features."""
@@ -104,7 +106,7 @@ class _Turned:
 
     def __matmul__(self, thin: Array) -> Array:
         slab, total = self.slab, thin.sum(axis=0)
-        # Row by row, as stored; the operator @ would hold the interpreter's lock for results of fewer than 500 values.
+        # Row by row, as stored; not by the operator @, as above.
         turned = np.dot(thin.T, slab.Z).T if isinstance(slab.Z, np.ndarray) else slab.Z.T @ thin
         product = np.concatenate([total[None], np.asarray(turned)])
         if slab.far is not None:

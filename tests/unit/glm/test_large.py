@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from setsquare.glm.preparation import prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Status, choose, solve
 from setsquare.glm.sqp import Settings
-from setsquare.glm.wide import WideObjective, prepare_wide
+from setsquare.glm.wide import HessianProduct, WideObjective, prepare_wide
 from setsquare.rows.wide import WideRows
 
 STORED: dict[str, Callable[[np.ndarray], object]] = {
@@ -439,3 +440,43 @@ def test_as_many_protected_columns_as_features_are_refused(draw) -> None:
 def test_an_unknown_solver_is_one_clear_sentence(draw) -> None:
     with pytest.raises(InputError, match="auto, sqp, large, mdmm"):
         solve(Problem(*draw(family("gaussian"))), "huge")
+
+
+def test_negative_curvature_of_rounded_products_is_checked_by_exact_ones() -> None:
+    A, exact = np.diag([1.0, 1e-9]), [0]
+
+    def product(v: np.ndarray) -> np.ndarray:
+        exact[0] += 1
+        return A @ v
+
+    target = np.array([0.0, 1e-9])
+    found = conjugate_gradients(lambda v: A @ v - 1e-7 * v, lambda v: v, target, 1e-15, 9, exact=product)
+    assert found.solved and not found.negative and exact[0] == 1
+    np.testing.assert_allclose(found.x, [0.0, 1.0])
+    bent = conjugate_gradients(lambda v: -v, lambda v: v, np.ones(2), 1e-9, 9, exact=lambda v: -v)
+    assert bent.negative
+
+
+def test_a_fit_with_negative_curvature_goes_on_with_products_in_single_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nearly separable classes: many steps meet negative curvature of the Lagrangian, which is no rounding error."""
+    rng = np.random.default_rng(0)
+    n, q = 1000, 350
+    X = np.column_stack([rng.random((n, 2)) < (0.3, 0.1), rng.normal(size=(n, 2))]).astype(float)
+    Z = rng.standard_normal((n, q), dtype=np.float32)
+    Z[:, 2:6] += X
+    signal = 0.6 * Z[:, :8] @ rng.normal(size=8)
+    y = (rng.random(n) < 1.0 / (1.0 + np.exp(-signal))).astype(float)
+    counts = {"rough": 0, "__matmul__": 0}
+    calls = {name: getattr(HessianProduct, name) for name in counts}
+    for name in counts:
+
+        def count(H: HessianProduct, v: np.ndarray, name: str = name) -> Any:
+            counts[name] += 1
+            return calls[name](H, v)
+
+        monkeypatch.setattr(HessianProduct, name, count)
+    found = solve(Problem(Z, y, X, family="binomial"), "large")
+    assert found.status is Status.CONVERGED and found.certificate.max_correlation < 1e-8
+    assert counts["__matmul__"] < counts["rough"]
