@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from setsquare._typing import Array, BoolArray, Table
 from setsquare.document import Document, Documented, section, table
-from setsquare.document.formats import percent
+from setsquare.document.formats import joined, percent
 from setsquare.errors import InputError
 from setsquare.estimators.refits import check_refits, problem_again, refit_few_rows, refit_problem, without_fit
 from setsquare.glm.solution import Solution
@@ -227,6 +227,9 @@ def summarise(
     if certificate.missing_protected:
         gone = ", ".join(certificate.missing_protected)
         about += (f"Partly missing: {gone}. The values that stand for them are taken as known.",)
+    if certificate.flat_features and np.isnan(std_error).any():
+        gone = joined(certificate.flat_features)
+        about += (f"The data hardly determine {gone} (quasi-separation), so no standard error is given there.",)
     estimate = np.column_stack([solution.intercept, solution.coef])
     about += (sentence,) if sentence else ()
     few, refitted = (np.zeros(estimate.shape, dtype=bool) if mask is None else mask for mask in (few_rows, by_refits))

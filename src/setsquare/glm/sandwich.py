@@ -40,10 +40,11 @@ LEAST_LEFT = 0.05
 MOST_OF_VARIANCE, MOST_BENT = 0.2, 0.07
 
 
-def standard_errors(prepared: Prepared, end: Iterate) -> StandardErrors:
+def standard_errors(prepared: Prepared, end: Iterate, undetermined: tuple[str, ...] = ()) -> StandardErrors:
     """Standard errors of intercepts and coefficients, and which of them rest on few rows.
 
     They are cluster-robust if the problem has clusters. A ridge shrinks coefficients and their standard errors alike.
+    Coefficients that the data do not determine have none (NaN): those of aliased and of ``undetermined`` features.
     """
     objective, problem = prepared.objective, prepared.problem
     inverse = invert(objective, end.model)
@@ -55,10 +56,10 @@ def standard_errors(prepared: Prepared, end: Iterate) -> StandardErrors:
     V = factor * bread @ _meat(objective, contribute) @ bread.T
     variance = np.maximum(np.einsum("ab,ab->a", to_all @ V, to_all), 0.0)
     few = _rest_on_few_rows(objective, contribute, to_all @ bread, V, variance)
-    aliased = np.isin(np.asarray(problem.feature_names, dtype=object), list(prepared.aliased))
+    open_ = np.isin(np.asarray(problem.feature_names, dtype=object), [*prepared.aliased, *undetermined])
     outputs = len(to_all) // (1 + len(problem.feature_names))
     errors, few = np.sqrt(variance).reshape(outputs, -1), few.reshape(outputs, -1)
-    errors[:, 1:][:, aliased], few[:, 1:][:, aliased] = np.nan, False
+    errors[:, 1:][:, open_], few[:, 1:][:, open_] = np.nan, False
     return StandardErrors(errors, few)
 
 

@@ -140,7 +140,7 @@ def solve(
         if name != "sqp" or not is_held(problem) or spent is not None:
             return solution
         held = HeldProblem(None if is_large(problem) else problem)
-        compute = partial(_measure_errors, held, prepared, end)
+        compute = partial(_measure_errors, held, prepared, end, solution.certificate.flat_features)
         errors: Deferred[StandardErrors | None] = defer(problem, prepared.objective, end, compute, None, slow=True)
         return replace(solution, errors=errors, by_cluster=problem.cluster is not None, refits=held)
 
@@ -175,9 +175,11 @@ def _measure_new_rows(found: Fitted, confidence: float) -> NewRows | None:
     return measure_new_rows(found.prepared, found.end, confidence, inverse)
 
 
-def _measure_errors(held: HeldProblem, prepared: Prepared, end: Iterate) -> StandardErrors:
+def _measure_errors(
+    held: HeldProblem, prepared: Prepared, end: Iterate, undetermined: tuple[str, ...]
+) -> StandardErrors:
     """Standard errors; only where some coefficients rest on few rows are the rows held for refits any longer."""
-    found = standard_errors(prepared, end)
+    found = standard_errors(prepared, end, undetermined)
     if not found.few_rows.any():
         held.problem = None
     return found

@@ -244,3 +244,17 @@ def test_refits_are_refused_for_other_rows_and_options(rows):
 def test_a_model_that_was_not_fitted_has_no_bootstrap():
     with pytest.raises(NotFittedError):
         sq.OrthogonalGLMRegressor(protected=["x"]).bootstrap(pd.DataFrame({"x": [1.0], "z": [2.0]}), [1.0])
+
+
+def test_a_coefficient_that_the_data_do_not_determine_has_no_standard_error():
+    """Where an outcome never varies, the coefficient grows until the loss stays the same; its sandwich is near zero."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=200), "rare": (np.arange(200) < 4).astype(float)})
+    y = (rng.random(200) < 0.5).astype(int)
+    y[:4] = 0
+    with pytest.warns(sq.errors.SeparationWarning):
+        model = sq.OrthogonalGLMClassifier().fit(table, y, protected=rng.normal(size=(200, 1)))
+    found = model.summary(refits=0)
+    error = dict(zip(found.table()["term"], found.table()["std_error"], strict=True))
+    assert np.isnan(error["rare"]) and 0.05 < error["a"] < 0.5
+    assert "The data hardly determine rare (quasi-separation), so no standard error is given there." in str(found)
