@@ -114,18 +114,24 @@ def test_coefficients_whose_errors_are_off_are_marked(case):
     assert gap[~whole.few_rows[0]].max() < 0.2 and (~whole.few_rows).sum() >= (5 if case == "collinear" else 2)
 
 
+def marked(problem):
+    """Coefficients that have a star, or no standard error: three rows can also separate the classes."""
+    found = solve(problem)
+    return found.few_rows | np.isnan(found.std_error)
+
+
 @pytest.mark.parametrize("name", ["gaussian", "poisson", "multinomial"])
 def test_marks_do_not_depend_on_scale_and_follow_clusters(name):
     Z, X, eta, rng = draw(400)
     y, odd = outcome(name, eta, rng), np.zeros(400)
     odd[:3] = 1.0
     features = np.column_stack([Z, Z[:, 0] + odd])
-    found = solve(Problem(features, y, X, name)).few_rows
+    found = marked(Problem(features, y, X, name))
     assert found[:, [1, -1]].all() and found[:, 2:-1].mean() < 0.3
     scaled = features * 10.0 ** np.arange(-3, 4) + 5.0
-    np.testing.assert_array_equal(solve(Problem(scaled, y, X, name)).few_rows[:, 1:], found[:, 1:])
+    np.testing.assert_array_equal(marked(Problem(scaled, y, X, name))[:, 1:], found[:, 1:])
     # Pairs of rows are clusters of the same size: what rests on three rows rests on two clusters.
-    clusters = solve(Problem(features, y, X, name, cluster=np.arange(400) // 2)).few_rows
+    clusters = marked(Problem(features, y, X, name, cluster=np.arange(400) // 2))
     assert clusters[:, [1, -1]].all() and clusters[:, 2:-1].mean() < 0.3
 
 

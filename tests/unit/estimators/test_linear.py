@@ -86,7 +86,8 @@ def test_single_precision_stays_single_and_is_still_orthogonal(data):
         corrected = sq.LinearOrthogonalizer(using=using).fit_transform(single, protected=X)
         exact = sq.LinearOrthogonalizer(using=using).fit_transform(single.astype(np.float64), protected=X)
         assert corrected.dtype == np.float32
-        np.testing.assert_array_equal(corrected, exact.astype(np.float32))  # rounded once, at the end
+        # What is subtracted is rounded to float32, and the result once more.
+        np.testing.assert_array_max_ulp(corrected, exact.astype(np.float32), maxulp=1)
         assert correlation(X, single) > 0.3 and correlation(X, corrected.astype(np.float64)) < 1e-7
 
 
@@ -216,7 +217,8 @@ def test_no_more_memory_is_needed_than_for_the_result(using, order, dtype, copy)
         peak = tracemalloc.get_traced_memory()[1] / Z.nbytes
     finally:
         tracemalloc.stop()
-    assert peak < (1.3 if copy else 0.3) if dtype == np.float32 else peak < (1.15 if copy else 0.15)
+    # 32 and 64 MB of features; each thread has blocks of a few MB, and threads do not always meet at their peaks
+    assert peak < (1.35 if copy else 0.35) if dtype == np.float32 else peak < (1.15 if copy else 0.15)
     assert correlation(X, corrected[:, :5].astype(np.float64)) < (1e-7 if dtype == np.float32 else 1e-13)
 
 

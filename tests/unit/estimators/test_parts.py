@@ -454,20 +454,21 @@ def test_the_number_of_components() -> None:
 
 # ---------------------------------------------------------------------------------------------------- coefficients
 def test_intervals_and_p_values_of_coefficients() -> None:
-    table = Coefficients(
-        ("a", "b"), (), np.array([[1.0, 2.0]]), np.array([[0.5, 0.0]]), 0.9, (), np.array([[True, False]])
-    )
+    few = np.array([[True, False]])
+    table = Coefficients(("a", "b"), (), np.array([[1.0, 2.0]]), np.array([[0.5, 0.0]]), 0.9, (), few, few)
     first, second = table.rows()
     assert first["statistic"] == 2.0 and first["p_value"] == pytest.approx(2 * stats.norm.sf(2.0))
     half = stats.norm.ppf(0.95) * 0.5
     assert (first["ci_low"], first["ci_high"]) == pytest.approx((1 - half, 1 + half))
     assert np.isnan(second["statistic"]) and np.isnan(second["p_value"]) and second["ci_low"] == 2.0
+    none = np.zeros((2, 1), dtype=bool)
     classes = Coefficients(
-        ("a",), ("u", "v"), np.array([[1.0], [-1.0]]), np.ones((2, 1)), 0.95, (), np.array([[False], [True]])
+        ("a",), ("u", "v"), np.array([[1.0], [-1.0]]), np.ones((2, 1)), 0.95, (), np.array([[False], [True]]), none
     )
     assert [(row["class"], row["estimate"]) for row in classes.rows()] == [("u", 1.0), ("v", -1.0)]
-    columns = ["term", "estimate", "std_error", "statistic", "p_value", "ci_low", "ci_high", "few_rows"]
+    columns = ["term", "estimate", "std_error", "statistic", "p_value", "ci_low", "ci_high", "few_rows", "source"]
     assert list(table.table().columns) == columns and list(table.table().few_rows) == [True, False]
+    assert list(table.table().source) == ["refits", "sandwich"]
     assert (
         "a * " in str(table) and "b * " not in str(table) and "v: a *" in str(classes) and "u: a *" not in str(classes)
     )
