@@ -3,6 +3,7 @@
     python -m benchmarks.group_intervals                            # about 20 minutes of one core
     python -m benchmarks.group_intervals --kind rare --groups 20    # one kind and number, beside other runs
     python -m benchmarks.group_intervals --quick                    # 20 samples per design; nothing is written
+    python -m benchmarks.group_intervals --again                    # all samples anew: kept ones count otherwise
     python -m benchmarks.group_intervals --exact                    # rates by enumeration of counts, without samples
 
 Scores are ``expit(a_g + z)`` with a normal z, outcomes are drawn with the score as their probability, decisions are
@@ -220,7 +221,10 @@ def main() -> None:
     parser.add_argument("--kind", choices=SHIFTS)
     parser.add_argument("--groups", choices=SAMPLES, type=int)
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--again", action="store_true")
     asked = parser.parse_args()
+    if asked.again:
+        RESULTS.write_text("[]\n")
     for kind, k, n, n_samples, n_fairlearn in DESIGNS:
         if asked.kind not in (None, kind) or asked.groups not in (None, k):
             continue

@@ -20,6 +20,8 @@ from setsquare.tables.validation import is_missing, refuse_no_rows, stray_values
 #: A level as plain data, fit for JSON; None stands for "missing" where that is a level of its own.
 Level: TypeAlias = str | int | float | bool | None
 Missing: TypeAlias = Literal["error", "drop", "level"]
+#: Columns from which, and rows up to which, reading many columns at once is faster than one after the other.
+MANY_COLUMNS, SHORT = 100, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,8 @@ def complete_rows(frame: Frame, columns: Sequence[str]) -> BoolArray:
 
 def read(frame: Frame, name: str) -> Column:
     """Read one column as numbers or as codes, whatever holds it."""
+    if not frame.seen:
+        _read_many(frame)
     if name not in frame.seen:
         frame.seen[name] = _finite(_read(frame, name), name)
     column: Column = frame.seen[name]
@@ -149,6 +153,27 @@ def _read(frame: Frame, name: str) -> Column:
         return Numbers(frame.take([j]).toarray().ravel().astype(np.float64))
     series = frame.column(name)
     return _from_series(series, name) if isinstance(series, nw.Series) else _from_array(series, name)
+
+
+def _read_many(frame: Frame) -> None:
+    """Read all float64 columns at once where they are many and short; by itself each takes a fraction of a ms."""
+    source = frame.source
+    if len(frame.names) < MANY_COLUMNS or not 0 < frame.n_rows <= SHORT or not isinstance(source, nw.DataFrame):
+        return
+    native = source.to_native()
+    if source.implementation.is_pyarrow():
+        (batch, *others) = native.to_batches()
+        if others:
+            return
+        plain = [column.type == "double" and not column.null_count for column in batch.columns]
+        values = [column.to_numpy() for column, is_plain in zip(batch.columns, plain, strict=True) if is_plain]
+    elif source.implementation.is_pandas():
+        plain = [dtype == np.float64 for dtype in native.dtypes]
+        values = list(np.asfortranarray(native.loc[:, plain].to_numpy()).T)
+    else:
+        return
+    names = [name for name, is_plain in zip(frame.names, plain, strict=True) if is_plain]
+    frame.seen.update((name, Numbers(x)) for name, x in zip(names, values, strict=True) if not np.isinf(x).any())
 
 
 def read_column(table: Table, name: str) -> Column:

@@ -167,7 +167,7 @@ def _how_to_read(numbers: GroupNumbers, shown: str, *, several: bool) -> str:
     return (
         f"{chosen}Each dot is {dot}. Its bar shows how uncertain that is: with very much more data of the same kind, "
         f"the dot would end up somewhere within its bar. This is true of all bars{' of a model' if several else ''} in "
-        f"about {right} of 100 audits like this one; in the other {wrong}, at least one bar is too short."
+        f"about {right} of 100 audits like this one; in the other {wrong}, at least one dot would not."
     )
 
 
