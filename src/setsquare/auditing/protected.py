@@ -273,7 +273,7 @@ def code_protected(
         protected = tables.filter_rows(protected, keep)
         weight = None if weight is None else weight[keep]
         cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
-    learned, n = tables.learn(protected, **reading), int(keep.sum())
+    learned, n = tables.learn(protected, **reading, weight=weight), int(keep.sum())
     check_size(learned, n)
     notes = (*note_left_out(len(keep) - n, len(keep)), *note_constant(learned))
     encoded = learned.apply(protected)

@@ -30,7 +30,7 @@ MORE_PRODUCTS, ROWS_MORE = 80, 160
 #: Rows on which products are chosen: a quarter of them, but so many at least and at most.
 FEW_PILOT_ROWS, MOST_PILOT_ROWS = 2000, 5000
 #: Most products among which they are chosen, and which are compared in full.
-MOST_CANDIDATES, MOST_SCREENED = 1000, 100
+MOST_CANDIDATES, MOST_SCREENED = 1000, 200
 #: Least reduction of the loss by a product, in units of what a useless one takes away on average, where the constraint
 #: pulls at the rows with less than this share of the outcome's force. Where it pulls more, products also make room for
 #: the constraint, which one step from the pilot does not show, and all that fit are taken.
@@ -40,7 +40,7 @@ WIDENED = 2.0
 #: Relative gradient up to which the fit that chooses goes on.
 PILOT_KKT = 1e-2
 #: Share of the rows that a level must have, and that a product must be nonzero in, to take part.
-LEAST_SHARE = 0.01
+LEAST_SHARE = 0.005
 
 
 def check_expand(expand: Any) -> None:

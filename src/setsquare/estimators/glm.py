@@ -194,6 +194,7 @@ class OrthogonalGLM(Summarised, BaseEstimator, ABC):
             check=partial(refuse_levels, weight) if box is None else None,
             models_missing=True,
             widened=1.0 if self.expand is None else WIDENED,
+            weight=weight,
         )
         if cluster is not None:
             check_same_rows("The cluster has", len(cluster := np.asarray(cluster)), "the features have", n)

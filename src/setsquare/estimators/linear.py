@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from setsquare import tables
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError
 from setsquare.estimators.controls import check_given, learn_controls, residual_names, residuals
@@ -226,11 +227,11 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
             refuse_blind_scorers("LinearOrthogonalizer(protected=['age'])")
         table = validate_features(self, X, reset=True)
         as_codes = self.using == "protected" and self.given is None and self.moments == 1
+        weight = read_weight(sample_weight, tables.n_rows(table))
         self.reader_, encoded = learn_reader(
-            table, protected, self._columns(), as_stored=True, protected_as_codes=as_codes
+            table, protected, self._columns(), as_stored=True, protected_as_codes=as_codes, weight=weight
         )
         Z = encoded.Z if isinstance(encoded.Z, np.ndarray) else dense(encoded.Z)
-        weight = read_weight(sample_weight, Z.shape[0])
         self.controls_, P = learn_controls(self.reader_, encoded, weight)
         names = residual_names(self.reader_, self.controls_)
         if self.using == "features":

@@ -62,14 +62,15 @@ class MomentFitting:
         first = not hasattr(self, "moments_")
         table = validate_features(self, X, reset=first)
         pooled: dict[str, int] = {}
+        weight = read_weight(sample_weight, tables.n_rows(table))
         if first:
-            self.reader_, encoded = learn_reader(table, protected, self._columns())
+            self.reader_, encoded = learn_reader(table, protected, self._columns(), weight=weight)
             Z, P = encoded.Z, encoded.X
         else:
             P, pooled_protected = self.reader_.protected_matrix(table, protected)
             Z, pooled_features = self.reader_.feature_matrix(self.reader_.feature_table(table))
             pooled = {**pooled_protected, **pooled_features}
-        moments = Moments.of([P, dense(Z)], read_weight(sample_weight, len(P)))
+        moments = Moments.of([P, dense(Z)], weight)
         warn_pooled(pooled)
         self._settle(moments if first else self.moments_.merge(moments))
         return self

@@ -13,7 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
-from setsquare import families
+from setsquare import families, tables
 from setsquare._typing import Array, Table
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.estimators.controls import check_given, learn_controls, residual_names, residuals
@@ -200,7 +200,8 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         columns = Columns(
             self.protected, self.use_protected, self.basis, self.reference, self.missing, self.unseen, self.given
         )
-        self.reader_, encoded = learn_reader(table, protected, columns, code_features=False)
+        weight = read_weight(sample_weight, tables.n_rows(table))
+        self.reader_, encoded = learn_reader(table, protected, columns, code_features=False, weight=weight)
         P = encoded.X
         if P.shape[1] > MOST_COLUMNS:
             raise InputError(
@@ -211,7 +212,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         self.protected_names_ = np.asarray(self.reader_.protected.names, dtype=object)
         features = self.reader_.feature_table(table)
         check_alignment(table, y, "the outcome")
-        y, weight = read_outcome(y, len(P)), read_weight(sample_weight, len(P))
+        y = read_outcome(y, len(P))
         if self.prefit or isinstance(self.estimator, FrozenEstimator):
             predictions = self._predict_fitted(features, y)
         else:

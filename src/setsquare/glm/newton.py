@@ -158,7 +158,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         if not iteration and theta is objective.start.theta:
             direction = direction._replace(step=first_step(objective, direction.step))
         direction = _shorten(objective, algebra, theta, theta - last, lam, model, frame, direction)
-        still = direction.reduction <= settings.loss * abs(model.loss) and kkt <= 100.0 * settings.kkt
+        still = direction.reduction <= settings.loss * abs(model.loss) and kkt <= 50.0 * settings.kkt  # see _restore
         if still and direction.curvature <= OPEN * objective.start.curvature:
             status = Status.FLAT
             break

@@ -18,8 +18,6 @@ from setsquare.rows.parallel import single_threaded_blas
 
 #: Ridge of the fit, and of a candidate's own coefficient, in units of the outcome's curvature.
 RIDGE = 1e-3
-#: Correlation that a pilot may leave: only the choice among candidates rests on it.
-LOOSE = 1e-3
 #: Share of a candidate that must lie outside the span of the features and of those chosen before it.
 NEW = 5e-3
 
@@ -64,10 +62,13 @@ class Pilot(NamedTuple):
 
 
 def fit_pilot(problem: Problem, kkt: float = 1e-4, start: tuple[Array, Array] | None = None) -> Pilot:
-    """Fit a problem whose rows are in memory up to a relative gradient ``kkt``, with a small ridge if it has none."""
+    """Fit a problem whose rows are in memory up to a relative gradient and a correlation ``kkt``.
+
+    It gets a small ridge if it has none.
+    """
     problem = problem if problem.l2 else problem.with_l2(RIDGE * curvature_of(problem))
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
-        found = fit_rows(problem, "sqp", Settings(kkt=kkt, correlation=min(kkt, LOOSE)), start)
+        found = fit_rows(problem, "sqp", Settings(kkt=kkt, correlation=kkt), start)
     prepared, end, k, rows = found.prepared, found.end, problem.n_predictors, problem.rows
     assert isinstance(rows, ArrayRows) and rows.X is not None and prepared.basis is not None
     curvature = prepared.objective.start.curvature

@@ -75,8 +75,8 @@ class _Path:
         variance = np.maximum(self.w @ Z**2 - (self.w @ Z) ** 2, 0.0)
         self.unit = pilot.curvature * float(np.median(variance[variance > 0.0])) if variance.any() else 1.0
         D = np.column_stack([np.ones(len(Z)), Z])
-        weighted = D.T * self.W
-        gram, J = weighted @ D, (Q * (self.w * self.steep)[:, None]).T @ D
+        rooted = D * np.sqrt(self.W)[:, None]
+        gram, J = rooted.T @ rooted, (Q * (self.w * self.steep)[:, None]).T @ D
         aim = Q.T @ (self.w * (self.steep * eta - self.mean))
         self.R = np.full(D.shape[1], self.unit)
         self.R[0] = 0.0
@@ -84,7 +84,7 @@ class _Path:
         pinv, N = _split(J)
         self.rho, V = eigh(N.T @ (self.R[:, None] * N), N.T @ gram @ N)
         self.free, self.fixed = N @ V, pinv @ aim
-        self.pull = self.free.T @ (weighted @ self.target - gram @ self.fixed)
+        self.pull = self.free.T @ (D.T @ (self.W * self.target) - gram @ self.fixed)
         self.pull_more = -self.free.T @ (self.R * self.fixed)
         self.bent, self.bent_more = self.free.T @ (gram @ pinv), self.free.T @ (self.R[:, None] * pinv)
         self.U, self.eta_fixed, self.steering = D @ self.free, D @ self.fixed, D @ pinv

@@ -77,12 +77,17 @@ def learn_hinges(base: Numeric, values: Array, most: int) -> Hinges:
     >>> learn_hinges(Numeric("x"), np.array([0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), 3).knots
     (1.0, 4.0)
     """
-    x = np.sort(values[~np.isnan(values)])
-    distinct = x[np.concatenate([[True], x[1:] != x[:-1]])]
+    x, distinct = _sorted(values)
     low, high = _range(x, distinct)
     knots = tuple(knot for knot in _knots(x, distinct, most) if low < knot < high)
     scales = tuple(s if s > 0.0 else 1.0 for s in _deviations(np.clip(x, low, high), (low, *knots)))
     return Hinges(base.name, low, high, knots, scales, base.fill, base.indicator)
+
+
+def _sorted(values: Array) -> tuple[Array, Array]:
+    """Sorted values without missing ones, all and distinct."""
+    x = np.sort(values[~np.isnan(values)])
+    return x, x[np.concatenate([[True], x[1:] != x[:-1]])]
 
 
 def _range(x: Array, distinct: Array) -> tuple[float, float]:
@@ -100,14 +105,17 @@ def _knots(x: Array, distinct: Array, most: int) -> tuple[float, ...]:
         return ()
     found = distinct[1:-1] if len(distinct) <= most + 2 else _quantiles(x, most)
     if len(found) < min(most, len(distinct) - 2):  # values that are repeated fill several quantiles
-        rest = x[~np.isin(x, found)]
+        near = found[np.minimum(np.searchsorted(found, x), len(found) - 1)] if len(found) else np.nan
+        rest = x[near != x]
         found = np.union1d(found, _quantiles(rest, most - len(found))) if len(rest) else found
     inside = found[(found > distinct[0]) & (found < distinct[-1])]
     return tuple({knot_label(float(knot)): float(knot) for knot in inside}.values())
 
 
-def _quantiles(x: Array, count: int) -> Array:
-    return np.unique(x[_places(len(x), np.linspace(0.0, 1.0, count + 2)[1:-1])])
+def _quantiles(x: Array, count: int, *, ends: bool = False) -> Array:
+    """Distinct quantiles of sorted values at equal distances, with or without the smallest and the largest value."""
+    shares = np.linspace(0.0, 1.0, count + 2)
+    return np.unique(x[_places(len(x), shares if ends else shares[1:-1])])
 
 
 def _places(n: int, shares: ArrayLike) -> IntArray:
@@ -216,9 +224,8 @@ def rank_curve(values: Array) -> tuple[tuple[float, ...], ...]:
     >>> rank_curve(np.array([0.0, 0.0, 0.0, 1.0]))
     ((0.0, 1.0), (0.375, 0.875))
     """
-    x = np.sort(values[~np.isnan(values)])
-    distinct = np.unique(x)
+    x, distinct = _sorted(values)
     if len(distinct) > RANK_POINTS:
-        distinct = np.unique(np.quantile(x, np.linspace(0.0, 1.0, RANK_POINTS), method="nearest"))
+        distinct = _quantiles(x, RANK_POINTS - 2, ends=True)
     ranks = 0.5 * (np.searchsorted(x, distinct, "left") + np.searchsorted(x, distinct, "right")) / len(x)
     return tuple(distinct.tolist()), tuple(ranks.tolist())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, get_args
 
-from setsquare._typing import Table
+from setsquare._typing import Array, Table
 from setsquare.errors import InputError
 from setsquare.tables.coders import Categorical, Cells, Coder, Numeric, Unseen
 from setsquare.tables.column import Level, Missing, TableRows, open_rows, refuse_missing
@@ -34,6 +34,7 @@ def learn(
     formula: str | None = None,
     largest: bool = False,
     room: float = math.inf,
+    weight: Array | None = None,
 ) -> Design:
     """Learn from a training table how to turn its columns into a matrix.
 
@@ -64,6 +65,8 @@ def learn(
     room : float
         Features that predict while they are orthogonal to these columns. Splines and kernels, which grow with the
         number of rows, use at most a third of them beyond their smallest size.
+    weight : ndarray of shape (n,), optional
+        Row weights, for the knots of splines and the functions of kernels.
 
     Returns
     -------
@@ -103,7 +106,7 @@ def learn(
     seen = observe(frame, names, missing=missing, cells=names if _is(basis, "cells") else ())
     known = basis if isinstance(basis, str) and basis in ("linear", "cells") else "linear"
     design = settle(seen, names, basis=known, reference=reference, missing=missing, unseen=unseen, largest=largest)
-    return design if known == basis else _smooth(design, open_rows(frame, names, missing), basis, room)
+    return design if known == basis else _smooth(design, open_rows(frame, names, missing), basis, room, weight)
 
 
 @lru_cache(maxsize=16)
@@ -158,19 +161,20 @@ def _learn_over(
     return design
 
 
-def _smooth(design: Design, rows: TableRows, basis: Any, room: float) -> Design:
+def _smooth(design: Design, rows: TableRows, basis: Any, room: float, weight: Array | None) -> Design:
     """Replace columns and dummies by splines, by functions of a kernel, or by what a transformer makes of them."""
     coders: Any = design.coders
+    weight = weight if weight is None or rows.keep is None else weight[rows.keep]
     if _is(basis, "spline"):
         each = room / max(1, sum(isinstance(coder, Numeric) for coder in coders))
         made: tuple[Coder, ...] = tuple(
-            learn_spline(coder, rows.numbers(coder.name), each) if isinstance(coder, Numeric) else coder
+            learn_spline(coder, rows.numbers(coder.name), each, weight) if isinstance(coder, Numeric) else coder
             for coder in coders
         )
     elif isinstance(basis, Mapping):
-        made = (learn_kernel(coders, rows, float(basis["kernel"]), room),)
+        made = (learn_kernel(coders, rows, float(basis["kernel"]), room, weight),)
     elif _is(basis, "kernel"):
-        made = (learn_kernel(coders, rows, room=room),)
+        made = (learn_kernel(coders, rows, room=room, weight=weight),)
     else:
         made = (learn_transformed(coders, rows, basis),)
     return _design(made, design.missing, design.unseen)

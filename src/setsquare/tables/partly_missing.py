@@ -31,6 +31,7 @@ def learn_partly(
     missing: Missing = "error",
     unseen: Unseen = "error",
     room: float = math.inf,
+    weight: Array | None = None,
 ) -> Design:
     """Learn the design of protected columns from the rows that have them; the options are those of ``tables.learn``.
 
@@ -57,8 +58,8 @@ def learn_partly(
         check_known(part, known)
         own = {name: level for name, level in (reference or {}).items() if name in part}
         rows = table if known.all() else filter_rows(table, known)
-        each = room / len(parts)
-        design = learn(rows, part, basis=basis, reference=own, missing=missing, unseen=unseen, room=each)
+        how: dict[str, Any] = {"room": room / len(parts), "weight": None if weight is None else weight[known]}
+        design = learn(rows, part, basis=basis, reference=own, missing=missing, unseen=unseen, **how)
         if not known.all():
             _check_varies(design, int(known.sum()))
         coders += design.coders

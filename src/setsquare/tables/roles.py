@@ -187,6 +187,7 @@ def learn_reader(
     check: Callable[[Matrix, Design, Table, BoolArray | None], None] | None = None,
     models_missing: bool = False,
     widened: float = 1.0,
+    weight: Array | None = None,
 ) -> tuple[Reader, TrainingMatrices]:
     """Learn from training tables how to read them, and read them.
 
@@ -197,6 +198,7 @@ def learn_reader(
     before the protected columns are coded, and may refuse them.
     With ``models_missing``, ``missing="model"`` is allowed: missing values of protected columns then remain NaN.
     Features will be ``widened`` by this factor, which leaves more room for functions of the protected columns.
+    Row weights (n,) are for knots of splines and functions of kernels.
     """
     partly = models_missing and columns.missing == "model"
     inside = _find_protected(table, protected, columns)
@@ -212,9 +214,9 @@ def learn_reader(
     missing = "error" if partly else columns.missing
     coded = {"reference": columns.reference, "missing": missing, "unseen": columns.unseen}
 
-    def learn(features: Table, source: Table) -> Reader:
+    def learn(features: Table, source: Table, weight: Array | None) -> Reader:
         names = columns.protected if inside else None
-        options: dict[str, Any] = {"basis": columns.basis, **_known(coded, source, names)}
+        options: dict[str, Any] = {"basis": columns.basis, "weight": weight, **_known(coded, source, names)}
         design = learn_partly if partly else tables.learn
         given = columns.given
         used = design(source, names, **options)
@@ -229,7 +231,7 @@ def learn_reader(
             reader = replace(reader, protected=design(source, names, **options, room=room))
         return reader
 
-    reader = learn(table, source)
+    reader = learn(table, source, weight)
     if reader.given is not None:
         check_controls(reader.given)
         check_roles({"protected": inside, "given": reader.given.columns})
@@ -241,7 +243,7 @@ def learn_reader(
     keep = _complete_rows(reader, table, source) if columns.missing == "drop" else None
     if keep is not None:  # levels that only incomplete rows have are no levels of the training data
         table, source = tables.filter_rows(table, keep), tables.filter_rows(source, keep)
-        reader = learn(table, source)
+        reader = learn(table, source, None if weight is None else weight[keep])
     Z = None
     if reader.features is not None:
         read = partial(reader.stored_matrix, learned=True) if as_stored else reader.feature_matrix

@@ -64,20 +64,22 @@ class Spline(NumberCoder):
         out[:, : splines.shape[1]] = splines
 
 
-def learn_spline(base: Numeric, values: Array, room: float = math.inf) -> Coder:
+def learn_spline(base: Numeric, values: Array, room: float = math.inf, weight: Array | None = None) -> Coder:
     """Cubic spline with knots at quantiles; of few values, every function of them; of two or fewer, the column itself.
 
     There are ``n^(1/3) / 2`` inner knots for n rows, four at least: predictions can change steeply along a protected
     column where a feature does (retirement), and more rows show more of that. The rate is the one for functions of
     bounded variation. A jump is followed between neighbouring knots only. ``room`` is the number of features that the
-    column may use: with few of them there are four knots.
+    column may use: with few of them there are four knots. Row weights (n,) move the quantiles as repeated rows would;
+    n counts the rows with a weight above 0, since weights have no scale.
 
     Examples
     --------
     >>> learn_spline(Numeric("x"), np.array([1.0, 2.0, 4.0, 4.0])).knots
     (1.0, 1.0, 2.0, 4.0, 4.0)
     """
-    x = values[~np.isnan(values)]
+    known = ~np.isnan(values) if weight is None else ~np.isnan(values) & (weight > 0.0)
+    x = values[known]
     distinct = np.unique(x)
     if len(distinct) <= 2:
         return base
@@ -86,11 +88,26 @@ def learn_spline(base: Numeric, values: Array, room: float = math.inf) -> Coder:
     count = max(
         FEWEST_KNOTS, min(round(0.5 * len(x) ** (1.0 / 3.0)), math.floor(min(room / FEATURES_EACH, len(x))) - 3)
     )
-    inner = distinct[1:-1] if few else np.unique(np.quantile(x, np.linspace(0.0, 1.0, count + 2)[1:-1]))
+    shares = np.linspace(0.0, 1.0, count + 2)[1:-1]
+    inner = distinct[1:-1] if few else np.unique(quantiles(x, shares, None if weight is None else weight[known]))
     gap = np.finfo(np.float64).eps * (distinct[-1] - distinct[0])  # closer knots would divide by zero
     inner = inner[(np.diff(inner, prepend=distinct[0]) > gap) & (inner < distinct[-1] - gap)]
     knots = (*[distinct[0]] * (degree + 1), *inner, *[distinct[-1]] * (degree + 1))
     return Spline(base.name, tuple(map(float, knots)), degree, base.fill, base.indicator)
+
+
+def quantiles(x: Array, shares: Array, weight: Array | None = None) -> Array:
+    """Quantiles of values (n,): the smallest that at least a share of the rows, or of their weight, does not exceed.
+
+    Examples
+    --------
+    >>> quantiles(np.array([3.0, 1.0, 2.0]), np.array([0.5, 0.9]), np.array([1.0, 4.0, 1.0]))
+    array([1., 3.])
+    """
+    order = np.argsort(x, kind="stable")
+    below = np.arange(1.0, len(x) + 1.0) if weight is None else np.cumsum(weight[order])
+    places = np.searchsorted(below, shares * below[-1] * (1.0 - 1e-12))  # rounding must not skip the share itself
+    return np.asarray(x[order[places]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,30 +202,43 @@ def gaussian(U: Array, V: Array) -> Array:
 
 
 def learn_kernel(
-    coders: Sequence[Numeric | Categorical], rows: TableRows, bound: float = BOUND, room: float = math.inf
+    coders: Sequence[Numeric | Categorical],
+    rows: TableRows,
+    bound: float = BOUND,
+    room: float = math.inf,
+    weight: Array | None = None,
 ) -> Kernel:
     """Learn the functions of a kernel basis: as many as keep the remainder of the ball within a bound.
 
     For up to 243 rows the kernel is one standard deviation wide. For n rows and one numeric column its width is ``3
     n^(-1/5)`` standard deviations, three times Scott's bandwidth, and the number of functions grows with ``n^(1/5)``;
     for d numeric columns the d-th root of this factor keeps the growth the same. ``room`` is the number of features
-    that predict: a kernel that would use more than a third of them is wider, up to one standard deviation.
+    that predict: a kernel that would use more than a third of them is wider, up to one standard deviation. Row weights
+    (n,) count as repeated rows in standard deviations and functions; n counts the rows with a weight above 0.
     """
     numeric = sum(isinstance(coder, Numeric) for coder in coders)
-    width = min(1.0, (WIDE_ROWS / rows.n) ** (0.2 / max(numeric, 1)))
+    n = rows.n if weight is None else int(np.count_nonzero(weight))
+    width = min(1.0, (WIDE_ROWS / n) ** (0.2 / max(numeric, 1)))
     while True:
-        found = _learn_kernel(coders, rows, bound, width)
+        found = _learn_kernel(coders, rows, bound, width, weight)
         if width == 1.0 or len(found.shift) <= room / FEATURES_EACH:
             return found
         width = min(1.0, WIDER * width)
 
 
-def _learn_kernel(coders: Sequence[Numeric | Categorical], rows: TableRows, bound: float, width: float) -> Kernel:
+def _learn_kernel(
+    coders: Sequence[Numeric | Categorical], rows: TableRows, bound: float, width: float, weight: Array | None
+) -> Kernel:
     """Learn the functions of a kernel of this width, in standard deviations of numeric columns."""
     values = [rows.numbers(coder.name) if isinstance(coder, Numeric) else None for coder in coders]
-    scales = tuple(1.0 if x is None or not np.nanstd(x) > 0.0 else width * float(np.nanstd(x)) for x in values)
+    spreads = [1.0 if x is None else _deviation(x, weight) for x in values]
+    scales = tuple(
+        1.0 if x is None or not spread > 0.0 else width * spread for x, spread in zip(values, spreads, strict=True)
+    )
     U, _ = _inputs(coders, scales, rows, "pool")
-    distinct, counts = np.unique(U, axis=0, return_counts=True)
+    U, counted = (U, None) if weight is None else (U[weight > 0.0], weight[weight > 0.0])
+    distinct, where = np.unique(U, axis=0, return_inverse=True)
+    counts = np.bincount(where.reshape(-1), counted)
     names = tuple(coder.name for coder in coders)
     if len(distinct) < 2:
         raise InputError(
@@ -238,6 +268,17 @@ def _learn_kernel(coders: Sequence[Numeric | Categorical], rows: TableRows, boun
         tuple((mean @ to_columns).tolist()),
         float(np.sqrt(tails[m])),
     )
+
+
+def _deviation(x: Array, weight: Array | None) -> float:
+    """Standard deviation of the values that are not missing."""
+    if weight is None:
+        return float(np.nanstd(x))
+    known = ~np.isnan(x) & (weight > 0.0)
+    if not known.any():
+        return 0.0
+    x, w = x[known], weight[known] / weight[known].sum()
+    return float(np.sqrt(w @ (x - w @ x) ** 2))
 
 
 def _factor(U: Array, share: Array, enough: float) -> tuple[IntArray, Array, float]:
