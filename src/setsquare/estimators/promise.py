@@ -14,9 +14,9 @@ from setsquare.notes import Note, Option
 def check_promise(limit: float | None) -> None:
     """Refuse a promise that no number of rows could keep, or that says nothing."""
     if limit is not None and not 0.0 < limit < 1.0:
-        raise InputError(
-            f"max_correlation must be above 0 and below 1, not {limit}: an upper bound on a correlation is never 0."
-        )
+        text = "{promise} must be above 0 and below 1, not {limit}: an upper bound on a correlation is never 0."
+        promise = Option("max_correlation", words="max_correlation")
+        raise InputError(Note("promise-range", text, promise=promise, limit=limit))
 
 
 def keep_promise(solution: Solution, limit: float | None, *, automatic: bool = False) -> None:

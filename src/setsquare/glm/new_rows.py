@@ -35,6 +35,7 @@ from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Status
+from setsquare.notes import Note, Option
 
 #: Maximum number of targets, of which 2 or 3 are typical, and the smallest share of a step.
 MOST_TARGETS, SHORTEST = 10, 0.2
@@ -265,12 +266,14 @@ def can_leave_out(problem: Problem, solver: str) -> bool:
     return not controlled or (problem.n_predictors == 1 and problem.cluster is None and solver != "large")
 
 
-def refuse_leaving_out(what: str) -> NoReturn:
-    """Raise the error for leave-one-out quantities that are not known."""
-    raise InputError(
-        f"{what} with given= needs leave-one-out fits, which are available given controls for two classes or a numeric "
-        'outcome, without cluster=, with solver="sqp".'
+def refuse_leaving_out(name: str, value: str) -> NoReturn:
+    """Raise the error for leave-one-out quantities that are not known; the argument that needs them has a value."""
+    text = (
+        "{what} with {given} needs leave-one-out fits, which are available given controls for two classes or a numeric "
+        'outcome, without {cluster}, with solver="sqp".'
     )
+    what = Option(name, value, words=f'{name}="{value}"')
+    raise InputError(Note("not-left-out", text, what=what, given=Option("given"), cluster=Option("cluster")))
 
 
 def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence: float) -> None:
@@ -284,7 +287,7 @@ def check_new_rows(problem: Problem, solver: str, orthogonal_on: str, confidence
     if orthogonal_on == TRAINING_ROWS or not len(problem.protected_names):
         return
     if not can_leave_out(problem, solver):
-        refuse_leaving_out(f'orthogonal_on="{NEW_ROWS}"')
+        refuse_leaving_out("orthogonal_on", NEW_ROWS)
     if solver in MULTIPLIER_METHODS:
         raise InputError(
             f'solver="{solver}" is the method of the paper, which knows training rows only: pass '

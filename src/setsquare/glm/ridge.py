@@ -96,7 +96,7 @@ def choose_ridge(
     check_new_rows(problem, name, orthogonal_on, 0.95)
     check_spending(problem, name, budget, orthogonal_on)
     if not can_leave_out(problem, name):
-        refuse_leaving_out('l2="auto"')
+        refuse_leaving_out("l2", "auto")
     sample = _sample(problem) if wide and orthogonal_on == TRAINING_ROWS else problem
     tried = _Path(sample, name, Settings(kkt=max(tol, 1e-4 if wide else 1e-7)), orthogonal_on, budget)
     with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):

@@ -131,10 +131,11 @@ def read_time(time: Any, n_rows: int) -> IntArray:
 def check_clusters(codes: IntArray) -> None:
     """Refuse a single cluster, which cannot be left out; the codes are those of :func:`read_cluster`."""
     if not codes.any():
-        raise InputError(
-            "cluster has the same value in every row, so that no cluster can be left out: give a column that tells the "
-            "clusters apart, or leave cluster out if the rows are independent."
+        text = (
+            "{cluster} has the same value in every row, so that no cluster can be left out: give a column that tells "
+            "the clusters apart, or leave {cluster} out if the rows are independent."
         )
+        raise InputError(Note("one-cluster", text, cluster=Option("cluster", words="cluster")))
 
 
 def is_missing(value: Any) -> bool:
@@ -352,7 +353,8 @@ def check_one_column(outcome: Array) -> None:
 def check_confidence(confidence: float) -> None:
     """Refuse a confidence that no interval can have."""
     if not 0.5 <= confidence < 1.0:
-        raise InputError(f"confidence={confidence!r} must be between 0.5 and 1, such as 0.95.")
+        text = "{confidence} must be between 0.5 and 1, such as 0.95."
+        raise InputError(Note("confidence", text, confidence=Option("confidence", confidence)))
 
 
 def check_cutoff(threshold: float) -> None:

@@ -74,6 +74,29 @@ def test_options_of_the_constrained_method_are_not_ignored_by_others(call, optio
     assert code == 2 and message in err.replace("\n", " ") and not Path("m.setsquare").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--max-correlation", "1.5"), "--max-correlation must be above 0 and below 1, not 1.5"),
+        (("--max-correlation", "0"), "--max-correlation must be above 0 and below 1, not 0.0"),
+        (("--cluster", "clinic"), "--cluster has the same value in every row"),
+        (("--cluster", "clinic"), "or leave --cluster out if the rows are independent"),
+        (("--confidence", "0.3"), "--confidence 0.3 must be between 0.5 and 1"),
+        (
+            ("--orthogonal-on", "new-rows", "--given", "z11", "--cluster", "patient"),
+            "--orthogonal-on new-rows with --given needs leave-one-out fits",
+        ),
+        (("--l2", "auto", "--given", "z11", "--cluster", "patient"), "--l2 auto with --given needs leave-one-out fits"),
+    ],
+)
+def test_refusals_name_the_options_of_the_command_line(call, table, options, message):
+    table.assign(clinic="only one").to_csv("table.csv", index=False)
+    code, out, err = call(*COMMON, *options, "--model", "m.setsquare")
+    said = " ".join(err.split())
+    assert (code, out) == (2, "") and message in said and not Path("m.setsquare").exists()
+    assert not any(name in said for name in ("max_correlation", "cluster=", "given=", "orthogonal_on", "confidence="))
+
+
 def test_the_automatic_ridge_is_that_of_python(call, table):
     code, _, err = call(*COMMON, "--l2", "auto", "--model", "m.setsquare")
     assert (code, err) == (0, "")
