@@ -14,6 +14,7 @@ import numpy as np
 from setsquare._typing import Array, Matrix
 from setsquare.families import Family, binomial
 from setsquare.families.activations import sigmoid_sum
+from setsquare.glm.overall import Ends, Overall, wrapped
 from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import Sums
 from setsquare.rows.products import (
@@ -51,24 +52,30 @@ class DensePass:
         Multipliers.
     second : bool
         Whether to sum the Hessian.
+    overall : bool
+        Whether to gather what leave-one-out systems share, which saves them a pass.
     """
 
-    __slots__ = ("family", "is_steered", "lam", "mean", "raw", "second")
+    __slots__ = ("family", "is_steered", "lam", "mean", "overall", "raw", "second")
 
-    def __init__(self, family: Family, mean: float, raw: Array, lam: Array, *, second: bool) -> None:
+    def __init__(
+        self, family: Family, mean: float, raw: Array, lam: Array, *, second: bool, overall: bool = False
+    ) -> None:
         self.family, self.mean, self.raw, self.lam, self.second = family, mean, raw, lam, second
-        self.is_steered = second and bool(lam.any())
+        self.is_steered, self.overall = second and bool(lam.any()), overall
 
     def __call__(self, block: Block) -> Sums:
         """Loss, constraint (r, 1), total and square of the predictions, steepness, gradient, Jacobian and Hessian.
 
-        Shapes as in :meth:`Objective.model`: (1 + q, 1), (1, 1, r, 1 + q) and (1, 1, 1 + q, 1 + q).
+        Shapes as in :meth:`Objective.model`: (1 + q, 1), (1, 1, r, 1 + q) and (1, 1, 1 + q, 1 + q). The last is an
+        ``Overall``, if wanted.
         """
-        q, r = block.Z.shape[1], len(self.lam)
+        q, r, more = block.Z.shape[1], len(self.lam), self.overall and block.Q.shape[1] == len(self.lam)
         width = q + 1 + r
-        padded = -(-width // LANES) * LANES
+        padded = -(-(width + more) // LANES) * LANES
         step = max(LEAST_ROWS, PIECE_BYTES // (8 * padded))
-        side = padded if self.second else 1 + r
+        side = padded if self.second else 1 + r + more
+        ends: Ends | None = None
         products, head, c = np.zeros((side, padded if self.second else q)), np.zeros(4), np.zeros(r)
         share = equal_weight(block.weight)
         for Z, y, Q, w, offset in _pieces(block, r, step, share):
@@ -80,19 +87,30 @@ class DensePass:
             weighted = gap if w is None else w * gap
             c += np.dot(weighted, Q)
             head += loss, weighted.sum(), np.dot(weighted, gap), dh.sum() if w is None else np.dot(w, dh)
+            if more:
+                here = Ends.of(eta, w)
+                ends = here if ends is None else ends + here
             if not self.second:
-                products += _thin_product(Z, slope, Q, dh) if w is None else _thin_product(Z, w * slope, Q, w * dh)
+                sides = (slope, dh) if w is None else (w * slope, w * dh)
+                products += _thin_product(Z, *sides, Q, more)
                 continue
             if self.is_steered:
                 curvature = curvature + d2h * np.dot(Q, self.lam)
-            products += _square_product(Z, curvature if w is None else w * curvature, w, slope, Q, dh, padded)
+            products += _square_product(Z, curvature if w is None else w * curvature, w, slope, Q, dh, padded, more)
         if share is not None:
             for part in (head, c, products):
                 part *= share
         sums = np.asarray(head[0]), c[:, None], head[1:2], head[2:3], np.asarray(head[3])
-        if not self.second:
-            return *sums, products[:1].T, products[None, None, 1:]
-        return *sums, products[:q, q : q + 1], products[None, None, q + 1 : width, :q], products[None, None, :q, :q]
+        if self.second:
+            sums += products[:q, q : q + 1], products[None, None, q + 1 : width, :q], products[None, None, :q, :q]
+        else:
+            sums += products[:1].T, products[None, None, 1 : 1 + r]
+        if not self.overall:
+            return sums
+        if ends is None:
+            return *sums, wrapped(None)
+        slopes = products[:q, width, None] if self.second else products[1 + r, :, None]
+        return *sums, wrapped(Overall(head[1:2, None], slopes, ends.scaled(share)))
 
     def _terms(self, y: Array, eta: Array, w: Array | None) -> tuple[float, Array, Array, Array, Array, Array]:
         """Sum of the loss; slope and curvature of the loss, and ``h``, ``h'`` and ``h''`` of each row."""
@@ -123,11 +141,13 @@ def _pieces(
         yield Z, y[rows], Q[rows], None if w is None else w[rows], None if offset is None else offset[rows]
 
 
-def _thin_product(Z: Matrix, slope: Array, Q: Array, steep: Array) -> Array:
-    """``[slope, Q steep]' Z``, (1 + r, q)."""
-    thin = np.empty((len(slope), 1 + Q.shape[1]), order="F")
+def _thin_product(Z: Matrix, slope: Array, steep: Array, Q: Array, more: bool) -> Array:
+    """``[slope, Q steep]' Z``, (1 + r, q), and ``steep'Z`` if there is ``more``."""
+    r = Q.shape[1]
+    thin = np.empty((len(slope), 1 + r + more), order="F")
     thin[:, 0] = slope
-    np.multiply(Q, steep[:, None], out=thin[:, 1:])
+    np.multiply(Q, steep[:, None], out=thin[:, 1 : 1 + r])
+    thin[:, 1 + r :] = steep[:, None]
     if not isinstance(Z, np.ndarray):
         return np.asarray((Z.T @ thin).T)
     if thin.shape[1] <= FEW_COLUMNS:  # a matrix product first copies Z into its own order
@@ -135,8 +155,13 @@ def _thin_product(Z: Matrix, slope: Array, Q: Array, steep: Array) -> Array:
     return np.asarray(np.dot(thin.T, Z))
 
 
-def _square_product(Z: Matrix, weight: Array, w: Array | None, slope: Array, Q: Array, dh: Array, padded: int) -> Array:
-    """Products of the features with each other, with the slopes and with the basis, in one symmetric matrix."""
+def _square_product(
+    Z: Matrix, weight: Array, w: Array | None, slope: Array, Q: Array, dh: Array, padded: int, more: bool
+) -> Array:
+    """Products of the features with each other, with the slopes and with the basis, in one symmetric matrix.
+
+    If there is ``more``, also with the slopes of the activation.
+    """
     q = Z.shape[1]
     lowest = float(weight.min(initial=np.inf))
     root = np.sqrt(weight if lowest >= NO_WEIGHT else np.maximum(np.abs(weight), NO_WEIGHT))
@@ -153,6 +178,8 @@ def _square_product(Z: Matrix, weight: Array, w: Array | None, slope: Array, Q: 
         for j, column in enumerate(Q.T, start=q + 1):
             np.multiply(column[rows], share[rows], out=both[:, j])
         both[:, q + 1 + Q.shape[1] :] = 0.0
+        if more:
+            both[:, q + 1 + Q.shape[1]] = share[rows]
         product = np.dot(both.T, both)  # numpy detects the symmetry and does half the work
         if lowest < 0.0:
             turn_negative(product[:q, :q], both[:, :q], weight[rows])

@@ -17,151 +17,24 @@ Everything is a sum over row blocks, which use only ``Z @ dense``. The blocks of
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from setsquare._typing import Array, BoolArray
 from setsquare.families import RowTerms
-from setsquare.families.activations import IDENTITY
 from setsquare.glm.dense_pass import equal_weight
-from setsquare.glm.further_steps import FEW_ROWS, far_units, take_further_steps
+from setsquare.glm.further_steps import far_units, take_further_steps
 from setsquare.glm.kkt_inverse import Inverse, invert
 from setsquare.glm.left_out_rows import SteeredRows, solve_rows
+from setsquare.glm.left_out_shared import in_pieces, share
 from setsquare.glm.left_out_sums import beside_constant, drift, mean_shift, reach_of_units, unit_sums
-from setsquare.glm.left_out_systems import Known, Point, Seen, Shared, SteeredUnits, groups_of, solve_clusters
+from setsquare.glm.left_out_systems import Seen, Shared, SteeredUnits, groups_of, solve_clusters
 from setsquare.glm.newton import Iterate
-from setsquare.glm.objective import Objective, linear_predictor, spread_of
-from setsquare.glm.solution import Status
-from setsquare.rows.blocks import Block, cut, take_rows
-from setsquare.rows.parallel import Sums, add_up
-from setsquare.rows.products import squares_and_products, thin_product
-
-#: Size of the products of rows that are left out at once: of single rows only sums are kept, so that more calls would
-#: cost more than the cache saves; clusters and classes take a matrix each.
-ROW_BYTES, UNIT_BYTES = 2**23, 2**21
-#: Number of rows up to which the first of two passes keeps what the second needs of each row.
-KNOWN_ROWS = 2**16
-
-
-def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool = False) -> Shared:
-    """Compute what the systems of all rows share, in one pass over the rows; ``steer`` adds derivatives by a target."""
-    k, r, m = objective.n_predictors, objective.n_basis, objective.to_raw.shape[1]
-    T = objective.to_raw if isinstance(objective.to_raw, np.ndarray) else objective.to_raw @ np.eye(m)
-    raw, multipliers = objective.raw(end.theta), end.lam.reshape(k, -1).T
-    known: dict[int, Known] = {}
-    is_small = objective.rows.n_rows <= KNOWN_ROWS
-
-    def kernel(block: Block) -> Sums:
-        eta, w = linear_predictor(block, raw), block.weight
-        terms = objective.terms_at(block, eta, multipliers)
-        loss = objective.family.value_terms(block.y, eta)[0] if objective.barrier else terms.loss
-        if is_small:
-            known[id(block)] = Known(block, eta, terms)
-        slopes, gap = w[:, None] * terms.mean_slope.reshape(len(w), -1), terms.mean - objective.start.mean
-        if block.Q.shape[1] == r:
-            return (w @ gap)[None], thin_product(block.Z, slopes), Ends.of(eta, w), np.dot(w, loss)
-        D = objective.controls(block)  # then k is 1
-        slopes = slopes * D
-        return D.T @ (w[:, None] * gap), thin_product(block.Z, slopes), Ends.of(eta, w), np.dot(w, loss)
-
-    mean, slopes, ends, loss = objective.rows.reduce(_in_pieces(kernel, m, k))
-    mean[0] += objective.start.mean
-    U = (T.T @ slopes).reshape(m, k, -1).transpose(1, 0, 2).reshape(k * m, -1)
-    L, F = inverse.root.reshape(k * m, -1), inverse.cross.reshape(k * m, k * r)
-    kappa = (np.zeros(k * r) if objective.target is None else objective.target)[:, None]
-    if k == 1:
-        L = L @ _reflection(T[0] @ L)
-    along, uf = L.T @ U, U.T @ F
-    slope = slopes[0].reshape(k, -1)[:, :k]
-    parts = np.concatenate([L, F, L @ along, end.theta[:, None]], axis=1).reshape(k, m, -1)
-    project = T @ parts[0] if k == 1 else np.concatenate([T @ part for part in parts], axis=1)
-    if k == 1:
-        project[0, 1 : L.shape[1]] = 0.0  # up to rounding error it is
-    return Shared(
-        raw,
-        multipliers,
-        project,
-        inverse.corner,
-        uf.T.reshape(k, r, -1).transpose(1, 0, 2),
-        along.T @ along,
-        uf,
-        np.hstack([kappa, np.eye(k * r)]) if steer else kappa,
-        mean,
-        *_caps(objective, ends[0]),
-        float(loss) + objective.ridge(end.theta),
-        known,
-        objective.start.curvature,
-        F.T @ F,
-        None if steer or len(mean) > 1 else _point(objective, end, inverse),
-        slope,
-        along[:, :k] @ np.linalg.pinv(slope),
-    )
-
-
-def _point(objective: Objective, end: Iterate, inverse: Inverse) -> Point | None:
-    """The solution, for further steps; None for many rows, where one step is exact, and where the loss is flat."""
-    exact = objective.family.activation is IDENTITY
-    if exact or end.status is not Status.CONVERGED or objective.barrier or objective.rows.n_rows > FEW_ROWS:
-        return None
-    M, R = objective.n_parameters, objective.n_constraints
-    return Point(
-        end.theta, end.lam, (inverse.root.reshape(M, -1), inverse.cross.reshape(M, R), inverse.corner.reshape(R, R))
-    )
-
-
-def _reflection(v: Array) -> Array:
-    """Orthogonal matrix H with ``v'H`` zero but for its first entry: the intercept then enters one product only."""
-    normal = v.copy()
-    normal[:1] += np.copysign(np.linalg.norm(v), v[:1])
-    size = float(normal @ normal)
-    return np.eye(len(v)) - np.outer(normal, normal) * (2.0 / size) if size > 0.0 else np.eye(len(v))
-
-
-def _in_pieces(kernel: Callable[[Block], Sums], width: int, n_predictors: int) -> Callable[[Block], Sums]:
-    """Call a kernel with some rows at a time, whose products are ``width`` numbers each."""
-
-    def pieces(block: Block) -> Sums:
-        alone = block.group is None and n_predictors == 1
-        step = max(100, (ROW_BYTES if alone else UNIT_BYTES) // (8 * width))
-        if len(block.weight) <= 2 * step:
-            return kernel(block)
-        return add_up(kernel(take_rows(block, rows)) for rows in cut(len(block.weight), step, block.group))
-
-    return pieces
-
-
-class Ends(NamedTuple):
-    """Smallest and largest linear predictors, and their weighted sums and squares; can be added. All are (k,)."""
-
-    low: Array
-    high: Array
-    total: Array
-    square: Array
-
-    @classmethod
-    def of(cls, eta: Array, w: Array) -> Array:
-        """Wrap in an array, so that sums over blocks add it up."""
-        wrapped = np.empty(1, dtype=object)
-        wrapped[0] = cls(eta.min(axis=0), eta.max(axis=0), w @ eta, w @ np.square(eta))
-        return wrapped
-
-    def __add__(self, other: Ends) -> Ends:  # type: ignore[override]
-        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        return Ends(low, high, self.total + other.total, self.square + other.square)
-
-
-def _caps(objective: Objective, ends: Ends) -> tuple[Array, Array]:
-    """Range of leave-one-out linear predictors: that of the fit, and one standard deviation more.
-
-    Beyond it a Newton step says little, and with a log link a single row would decide everything. Where the predictor
-    is the mean the step is exact, and needs no cap.
-    """
-    if objective.family.activation is IDENTITY:
-        return np.full_like(ends.low, -np.inf), np.full_like(ends.high, np.inf)
-    spread = np.sqrt(np.maximum(ends.square - ends.total**2, 0.0))
-    return ends.low - spread, np.minimum(ends.high + spread, 0.5 * (ends.high + objective.edge))
+from setsquare.glm.objective import Objective, spread_of
+from setsquare.rows.blocks import Block
+from setsquare.rows.parallel import Sums
+from setsquare.rows.products import squares_and_products
 
 
 class LeftOut(NamedTuple):
@@ -181,6 +54,8 @@ class LeftOut(NamedTuple):
         Squared change of the fit without the row or its cluster, for few rows.
     drift : ndarray of shape (4 + k r,)
         Sums of :func:`~setsquare.glm.left_out_sums.drift`; empty with derivatives by a target.
+    fitted : float
+        Sum of the losses of the fit itself.
     """
 
     eta: Array
@@ -189,14 +64,16 @@ class LeftOut(NamedTuple):
     steered: SteeredRows | SteeredUnits | None
     far: Array | None
     drift: Array
+    fitted: float
 
 
 def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave-one-out predictors of the rows of a block."""
     if block.group is None and objective.n_predictors == 1:
-        out, leverage, lost, steered, far, noise = _leave_rows_out(objective, shared, block)
+        left = _leave_rows_out(objective, shared, block)
     else:
-        out, leverage, lost, steered, far, noise = _leave_units_out(objective, shared, block)
+        left = _leave_units_out(objective, shared, block)
+    out, lost, far = left.eta, left.lost, left.far
     if far is not None and id(block) in shared.known:
         picked = far_units(np.where(lost, 0.0, far), block.group)
         if picked is not None:
@@ -208,7 +85,7 @@ def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     capped = np.clip(out, shared.low, shared.high)
     changed = capped != out
     lost |= changed[:, 0] if changed.shape[1] == 1 else changed.any(axis=1)
-    return LeftOut(capped, leverage, lost, steered, far, noise)
+    return left._replace(eta=capped, lost=lost)
 
 
 def _known(objective: Objective, shared: Shared, block: Block, eta: Array) -> tuple[Array, RowTerms]:
@@ -234,7 +111,8 @@ def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftO
         score = terms.slope[:, 0] + terms.mean_slope[:, 0, 0] * (Q @ shared.multipliers)[:, 0]
         near = zz - (2.0 / shared.slope[0, 0]) * projected[objective.n_basis] + float(np.sum(shared.centre**2))
         noise = drift(block, Q, score[:, None], float(np.square(w * score) @ near), terms)
-    return LeftOut(eta + found.change[:, None], found.leverage, found.lost, found.steered, found.far, noise)
+    out, fitted = eta + found.change[:, None], float(np.dot(block.weight, terms.loss))
+    return LeftOut(out, found.leverage, found.lost, found.steered, found.far, noise, fitted)
 
 
 def _leave_units_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
@@ -255,7 +133,8 @@ def _leave_units_out(objective: Objective, shared: Shared, block: Block) -> Left
         score = seen.slope[:, :, 0]
         tangent = np.einsum("nks,nk->ns", seen.root - shared.centre.T, block.weight[:, None] * score)
         noise = drift(block, Q, score, reach_of_units(block, tangent), terms)
-    return LeftOut(eta + change[:, :, 0], leverage, lost, moved, None if shared.point is None else far, noise)
+    out, fitted = eta + change[:, :, 0], float(np.dot(block.weight, terms.loss))
+    return LeftOut(out, leverage, lost, moved, None if shared.point is None else far, noise, fitted)
 
 
 class Tallied(NamedTuple):
@@ -287,6 +166,8 @@ class Tallied(NamedTuple):
         Sum over units of the squared difference of their loss to that of the intercept-only model.
     constant : ndarray of shape (2, k, k)
         Second moments over units of the slopes of the intercept-only model's loss, and its curvature.
+    fitted : ndarray of shape ()
+        Mean loss of the fit itself, with its barrier.
     """
 
     c: Array
@@ -303,6 +184,7 @@ class Tallied(NamedTuple):
     drift: Array
     excess: Array
     constant: Array
+    fitted: Array
 
     @property
     def spread(self) -> float:
@@ -330,7 +212,7 @@ def tally_shared(objective: Objective, shared: Shared, mean_x: Array) -> Tallied
     def kernel(block: Block) -> Sums:
         return _sums(objective, shared, block, mean_x)[0]
 
-    return Tallied(*objective.rows.reduce(_in_pieces(kernel, shared.project.shape[1], objective.n_predictors)))
+    return Tallied(*objective.rows.reduce(in_pieces(kernel, shared.project.shape[1], objective.n_predictors)))
 
 
 def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> tuple[Sums, RowsLeftOut]:
@@ -356,7 +238,7 @@ def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> 
     units: Sums = (np.zeros(0),) * 6
     if not shared.steer:
         units = *unit_sums(block, Qt, beyond, mean_x), left.drift, *beside_constant(objective, block, loss)
-    return (*sums, *units), RowsLeftOut(left.eta, mean, loss, left.leverage)
+    return (*sums, *units, np.asarray(left.fitted)), RowsLeftOut(left.eta, mean, loss, left.leverage)
 
 
 def _values(objective: Objective, block: Block, left: LeftOut) -> Sums:
@@ -397,5 +279,5 @@ def tally_rows(
         parts[0] = [rows]
         return *sums, parts
 
-    *sums, parts = objective.rows.reduce(_in_pieces(kernel, shared.project.shape[1], objective.n_predictors))
+    *sums, parts = objective.rows.reduce(in_pieces(kernel, shared.project.shape[1], objective.n_predictors))
     return Tallied(*sums), RowsLeftOut(*map(np.concatenate, zip(*parts[0], strict=True)))

@@ -59,7 +59,10 @@ def beside_constant(objective: Objective, block: Block, loss: Array) -> Sums:
         eta = null if block.offset is None else null + block.offset[:, 0]
         own, slope, bent = objective.family.row_losses(block.y[:, 0], eta)
         slope, curvature = slope[:, None], np.reshape(np.sum(w * bent), (1, 1))
-    beside = w * np.column_stack([loss - own, slope]).T
+    beside = np.empty((1 + k, len(w)))
+    np.subtract(loss, own, out=beside[0])
+    np.multiply(w, slope.T, out=beside[1:])
+    beside[0] *= w
     if block.group is not None:
         beside = np.add.reduceat(beside, firsts(block.group), axis=1)
     return np.asarray(beside[0] @ beside[0]), np.stack([beside[1:] @ beside[1:].T, curvature])

@@ -55,8 +55,8 @@ class Shared(NamedTuple):
         Mean of the predictions, and their covariances with the basis of the controls.
     low, high : ndarray of shape (k,)
         Caps of the leave-one-out linear predictors.
-    loss : float
-        Loss of the fit, with its ridge.
+    loss : float or None
+        Loss of the fit, with its ridge; None if no pass over the rows measured it.
     known : dict of int to Known
         For few rows: results of the first pass, by the identity of the block.
     stiff, ff : float and ndarray of shape (k r, k r)
@@ -78,7 +78,7 @@ class Shared(NamedTuple):
     mean: Array
     low: Array
     high: Array
-    loss: float
+    loss: float | None
     known: dict[int, Known]
     stiff: float
     ff: Array

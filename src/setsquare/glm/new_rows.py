@@ -27,7 +27,8 @@ from setsquare.glm.certificate import MAX_KKT, NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.held_rows import are_same, is_held
 from setsquare.glm.kkt_inverse import Inverse, invert
-from setsquare.glm.leave_one_out import RowsLeftOut, Tallied, share, tally, tally_rows, tally_shared
+from setsquare.glm.leave_one_out import RowsLeftOut, Tallied, tally, tally_rows, tally_shared
+from setsquare.glm.left_out_shared import share
 from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit, sampling_error
 from setsquare.glm.newton import Iterate, Settings, kkt_residual
@@ -217,10 +218,13 @@ def measure_new_rows(
     assert prepared.basis is not None
     inverse = inverse or invert(prepared.objective, end.model)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        shared = share(prepared.objective, end, inverse)
-        if is_held(prepared.problem) and not are_same(prepared.objective, end, shared.loss):
+        shared, changes = share(prepared.objective, end, inverse), is_held(prepared.problem)
+        if changes and shared.loss is not None and not are_same(prepared.objective, end, shared.loss):
             return None
         found = tally_shared(prepared.objective, shared, prepared.basis.mean)
+        fitted = float(found.fitted) + prepared.objective.ridge(end.theta)
+        if changes and shared.loss is None and not are_same(prepared.objective, end, fitted):
+            return None
     return _bound_known(prepared, end, found, confidence)
 
 

@@ -23,6 +23,7 @@ from setsquare.families import Family, RowTerms
 from setsquare.families.barrier import add_barrier, barrier_loss
 from setsquare.glm.dense_pass import DensePass, is_dense
 from setsquare.glm.hessian import Whitening
+from setsquare.glm.overall import Overall, unwrapped, wrapped
 from setsquare.rows.blocks import Block, Summable
 from setsquare.rows.cells import Cells
 from setsquare.rows.parallel import Sums
@@ -31,6 +32,9 @@ from setsquare.rows.wide import pick_rows
 
 #: Relative rounding error.
 EPS = float(np.finfo(float).eps)
+#: Number of rows from which on passes gather what leave-one-out systems share; for fewer, a pass of their own keeps
+#: what they need of each row.
+MANY_ROWS = 2**16
 #: Stands for a Hessian that was not computed.
 UNKNOWN = np.full((1, 1), np.nan)
 
@@ -61,6 +65,8 @@ class Model(NamedTuple):
         Jacobian of the constraint.
     H : Hessian of shape (m, m), or an operator of that shape (see ``glm.wide``)
         Hessian of the Lagrangian ``loss + lam'c``; it can be indefinite. Not computed (NaN) without multipliers.
+    overall : Overall or None
+        What leave-one-out systems share, if the pass gathered it.
     """
 
     loss: float
@@ -70,6 +76,7 @@ class Model(NamedTuple):
     g: Array
     J: Array
     H: Matrix
+    overall: Overall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +215,11 @@ class Objective:
         raw = self.raw(theta)
         second = lam is not None
         multipliers = (lam if lam is not None else np.zeros(self.n_constraints)).reshape(self.n_predictors, -1).T
-        plain = None
+        plain, overall = None, False
         if self.n_predictors == 1 and not self.barrier and not self.family.is_vector:
+            overall = self.n_basis > 0 and self.rows.n_rows > MANY_ROWS
             mean = float(self.start.mean[0])
-            plain = DensePass(self.family, mean, raw[:, 0], multipliers[:, 0], second=second)
+            plain = DensePass(self.family, mean, raw[:, 0], multipliers[:, 0], second=second, overall=overall)
 
         def kernel(block: Block) -> Sums:
             if plain is not None and is_dense(block.Z):
@@ -221,9 +229,11 @@ class Objective:
             slopes = terms.mean_slope
             trace = slopes[:, 0, 0] if slopes.shape[1] == 1 else np.trace(slopes, axis1=1, axis2=2)
             steepness = np.asarray(block.weight @ trace)
-            return *head, steepness, *(self._second_sums if second else self._derivative_sums)(block, terms)
+            sums = *head, steepness, *(self._second_sums if second else self._derivative_sums)(block, terms)
+            return (*sums, wrapped(None)) if overall else sums
 
-        return self._assemble(theta, self.rows.reduce(kernel))
+        sums = self.rows.reduce(kernel)
+        return self._assemble(theta, sums[:-1], unwrapped(sums[-1])) if overall else self._assemble(theta, sums)
 
     def damped(self, theta: Array, lam: Array, model: Model, steps: Array, longest: float) -> Model | None:
         """Model with raised curvature of rows that a step throws back further than the step before moved them.
@@ -259,7 +269,7 @@ class Objective:
             return self.model(start.theta, np.zeros(self.n_constraints))
         return self._assemble(start.theta, start.sums)
 
-    def _assemble(self, theta: Array, sums: Sums) -> Model:
+    def _assemble(self, theta: Array, sums: Sums, overall: Overall | None = None) -> Model:
         """Transform sums over the rows to whitened coordinates."""
         loss, c, total, square, steepness, g, J, *second = sums
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
@@ -277,6 +287,7 @@ class Objective:
             gradient.ravel(),
             jacobian,
             self.whitening.hessian(second[0]) if second else UNKNOWN,
+            overall,
         )
 
     def terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:

@@ -24,6 +24,8 @@ LANES = 4
 PIECE_BYTES, LEAST_ROWS = 2**21, 512
 #: The same for a product that is read once more and then forgotten.
 SMALL_BYTES = 2**21
+#: Columns of a triangular factor that are multiplied together, and the largest number of such groups.
+LEAST_STEP, MOST_STEPS = 24, 4
 #: Number of columns up to which products with vectors are faster than a matrix product.
 FEW_COLUMNS = 3
 
@@ -254,6 +256,8 @@ def turned_product(A: Matrix, B: Array) -> Array:
 def squares_and_products(A: Matrix, B: Array, n_squared: int) -> tuple[Array, Array]:
     """Sums of squares (n,) of the first columns of ``A B``, and the others, turned: (., n); of a few rows at a time.
 
+    Where the first columns are lower triangular, those at the end leave out the features at the beginning.
+
     Examples
     --------
     >>> import numpy as np
@@ -263,12 +267,32 @@ def squares_and_products(A: Matrix, B: Array, n_squared: int) -> tuple[Array, Ar
     n = A.shape[0]
     squares, others = np.empty(n), np.empty((B.shape[1] - n_squared, n))
     step = max(LEAST_ROWS, SMALL_BYTES // (8 * B.shape[1]))
+    first, *later = _steps(A, B, n_squared)
+    head = np.hstack([B[:, :first], B[:, n_squared:]]) if later else B
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
-        product = turned_product(A if step >= n else view_rows(A, rows), B)
-        np.einsum("an,an->n", product[:n_squared], product[:n_squared], out=squares[rows])
-        others[:, rows] = product[n_squared:]
+        part = A if step >= n else view_rows(A, rows)
+        product = turned_product(part, head)
+        np.einsum("an,an->n", product[:first], product[:first], out=squares[rows])
+        others[:, rows] = product[first:]
+        for begin, end in zip([first, *later], later, strict=False):
+            product = B[begin:, begin:end].T @ _columns_from(part, begin).T
+            squares[rows] += np.einsum("an,an->n", product, product)
     return squares, others
+
+
+def _steps(A: Matrix, B: Array, n_squared: int) -> list[int]:
+    """Ends of groups of columns of ``B``: each leaves out the features before it. One group if that does not pay."""
+    stored = A.Z if isinstance(A, Slab) and A.far is None else A
+    count = min(n_squared // LEAST_STEP, MOST_STEPS) if isinstance(stored, np.ndarray) else 1
+    ends = [n_squared * (i + 1) // count for i in range(count)] if count > 1 else [n_squared]
+    triangular = len(ends) == 1 or not np.triu(B[:, :n_squared], 1).any()
+    return ends if triangular else [n_squared]
+
+
+def _columns_from(A: Matrix, start: int) -> Array:
+    """Features from ``start`` on, where the column of ones counts; ``start`` is above 0."""
+    return np.asarray(A.Z[:, start - 1 :] if isinstance(A, Slab) else A[:, start:])
 
 
 def row_product(Z: Matrix, B: Array) -> Array:

@@ -1,0 +1,132 @@
+"""What the leave-one-out systems of all rows share: sums at the solution, and products with the inverse KKT matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from setsquare._typing import Array
+from setsquare.families.activations import IDENTITY
+from setsquare.glm.further_steps import FEW_ROWS
+from setsquare.glm.kkt_inverse import Inverse
+from setsquare.glm.left_out_systems import Known, Point, Shared
+from setsquare.glm.newton import Iterate
+from setsquare.glm.objective import MANY_ROWS, Objective, linear_predictor
+from setsquare.glm.overall import Ends, Overall, wrapped
+from setsquare.glm.solution import Status
+from setsquare.rows.blocks import Block, cut, take_rows
+from setsquare.rows.parallel import Sums, add_up
+from setsquare.rows.products import thin_product
+
+#: Size of the products of rows that are left out at once: of single rows only sums are kept, so that more calls would
+#: cost more than the cache saves; clusters and classes take a matrix each.
+ROW_BYTES, UNIT_BYTES = 2**23, 2**21
+
+
+def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool = False) -> Shared:
+    """Compute what the systems of all rows share; ``steer`` adds derivatives by a target.
+
+    The pass over the rows that ended at the solution may have gathered their sums; otherwise it takes one more.
+    """
+    k, r, m = objective.n_predictors, objective.n_basis, objective.to_raw.shape[1]
+    T = objective.to_raw if isinstance(objective.to_raw, np.ndarray) else objective.to_raw @ np.eye(m)
+    raw, multipliers = objective.raw(end.theta), end.lam.reshape(k, -1).T
+    known: dict[int, Known] = {}
+    overall, loss = end.model.overall, None
+    if overall is None:
+        overall, loss = _gather(objective, raw, multipliers, known)
+        loss += objective.ridge(end.theta)
+    mean, slopes = overall.gap.copy(), overall.slopes
+    mean[0] += objective.start.mean
+    U = (T.T @ slopes).reshape(m, k, -1).transpose(1, 0, 2).reshape(k * m, -1)
+    L, F = inverse.root.reshape(k * m, -1), inverse.cross.reshape(k * m, k * r)
+    kappa = (np.zeros(k * r) if objective.target is None else objective.target)[:, None]
+    if k == 1:
+        # L'z is turned so that its entries take fewer and fewer features; lengths stay the same.
+        turn, triangular = np.linalg.qr((T @ L).T)
+        L = L @ turn
+    along, uf = L.T @ U, U.T @ F
+    slope = slopes[0].reshape(k, -1)[:, :k]
+    parts = np.concatenate([L, F, L @ along, end.theta[:, None]], axis=1).reshape(k, m, -1)
+    project = T @ parts[0] if k == 1 else np.concatenate([T @ part for part in parts], axis=1)
+    if k == 1:
+        project[:, : L.shape[1]] = triangular.T
+    return Shared(
+        raw,
+        multipliers,
+        project,
+        inverse.corner,
+        uf.T.reshape(k, r, -1).transpose(1, 0, 2),
+        along.T @ along,
+        uf,
+        np.hstack([kappa, np.eye(k * r)]) if steer else kappa,
+        mean,
+        *_caps(objective, overall.ends),
+        loss,
+        known,
+        objective.start.curvature,
+        F.T @ F,
+        None if steer or len(mean) > 1 else _point(objective, end, inverse),
+        slope,
+        along[:, :k] @ np.linalg.pinv(slope),
+    )
+
+
+def _gather(objective: Objective, raw: Array, multipliers: Array, known: dict[int, Known]) -> tuple[Overall, float]:
+    """Sums over the rows and loss at a solution, in a pass that keeps what is ``known`` of few rows."""
+    is_small = objective.rows.n_rows <= MANY_ROWS
+
+    def kernel(block: Block) -> Sums:
+        eta, w = linear_predictor(block, raw), block.weight
+        terms = objective.terms_at(block, eta, multipliers)
+        loss = objective.family.value_terms(block.y, eta)[0] if objective.barrier else terms.loss
+        if is_small:
+            known[id(block)] = Known(block, eta, terms)
+        slopes, gap = w[:, None] * terms.mean_slope.reshape(len(w), -1), terms.mean - objective.start.mean
+        if block.Q.shape[1] == objective.n_basis:
+            sums = Overall((w @ gap)[None], thin_product(block.Z, slopes), Ends.of(eta, w))
+        else:
+            D = objective.controls(block)  # then k is 1
+            sums = Overall(D.T @ (w[:, None] * gap), thin_product(block.Z, slopes * D), Ends.of(eta, w))
+        return wrapped(sums), np.dot(w, loss)
+
+    m = objective.to_raw.shape[1]
+    (overall,), loss = objective.rows.reduce(in_pieces(kernel, m, objective.n_predictors))
+    return overall, float(loss)
+
+
+def _point(objective: Objective, end: Iterate, inverse: Inverse) -> Point | None:
+    """The solution, for further steps; None for many rows, where one step is exact, and where the loss is flat."""
+    exact = objective.family.activation is IDENTITY
+    if exact or end.status is not Status.CONVERGED or objective.barrier or objective.rows.n_rows > FEW_ROWS:
+        return None
+    M, R = objective.n_parameters, objective.n_constraints
+    return Point(
+        end.theta, end.lam, (inverse.root.reshape(M, -1), inverse.cross.reshape(M, R), inverse.corner.reshape(R, R))
+    )
+
+
+def _caps(objective: Objective, ends: Ends) -> tuple[Array, Array]:
+    """Range of leave-one-out linear predictors: that of the fit, and one standard deviation more.
+
+    Beyond it a Newton step says little, and with a log link a single row would decide everything. Where the predictor
+    is the mean the step is exact, and needs no cap.
+    """
+    if objective.family.activation is IDENTITY:
+        return np.full_like(ends.low, -np.inf), np.full_like(ends.high, np.inf)
+    spread = np.sqrt(np.maximum(ends.square - ends.total**2, 0.0))
+    return ends.low - spread, np.minimum(ends.high + spread, 0.5 * (ends.high + objective.edge))
+
+
+def in_pieces(kernel: Callable[[Block], Sums], width: int, n_predictors: int) -> Callable[[Block], Sums]:
+    """Call a kernel with some rows at a time, whose products are ``width`` numbers each."""
+
+    def pieces(block: Block) -> Sums:
+        alone = block.group is None and n_predictors == 1
+        step = max(100, (ROW_BYTES if alone else UNIT_BYTES) // (8 * width))
+        if len(block.weight) <= 2 * step:
+            return kernel(block)
+        return add_up(kernel(take_rows(block, rows)) for rows in cut(len(block.weight), step, block.group))
+
+    return pieces

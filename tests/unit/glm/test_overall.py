@@ -1,0 +1,133 @@
+"""Sums that the last pass of a solver leaves to leave-one-out systems: the same as those of a pass of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import setsquare as sq
+from setsquare.glm import left_out_shared, objective
+from setsquare.glm.kkt_inverse import invert
+from setsquare.glm.new_rows_bound import NewRows
+from setsquare.glm.overall import Ends, Overall, Unknown, unwrapped, wrapped
+from setsquare.rows.products import squares_and_products
+from setsquare.rows.wide import Slab
+
+
+def problem(family: str = "binomial", n: int = 500, q: int = 6, **options: Any) -> sq.Problem:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    Z = 0.5 * X @ rng.normal(size=(2, q)) + rng.normal(size=(n, q))
+    eta = 0.3 * Z.sum(axis=1)
+    y = (rng.logistic(size=n) < eta) if family == "binomial" else rng.poisson(np.exp(0.5 * eta))
+    return sq.Problem(Z, y.astype(float), X, family, **options)
+
+
+def numbers(found: NewRows) -> list[float]:
+    measured = found.correlation, found.upper, found.loss, found.n_parameters, found.loss_error, *found.uppers.values()
+    return [float(value) for value in measured if value is not None]
+
+
+@pytest.fixture(autouse=True)
+def one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows get further steps, which need what a pass keeps of each row; many rows do not."""
+    monkeypatch.setattr(left_out_shared, "FEW_ROWS", 0)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "weights": {"weight": np.random.default_rng(1).uniform(0.5, 2.0, 500)},
+    "offset": {"offset": np.random.default_rng(2).normal(size=500)},
+    "ridge": {"l2": 0.1},
+}
+
+
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("target", ["training rows", "new rows"])
+def test_many_rows_need_no_pass_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, family: str, options: dict[str, Any], target: str
+) -> None:
+    given = problem(family, **options)
+    usual = sq.solve(given, orthogonal_on=target).certificate.new_rows
+    monkeypatch.setattr(objective, "MANY_ROWS", 100)
+    monkeypatch.setattr(left_out_shared, "_gather", lambda *_: pytest.fail("a pass over the rows"))
+    found = sq.solve(given, orthogonal_on=target).certificate.new_rows
+    assert usual is not None and found is not None
+    np.testing.assert_allclose(numbers(found), numbers(usual), rtol=1e-9, atol=1e-12)
+
+
+def test_rows_that_were_overwritten_after_the_fit_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objective, "MANY_ROWS", 100)
+    rng = np.random.default_rng(6)
+    X, Z = rng.normal(size=(500, 1)), rng.normal(size=(500, 4))
+    y = (rng.logistic(size=500) < Z[:, 0]).astype(float)
+    kept, changed = (sq.solve(sq.Problem(Z, part, X, "binomial")) for part in (y.copy(), y))
+    y[:] = y[::-1].copy()
+    assert kept.certificate.new_rows is not None and changed.certificate.new_rows is None
+
+
+@pytest.mark.parametrize("kind", ["controls", "classes", "sparse"])
+def test_other_rows_make_the_pass(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    rng = np.random.default_rng(3)
+    X, Z = rng.normal(size=(400, 1)), rng.normal(size=(400, 5))
+    y = (rng.random(400) < 0.5).astype(float) if kind != "classes" else rng.integers(0, 3, 400).astype(float)
+    options: dict[str, Any] = {"given": rng.normal(size=(400, 1))} if kind == "controls" else {}
+    if kind == "sparse":
+        from scipy import sparse
+
+        Z = sparse.csr_array(np.where(np.abs(Z) < 0.5, 0.0, Z))
+    given = sq.Problem(Z, y, X, "multinomial" if kind == "classes" else "binomial", **options)
+    usual = sq.solve(given, "sqp").certificate.new_rows
+    monkeypatch.setattr(objective, "MANY_ROWS", 100)
+    monkeypatch.setattr(left_out_shared, "MANY_ROWS", 100)
+    found = sq.solve(given, "sqp").certificate.new_rows
+    assert usual is not None and found is not None
+    np.testing.assert_allclose(numbers(found), numbers(usual), rtol=1e-9, atol=1e-12)
+
+
+def test_sums_add_up_unless_one_is_unknown() -> None:
+    rng = np.random.default_rng(4)
+    eta, w = rng.normal(size=40), rng.random(40)
+    whole, parts = Ends.of(eta, w), Ends.of(eta[:15], w[:15]) + Ends.of(eta[15:], w[15:])
+    for one, other in zip(whole, parts, strict=True):
+        np.testing.assert_allclose(one, other)
+    for one, other in zip(whole, Ends.of(eta[:, None], w), strict=True):
+        np.testing.assert_allclose(one, other)
+    for one, other in zip(Ends.of(eta, None).scaled(0.1), Ends.of(eta, np.full(40, 0.1)), strict=True):
+        np.testing.assert_allclose(one, other)
+    assert whole.scaled(None) is whole
+    empty = Ends.of(eta[:0], None) + Ends.of(eta, None)
+    assert empty.low == eta.min() and empty.high == eta.max()
+    found = Overall(np.ones((1, 1)), np.ones((3, 1)), whole)
+    both = unwrapped(wrapped(found) + wrapped(found))
+    assert both is not None and both.gap[0, 0] == 2.0 and (both.slopes == 2.0).all()
+    for mixed in (wrapped(None) + wrapped(found), wrapped(found) + wrapped(None), wrapped(None) + wrapped(None)):
+        assert unwrapped(mixed) is None and isinstance(mixed[0], Unknown)
+
+
+@pytest.mark.parametrize("n_squared", [5, 30, 60, 110])
+@pytest.mark.parametrize("kind", ["array", "slab", "shifted"])
+@pytest.mark.parametrize("triangular", [True, False])
+def test_squares_by_steps_of_a_triangular_factor(n_squared: int, kind: str, triangular: bool) -> None:
+    rng = np.random.default_rng(5)
+    Z = rng.normal(size=(1500, n_squared))
+    ones = np.hstack([np.ones((1500, 1)), Z])
+    A = ones if kind == "array" else Slab(Z) if kind == "slab" else Slab.shifted(Z + 3.0, np.full(n_squared, 3.0))
+    B = rng.normal(size=(1 + n_squared, n_squared + 3))
+    if triangular:
+        B[:, :n_squared] = np.tril(B[:, :n_squared])
+    squares, others = squares_and_products(A, B, n_squared)
+    np.testing.assert_allclose(squares, np.square(ones @ B[:, :n_squared]).sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(others, (ones @ B[:, n_squared:]).T, rtol=1e-9, atol=1e-9)
+
+
+def test_products_are_triangular() -> None:
+    given = problem(q=30)
+    prepared = sq.glm.prepare(given)
+    end = sq.glm.solve_sqp(prepared.objective, None, sq.glm.Settings())
+    shared = left_out_shared.share(prepared.objective, end, invert(prepared.objective, end.model))
+    root = shared.project[:, :29]
+    assert not np.triu(root, 1).any() and shared.project.shape[1] == 29 + 2 + 1 + 1
