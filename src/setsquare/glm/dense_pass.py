@@ -100,7 +100,7 @@ class DensePass:
         if share is not None:
             for part in (head, c, products):
                 part *= share
-        sums = np.asarray(head[0]), c[:, None], head[1:2], head[2:3], np.asarray(head[3])
+        sums: Sums = np.asarray(head[0]), c[:, None], head[1:2], head[2:3], np.asarray(head[3])
         if self.second:
             sums += products[:q, q : q + 1], products[None, None, q + 1 : width, :q], products[None, None, :q, :q]
         else:

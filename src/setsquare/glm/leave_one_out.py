@@ -35,6 +35,10 @@ from setsquare.glm.objective import Objective, spread_of
 from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import Sums
 from setsquare.rows.products import squares_and_products
+from setsquare.rows.wide import pick_rows
+
+#: Leverage above which products of a row are in float64.
+LARGE = 0.01
 
 
 class LeftOut(NamedTuple):
@@ -100,11 +104,15 @@ def _known(objective: Objective, shared: Shared, block: Block, eta: Array) -> tu
 def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
     """Leave out rows with one linear predictor each; before caps."""
     Q, n_root = objective.basis(block), shared.project.shape[1] - objective.n_basis - len(shared.uu) - 1
-    zz, projected = squares_and_products(block.Z, shared.project, n_root)
+    zz, projected = squares_and_products(block.Z, shared.project, n_root, single=shared.single)
     eta, terms = _known(objective, shared, block, projected[-1][:, None])
     controls = objective.controls(block) if len(shared.mean) > 1 else None
     share = equal_weight(block.weight)
     w = block.weight if share is None else share
+    if shared.single:  # where a row decides its own prediction, differences of these products matter
+        own = np.flatnonzero(~(np.abs(w * terms.curvature[:, 0, 0]) * zz <= LARGE))
+        if len(own):
+            zz[own], projected[:, own] = squares_and_products(pick_rows(block, own).Z, shared.project, n_root)
     found = solve_rows(shared, zz, projected[:-1], np.ascontiguousarray(Q.T), controls, terms, w)
     noise = np.zeros(0)
     if not shared.steer:

@@ -22,6 +22,8 @@ from setsquare.rows.products import thin_product
 #: Size of the products of rows that are left out at once: of single rows only sums are kept, so that more calls would
 #: cost more than the cache saves; clusters and classes take a matrix each.
 ROW_BYTES, UNIT_BYTES = 2**23, 2**21
+#: Size of the terms of a product, relative to the product, up to which single precision leaves it five digits.
+MOST_TERMS = 100.0
 
 
 def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool = False) -> Shared:
@@ -70,7 +72,21 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
         None if steer or len(mean) > 1 else _point(objective, end, inverse),
         slope,
         along[:, :k] @ np.linalg.pinv(slope),
+        _may_be_single(objective, project),
     )
+
+
+def _may_be_single(objective: Objective, project: Array) -> bool:
+    """Whether single precision is enough for products of many rows: they change predictions by features / rows only.
+
+    Its rounding error, relative to a product, is that of its terms; nearly collinear features have large terms.
+    """
+    white = objective.whitening
+    if white is None or objective.rows.n_rows <= MANY_ROWS or objective.n_predictors > 1:
+        return False
+    P = project[white.rows, :-1]
+    own = np.sqrt(np.einsum("ij,ij->j", P, white.gram @ P))
+    return bool((np.sqrt(white.gram.diagonal()) @ np.abs(P) <= MOST_TERMS * own).all())
 
 
 def _gather(objective: Objective, raw: Array, multipliers: Array, known: dict[int, Known]) -> tuple[Overall, float]:

@@ -65,6 +65,8 @@ class Shared(NamedTuple):
         The solution, where units may get further steps (``glm.further_steps``).
     slope, centre : ndarray of shape (k, k) and (s, k)
         Mean slope of the activation, and ``L'z`` of the mean features, weighted by the slopes.
+    single : bool
+        Whether products with ``project``, except linear predictors, are in single precision.
     """
 
     raw: Array
@@ -85,6 +87,7 @@ class Shared(NamedTuple):
     point: Point | None
     slope: Array
     centre: Array
+    single: bool = False
 
     @property
     def steer(self) -> bool:
