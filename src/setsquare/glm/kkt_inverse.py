@@ -55,3 +55,17 @@ def _inverse_root(A: Array) -> Array:
         return np.asarray(lapack.dtrtri(np.triu(upper))[0])
     values, vectors = np.linalg.eigh(A)
     return np.asarray(vectors / np.sqrt(np.maximum(values, SINGULAR * np.abs(values).max() + np.finfo(float).tiny)))
+
+
+def pseudo_inverse(A: Array) -> Array:
+    """Pseudo-inverse of a symmetric matrix; of a single number without a decomposition.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pseudo_inverse(np.array([[4.0]])), pseudo_inverse(np.zeros((1, 1)))
+    (array([[0.25]]), array([[0.]]))
+    """
+    if A.size == 1:
+        return np.divide(1.0, A, out=np.zeros_like(A), where=A != 0.0)
+    return np.asarray(np.linalg.pinv(A, hermitian=True))

@@ -71,10 +71,10 @@ class LeftOut(NamedTuple):
     fitted: float
 
 
-def leave_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
-    """Leave-one-out predictors of the rows of a block."""
+def leave_out(objective: Objective, shared: Shared, block: Block, Qt: Array) -> LeftOut:
+    """Leave-one-out predictors of the rows of a block with the basis ``Qt`` (r, b)."""
     if block.group is None and objective.n_predictors == 1:
-        left = _leave_rows_out(objective, shared, block)
+        left = _leave_rows_out(objective, shared, block, Qt)
     else:
         left = _leave_units_out(objective, shared, block)
     out, lost, far = left.eta, left.lost, left.far
@@ -101,7 +101,7 @@ def _known(objective: Objective, shared: Shared, block: Block, eta: Array) -> tu
     return eta, objective.terms_at(block, eta, shared.multipliers)
 
 
-def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftOut:
+def _leave_rows_out(objective: Objective, shared: Shared, block: Block, Qt: Array) -> LeftOut:
     """Leave out rows with one linear predictor each; before caps."""
     Q, n_root = objective.basis(block), shared.project.shape[1] - objective.n_basis - len(shared.uu) - 1
     zz, projected = squares_and_products(block.Z, shared.project, n_root, single=shared.single)
@@ -113,7 +113,7 @@ def _leave_rows_out(objective: Objective, shared: Shared, block: Block) -> LeftO
         own = np.flatnonzero(~(np.abs(w * terms.curvature[:, 0, 0]) * zz <= LARGE))
         if len(own):
             zz[own], projected[:, own] = squares_and_products(pick_rows(block, own).Z, shared.project, n_root)
-    found = solve_rows(shared, zz, projected[:-1], np.ascontiguousarray(Q.T), controls, terms, w)
+    found = solve_rows(shared, zz, projected[:-1], Qt, controls, terms, w)
     noise = np.zeros(0)
     if not shared.steer:
         score = terms.slope[:, 0] + terms.mean_slope[:, 0, 0] * (Q @ shared.multipliers)[:, 0]
@@ -225,9 +225,9 @@ def tally_shared(objective: Objective, shared: Shared, mean_x: Array) -> Tallied
 
 def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> tuple[Sums, RowsLeftOut]:
     """Sums over the rows of a block, in the order of ``Tallied``, and the rows themselves."""
-    left = leave_out(objective, shared, block)
-    loss, mean, steering = _values(objective, block, left)
     Qt, w = np.ascontiguousarray(objective.basis(block).T), block.weight
+    left = leave_out(objective, shared, block, Qt)
+    loss, mean, steering = _values(objective, block, left, Qt)
     gap = np.ascontiguousarray((mean - objective.start.mean + mean_shift(objective, block)).T)
     weighted, squares = w * gap, gap * gap
     sums = (
@@ -249,13 +249,13 @@ def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> 
     return (*sums, *units, np.asarray(left.fitted)), RowsLeftOut(left.eta, mean, loss, left.leverage)
 
 
-def _values(objective: Objective, block: Block, left: LeftOut) -> Sums:
+def _values(objective: Objective, block: Block, left: LeftOut, Qt: Array) -> Sums:
     """Losses, predictions, and the sum of ``w q h' d eta``, (k r, k r), all at the leave-one-out predictors."""
     if left.steered is None:
         return *objective.family.value_terms(block.y, left.eta), np.zeros((0, 0))
     terms = objective.family.terms(block.y, left.eta, np.zeros_like(left.eta))
     slopes = np.where(left.lost, 0.0, block.weight)[:, None, None] * terms.mean_slope
-    return terms.loss, terms.mean, left.steered.total(np.ascontiguousarray(objective.basis(block).T), slopes)
+    return terms.loss, terms.mean, left.steered.total(Qt, slopes)
 
 
 class RowsLeftOut(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from setsquare._typing import Array
 from setsquare.families.activations import IDENTITY
 from setsquare.glm.further_steps import FEW_ROWS
-from setsquare.glm.kkt_inverse import Inverse
+from setsquare.glm.kkt_inverse import Inverse, pseudo_inverse
 from setsquare.glm.left_out_systems import Known, Point, Shared
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import MANY_ROWS, Objective, linear_predictor
@@ -17,7 +17,7 @@ from setsquare.glm.overall import Ends, Overall, wrapped
 from setsquare.glm.solution import Status
 from setsquare.rows.blocks import Block, cut, take_rows
 from setsquare.rows.parallel import Sums, add_up
-from setsquare.rows.products import thin_product
+from setsquare.rows.products import LEAST_STEP, thin_product
 
 #: Size of the products of rows that are left out at once: of single rows only sums are kept, so that more calls would
 #: cost more than the cache saves; clusters and classes take a matrix each.
@@ -44,15 +44,15 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
     U = (T.T @ slopes).reshape(m, k, -1).transpose(1, 0, 2).reshape(k * m, -1)
     L, F = inverse.root.reshape(k * m, -1), inverse.cross.reshape(k * m, k * r)
     kappa = (np.zeros(k * r) if objective.target is None else objective.target)[:, None]
-    if k == 1:
-        # L'z is turned so that its entries take fewer and fewer features; lengths stay the same.
+    is_turned = k == 1 and (L.shape[1] >= 2 * LEAST_STEP or objective.rows.n_rows > MANY_ROWS)
+    if is_turned:  # so that the entries of L'z take fewer and fewer features; lengths stay the same
         turn, triangular = np.linalg.qr((T @ L).T)
         L = L @ turn
     along, uf = L.T @ U, U.T @ F
     slope = slopes[0].reshape(k, -1)[:, :k]
     parts = np.concatenate([L, F, L @ along, end.theta[:, None]], axis=1).reshape(k, m, -1)
     project = T @ parts[0] if k == 1 else np.concatenate([T @ part for part in parts], axis=1)
-    if k == 1:
+    if is_turned:
         project[:, : L.shape[1]] = triangular.T
     return Shared(
         raw,
@@ -71,7 +71,7 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
         F.T @ F,
         None if steer or len(mean) > 1 else _point(objective, end, inverse),
         slope,
-        along[:, :k] @ np.linalg.pinv(slope),
+        along[:, :k] @ pseudo_inverse(slope),
         _may_be_single(objective, project),
     )
 

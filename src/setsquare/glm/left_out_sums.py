@@ -19,7 +19,8 @@ def drift(block: Block, Q: Array, score: Array, reach: float, terms: RowTerms) -
     activation, of the curvature, and of the products of score and basis.
     """
     w = block.weight
-    steep = np.einsum("nij,nij->n", terms.mean_slope, terms.mean_slope)
+    slopes = terms.mean_slope
+    steep = np.square(slopes[:, 0, 0]) if score.shape[1] == 1 else np.einsum("nij,nij->n", slopes, slopes)
     bent = terms.curvature[:, 0, 0] if score.shape[1] == 1 else np.einsum("nii->n", terms.curvature)
     weighted = w * score.T
     means = float(np.vdot(weighted, score.T)), float(w @ steep), float(w @ bent)

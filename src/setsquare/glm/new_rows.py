@@ -26,7 +26,7 @@ from setsquare.families.activations import IDENTITY
 from setsquare.glm.certificate import MAX_KKT, NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.held_rows import are_same, is_held
-from setsquare.glm.kkt_inverse import Inverse, invert
+from setsquare.glm.kkt_inverse import Inverse, invert, pseudo_inverse
 from setsquare.glm.leave_one_out import RowsLeftOut, Tallied, tally, tally_rows, tally_shared
 from setsquare.glm.left_out_shared import share
 from setsquare.glm.mdmm import MULTIPLIER_METHODS
@@ -260,7 +260,7 @@ def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
         problem.cluster is not None,
     )
     spread = float(found.excess) - (bounded.loss - null) ** 2 / problem.n_units
-    left_out = null + float(np.vdot(np.linalg.pinv(curvature, hermitian=True), slopes))  # one Newton step, as for a fit
+    left_out = null + float(np.vdot(pseudo_inverse(curvature), slopes))  # one Newton step, as for a fit
     return replace(bounded, loss_constant=left_out, loss_error=max(0.0, spread) ** 0.5)
 
 

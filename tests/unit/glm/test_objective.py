@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,13 @@ def near_start(prepared: Prepared, seed: int = 0, size: float = 0.1) -> tuple[np
     restricted = objective.family.activation.domain[1] < np.inf
     step = rng.normal(size=objective.n_parameters) * (0.3 * size if restricted else size)
     return objective.start.theta + step, rng.normal(size=objective.n_constraints)
+
+
+def numbers(prepared: Prepared, theta: np.ndarray, lam: np.ndarray) -> tuple[Any, ...]:
+    """Loss, constraint and derivatives; so few rows have no sums for leave-one-out systems."""
+    *found, overall = prepared.objective.model(theta, lam)
+    assert overall is None
+    return tuple(found)
 
 
 def brute_force(problem: Problem, prepared: Prepared, theta: np.ndarray) -> tuple[float, np.ndarray]:
@@ -116,7 +124,7 @@ def test_sparse_features_are_dense_features(name: str, draw) -> None:
     theta, lam = near_start(dense)
     there = thin.theta(*dense.coefficients(theta))
     np.testing.assert_allclose(there, theta, atol=1e-11)
-    for ours, theirs in zip(dense.objective.model(theta, lam), thin.objective.model(there, lam), strict=True):
+    for ours, theirs in zip(numbers(dense, theta, lam), numbers(thin, there, lam), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-11)
     check(Problem(sparse.csr_array(Z), y, X, family=name))
 
@@ -129,7 +137,7 @@ def test_weights_are_repetitions(glm: Family, draw) -> None:
     theta, lam = near_start(weighted)
     there = repeated.theta(*weighted.coefficients(theta))
     np.testing.assert_allclose(there, theta, atol=1e-10)
-    for ours, theirs in zip(weighted.objective.model(theta, lam), repeated.objective.model(there, lam), strict=True):
+    for ours, theirs in zip(numbers(weighted, theta, lam), numbers(repeated, there, lam), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-10)
 
 
@@ -138,7 +146,7 @@ def test_the_scale_of_weights_does_not_matter(draw) -> None:
     weight = np.random.default_rng(7).random(80)
     one, other = (prepare(Problem(Z, y, X, family="poisson", weight=s * weight)) for s in (1.0, 1e6))
     theta, lam = near_start(one)
-    for a, b in zip(one.objective.model(theta, lam), other.objective.model(theta, lam), strict=True):
+    for a, b in zip(numbers(one, theta, lam), numbers(other, theta, lam), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
