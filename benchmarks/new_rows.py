@@ -4,6 +4,7 @@
     python -m benchmarks.new_rows --only simulation    # one part: simulation, population, embedding, ...
     python -m benchmarks.new_rows --again              # compute kept cells of other commits anew
     python -m benchmarks.new_rows --show               # print the tables
+    python -m benchmarks.new_rows --page               # write the table of docs/theory.md from the kept cells
 
 A cell is a set-up with many draws, and has the commit that it was computed with. In simulations the truth is the
 correlation on 20 000 further rows. A real data set is a population: samples are drawn from it with replacement (whole
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import setsquare as sq
+from benchmarks import guide_tables
 from benchmarks.frame import plain, where, write
 from setsquare import datasets, tables
 from setsquare.families import contrasts
@@ -408,6 +410,22 @@ def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dic
         yield "embedding", population_cell, {"name": name, "n": n, "draws": count, "ridge": ridge}
 
 
+def guide_lines(record: dict[str, Any]) -> list[str]:
+    """Table of the samples of real data sets, without a ridge; each pair is training rows, then new rows."""
+    lines = [
+        "| data set | n | bias | noise | AUC | upper bound | held, % | refused, % |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    rows = [row for row in record["cells"]["population"].values() if row["l2"] == "0" and row["set"] in SETS]
+    for row in sorted(rows, key=lambda row: (list(SETS).index(row["set"]), row["n"])):
+        old, new = (row[target] for target in TARGETS)
+        pairs = [", ".join(f"{part[key]:.3f}" for part in (old, new)) for key in ("bias", "noise", "auc", "upper")]
+        held = ", ".join(f"{100.0 * part['coverage']:.0f}" for part in (old, new))
+        cells_ = [row["set"].capitalize(), f"{row['n']}", *pairs, held, f"{100.0 * new['refused'] / row['draws']:.3g}"]
+        lines.append(f"| {' | '.join(cells_)} |")
+    return lines
+
+
 def show(record: dict[str, Any]) -> None:
     """Print the cells, one per line."""
     for part, rows in record["cells"].items():
@@ -422,10 +440,14 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="compute kept cells of other commits anew")
     parser.add_argument("--quick", action="store_true", help="few draws; nothing is written")
     parser.add_argument("--show", action="store_true", help="print what there is; run nothing")
+    parser.add_argument("--page", action="store_true", help="write the table of the theory page; run nothing")
     given = parser.parse_args()
     record: dict[str, Any] = {"cells": {}}
     if RESULTS.exists() and not given.quick:
         record = json.loads(RESULTS.read_text(encoding="utf-8"))
+    if given.page:
+        guide_tables.write("../theory.md", "new_rows", guide_lines(record))
+        return
     commit = where()["commit"]
     for part, function, arguments in () if given.show else cells(given.quick):
         key, done = ", ".join(map(str, arguments.values())), record["cells"].setdefault(part, {})

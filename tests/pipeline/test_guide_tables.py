@@ -11,7 +11,10 @@ pytest.importorskip("torch")
 guide_tables = pytest.importorskip("benchmarks.guide_tables")
 
 
-@pytest.mark.parametrize(("page", "name"), [("network.md", "network_outputs"), ("embeddings.md", "second_moments")])
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [("network.md", "network_outputs"), ("embeddings.md", "second_moments"), ("../theory.md", "new_rows")],
+)
 def test_the_guide_has_the_kept_results(page: str, name: str) -> None:
     benchmark = import_module(f"benchmarks.{name}")
     if not benchmark.RESULTS.exists():
