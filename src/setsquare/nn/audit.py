@@ -16,7 +16,7 @@ from setsquare.auditing import AuditResult, Evaluation, Test, audit
 from setsquare.auditing.evaluations.nonlinear import PERMUTATION_BASED, RELU_GAIN
 from setsquare.auditing.verdict import judge, with_decision
 from setsquare.errors import InputError
-from setsquare.nn.batches import MaskOf
+from setsquare.nn.batches import MaskOf, check_mask_of
 from setsquare.nn.layer_outputs import OutputCollector, collect_outputs
 from setsquare.nn.row_axes import Rows, check_rows
 from setsquare.notes import Note
@@ -130,6 +130,7 @@ def audit_layer(
     if n_components < 1:
         raise InputError(f"n_components={n_components} must be at least 1.")
     check_rows(rows)
+    check_mask_of(mask)
     if rows != "samples" and pool is not None and not callable(pool):
         raise InputError(f'pool={pool!r} has no axes to average over with rows="{rows}": use rows="samples".')
     collector = OutputCollector(layer, output, batch_dim, pool, max_values, rows, mask)

@@ -21,6 +21,16 @@ SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 MaskOf = Callable[[Any], Any]
 
 
+def check_mask_of(mask: Any) -> None:
+    """Refuse a mask that is not a function of a batch, such as the name or the values of one."""
+    if mask is not None and not callable(mask):
+        given = repr(mask) if isinstance(mask, str) else f"a {type(mask).__name__}"
+        example = f'lambda batch: batch[0]["{mask}"]' if isinstance(mask, str) else "lambda batch: batch[1]"
+        raise InputError(
+            f"mask must be a function of a batch that returns the positions that count, such as {example}, not {given}."
+        )
+
+
 def split_batch(batch: Any) -> tuple[Any, Any]:
     """Return inputs and protected columns of ``(inputs, ..., protected)``, or of a dict with the key "protected".
 

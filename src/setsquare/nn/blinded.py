@@ -42,10 +42,29 @@ from setsquare.nn.network_layers import (
 from setsquare.nn.packed import repack, unpack
 from setsquare.nn.row_axes import to_units
 from setsquare.nn.uncorrected import mark_others
+from setsquare.nn.unit_axes import LastWeights
 from setsquare.nn.weight_watch import watch_frozen
 
 #: Modules whose input is a pre-activation that the generalised projection can correct.
 _ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Sigmoid: "sigmoid", nn.Tanh: "tanh"}
+
+
+def listed_name(model: nn.Module, name: str) -> str:
+    """Name of the layer of the original network that a correction of a blinded network belongs to.
+
+    ``name`` is that of an Orthogonalize module; one outside a blinded network keeps it.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> network = nn.Sequential(nn.Sequential(nn.Linear(3, 4)))
+    >>> listed_name(Blinded(network, [], None, 0), "corrections.0/0")
+    '0.0'
+    """
+    parent, _, key = name.rpartition(".")
+    owner = model.get_submodule(parent.rpartition(".")[0])
+    is_correction = isinstance(owner, Blinded) and model.get_submodule(parent) is owner.corrections
+    return key.replace("/", ".") if is_correction else name
 
 
 class Blinded(nn.Module):
@@ -80,6 +99,7 @@ class Blinded(nn.Module):
         self._n_passes, self._depth = 0, 0
         self._handles: list[RemovableHandle] = []
         self._others: dict[str, list[str]] = {}  # uses of tensors beside the corrected one, in the first pass
+        self._weights: LastWeights | None = LastWeights()  # that ran in the first pass
         self._traced = False  # whether the hooks act that compilation leaves on the layers
         for name in self.layers:
             self._correction(name, 1)
@@ -165,6 +185,8 @@ class Blinded(nn.Module):
             for module in (self.model, *modules.values()):
                 module._forward_hooks = module._forward_hooks.copy()
                 module._forward_pre_hooks = module._forward_pre_hooks.copy()
+        elif self._weights is not None:
+            self._handles += self._weights.follow(self.settings["rows"])
         begin = lambda model, inputs, named: self._begin(model, inputs, named)  # noqa: E731
         self._handles.append(self.model.register_forward_pre_hook(begin, with_kwargs=True))
         for name, module in modules.items():
@@ -209,7 +231,7 @@ class Blinded(nn.Module):
         calls = self._calls
         if model is not self.model or calls is None:
             return
-        self._calls, self._n_passes, self._masks = None, self._n_passes + 1, {}
+        self._calls, self._n_passes, self._masks, self._weights = None, self._n_passes + 1, {}, None
         uncorrected, self._outputs = self._outputs, []
         refuse_uncorrected(out, uncorrected)
         refuse_idle([name for name in self.layers if not calls[name]])
@@ -311,8 +333,10 @@ class Blinded(nn.Module):
         correction = self._correction(name, self._calls[name]).train(module.training)
         if correction.moments.rows.device != y.device:
             correction.to(y.device)
+        rows = y.movedim(self.batch_dim, 0)
+        if self._weights is not None:
+            self._weights.check(name, rows, correction.rows)
         try:
-            rows = y.movedim(self.batch_dim, 0)
             corrected: Tensor = correction(rows, self.protected, self._mask_of(name, correction, rows))
         except InputError as error:
             raise type(error)(f"Layer {name!r}: {error}{hint(self.protected, y, self.batch_dim)}") from None

@@ -16,7 +16,15 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError, WeakUnitsWarning
 from setsquare.nn.activations import ACTIVATIONS
-from setsquare.nn.batches import JoinedBatches, KeptBatches, MaskOf, call_with_protected, refuse_shuffled
+from setsquare.nn.batches import (
+    JoinedBatches,
+    KeptBatches,
+    MaskOf,
+    call_with_protected,
+    check_mask_of,
+    refuse_shuffled,
+)
+from setsquare.nn.blinded import listed_name
 from setsquare.nn.distributed import is_distributed, sum_over_processes
 from setsquare.nn.functional import refuse_missing
 from setsquare.nn.generalized_moments import GeneralizedMoments
@@ -141,6 +149,7 @@ def fit_layer(
     """
     if forward is not None and (mask is not None or protected is not None):
         raise InputError("Pass either forward=, or protected= and mask=: forward= hands both to the model itself.")
+    check_mask_of(mask)
     refuse_compiled(model)
     forward = partial(call_with_protected, mask=mask) if forward is None else forward
     if protected is not None:
@@ -154,17 +163,17 @@ def fit_layer(
     coarse = [name for name in names if fitter.rounding[name].is_coarse]
     for name, sums in layers_on(model, coarse, batches, forward).items() if coarse else ():
         fits[name] = replace(fits[name], residual=float(sums.correlations().abs().max()))
-    warn_of_rounding(((name, fits[name].residual) for name in coarse), stacklevel=3)
+    warn_of_rounding(((listed_name(model, name), fits[name].residual) for name in coarse), stacklevel=3)
     if held_out is None:
         return fits
-    return {name: _on_held_out(fits[name], sums) for name, sums in layers_on(model, names, held_out, forward).items()}
+    found = layers_on(model, names, held_out, forward)
+    return {name: _on_held_out(fits[name], listed_name(model, name), sums) for name, sums in found.items()}
 
 
-def _on_held_out(fit: LayerFit, sums: Sums) -> LayerFit:
+def _on_held_out(fit: LayerFit, shown: str, sums: Sums) -> LayerFit:
     """Fit with the correlation on held-out rows, and a warning if it exceeds chance."""
     advice = "fit the layer on rows that the network was not trained on."
-    what = f"layer {fit.name!r}"
-    left = warn_if_left(what, sums.correlations().cpu(), fit.n_rows, sums.n_rows, advice)
+    left = warn_if_left(f"layer {shown!r}", sums.correlations().cpu(), fit.n_rows, sums.n_rows, advice)
     return replace(fit, held_out=left)
 
 
@@ -176,6 +185,7 @@ class _Fitter:
     max_passes: int
     names: list[str]
     n_passes: int = 0
+    shown: str = ""
     watch: WeightWatch | None = None
     weak: tuple[int, ...] = ()
     rounding: dict[str, Rounding] = field(default_factory=dict)
@@ -185,7 +195,7 @@ class _Fitter:
         assert isinstance(layer, Orthogonalize)
         before = copy.deepcopy(layer.moments)
         layer.moments.reset()
-        self.n_passes, self.watch, self.weak = 0, None, ()
+        self.n_passes, self.watch, self.weak, self.shown = 0, None, (), listed_name(self.model, name)
         try:
             residual = self._solve(name, layer)
         except Exception:
@@ -204,16 +214,16 @@ class _Fitter:
             held += units.numel() * units.element_size()
             if held > self.loader.max_bytes:
                 raise InputError(
-                    f"The rows of layer {name!r} take more than {self.loader.max_bytes / 2**20:.0f} MB, and moments=2 "
-                    'or inference="features" needs them at once: pass fewer rows, or increase max_bytes.'
+                    f"The rows of layer {self.shown!r} take more than {self.loader.max_bytes / 2**20:.0f} MB, and "
+                    'moments=2 or inference="features" needs them at once: pass fewer rows, or increase max_bytes.'
                 )
             parts.append((units.clone(), X))
 
         self._pass(name, keep)
         if not parts:
-            refuse_no_rows(name)
+            refuse_no_rows(self.shown)
         units, X = (torch.cat(part) for part in zip(*parts, strict=True))
-        refuse_missing(units, f"The units of layer {name!r} have")
+        refuse_missing(units, f"The units of layer {self.shown!r} have")
         if is_distributed():
             raise InputError('moments=2 and inference="features" are fitted by one process: fit before distributing.')
         moments.fit(units, X, layer.n_preserved)
@@ -229,13 +239,13 @@ class _Fitter:
         finally:
             moments.momentum = momentum
         if moments.is_empty:
-            refuse_no_rows(name)
+            refuse_no_rows(self.shown)
         if moments.skipped > 0:
             raise MissingValuesError(
-                f"{int(moments.skipped)} batch(es) of layer {name!r} have missing or infinite values: remove or fill "
-                "those of the inputs, or check the weights for infinite values."
+                f"{int(moments.skipped)} batch(es) of layer {self.shown!r} have missing or infinite values: remove or "
+                "fill those of the inputs, or check the weights for infinite values."
             )
-        check_columns(name, moments, stacklevel=6)
+        check_columns(self.shown, moments, stacklevel=6)
         if isinstance(moments, GeneralizedMoments) and self.max_passes > 1:
             return self._newton(name, moments)
         return float("nan")
@@ -259,7 +269,7 @@ class _Fitter:
         # With a loader that shuffles and is read again, single precision rounds differently in each pass.
         found = _minimise(sums, moments.solution.clone(), prior, self.max_passes - 2, lambda: rounding)
         weak = ~found.converged & (found.last.curvature[0] <= WEAK)
-        self._refuse_unsolved(name, found, found.converged | weak)
+        self._refuse_unsolved(found, found.converged | weak)
         if bool(weak.any()):
             return self._solve_weak(name, moments, found, weak)
         moments.solution.copy_(found.B)
@@ -283,21 +293,21 @@ class _Fitter:
         B[:, weak], left[weak], off[weak] = again.B, again.residual, ~again.converged
         self.weak = tuple(off.nonzero()[:, 0].tolist())
         if self.weak:
-            switch_off(name, B, off, all_units[:, off[weak]].double(), h)
+            switch_off(self.shown, B, off, all_units[:, off[weak]].double(), h)
             left[off] = 0.0
             warnings.warn(
-                f"{len(self.weak)} of {len(off)} units of layer {name!r} are active in too few rows to be solved and "
-                "were switched off (LayerFit.weak lists them): pass more rows, or increase max_passes.",
+                f"{len(self.weak)} of {len(off)} units of layer {self.shown!r} are active in too few rows to be solved "
+                "and were switched off (LayerFit.weak lists them): pass more rows, or increase max_passes.",
                 WeakUnitsWarning,
                 stacklevel=6,
             )
         moments.solution.copy_(B)
         return float(left.max())
 
-    def _refuse_unsolved(self, name: str, found: Minimum, fine: Tensor) -> None:
+    def _refuse_unsolved(self, found: Minimum, fine: Tensor) -> None:
         if not bool(fine.all()):
             raise NotOrthogonalError(
-                f"{int((~fine).sum())} of {len(fine)} units of layer {name!r} were not solved in "
+                f"{int((~fine).sum())} of {len(fine)} units of layer {self.shown!r} were not solved in "
                 f"{self.n_passes} passes (remaining correlation {float(found.residual.max()):.1e}): "
                 "increase max_passes."
             )

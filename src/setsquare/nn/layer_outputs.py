@@ -21,6 +21,7 @@ from setsquare.nn.functional import refuse_ids
 from setsquare.nn.hook_checks import find_attention_masks, fit_attention_mask, mask_of_layer
 from setsquare.nn.network_layers import call_model, check_layer, choose_tensor, eval_mode, list_layers, takes_protected
 from setsquare.nn.row_axes import Rows, read_mask, to_units
+from setsquare.nn.unit_axes import LastWeights
 from setsquare.tables.validation import check_same_rows
 
 
@@ -41,6 +42,7 @@ class OutputCollector:
     counts: list[np.ndarray[Any, Any]] = field(default_factory=list)  # positions that count, of each sample
     batch: Any = None
     network: nn.Module = field(default_factory=nn.Identity)
+    weights: LastWeights = field(default_factory=LastWeights)
 
     def __post_init__(self) -> None:
         name, _, number = self.layer.rpartition("#")
@@ -53,7 +55,9 @@ class OutputCollector:
             return
         y = choose_tensor(self.layer, out, self.output, "audited")
         try:
-            y = y.movedim(self.batch_dim, 0)
+            y = (y.dequantize() if y.is_quantized else y).movedim(self.batch_dim, 0)
+            if self.pool is None:
+                self.weights.check(self.layer, y, self.rows)
             y = self.pool(y) if callable(self.pool) else y if self.pool is None else y.mean(self.pool)
             y = y if self.rows == "samples" else self._sum_positions(y)
             y = y[:, None] if y.ndim == 1 else y
@@ -127,7 +131,8 @@ def collect_outputs(
     collector.network = network = model.model if isinstance(model, Blinded) else model
     check_layer(collector.name, [info.name for info in list_layers(network)])
     forward, columns = forward or partial(_call, joined=protected is not None), []
-    with torch.no_grad(), eval_mode(model), _after_all_hooks(network.get_submodule(collector.name), collector.take):
+    hooks = _after_all_hooks(network.get_submodule(collector.name), collector.take)
+    with torch.no_grad(), eval_mode(model), collector.weights.following(collector.rows), hooks:
         for number, batch in enumerate(loader, 1):
             collector.n_calls, collector.batch = 0, batch
             forward(model, batch)

@@ -8,11 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.estimators.warn import warn_squares, warn_unknown_cells
 from setsquare.nn.functional import has_values
 from setsquare.nn.moments import DoubleModule
 from setsquare.projection import Eraser, Transport, fit_quadratic, protected_basis
+
+#: Standard deviation of a direction of units, in roundings of their numbers, up to which it is taken for rounding: a
+#: sum of many products is off by a few.
+ROUNDING = 30.0
 
 
 class MomentMap(DoubleModule):
@@ -52,6 +57,7 @@ class MomentMap(DoubleModule):
         """Fit to units (n, d) and protected columns (n, p), the last of which may be columns to preserve."""
         p = X.shape[1] - n_preserved
         Z, P, Y = (part.double().cpu().numpy() for part in (units, X[:, :p], X[:, p:]))
+        Z = without_rounding(Z, torch.finfo(units.dtype).eps)
         for name, value in self._fit(Z, P, Y if n_preserved else None).items():
             setattr(self, name, torch.as_tensor(np.ascontiguousarray(value), device=self.rows.device))
         self.rows = self.rows.new_tensor([float(len(units))])
@@ -80,6 +86,12 @@ class ErasureMap(MomentMap):
     NAMES = ("mean", "matrix", "squares")
 
     def _fit(self, Z: Any, X: Any, Y: Any) -> dict[str, Any]:
+        n, q = Z.shape
+        if n <= q:
+            raise InputError(
+                f"Too few rows ({n}) to erase the protected columns from {q} units without knowing them: pass more "
+                'rows, or inference="protected".'
+            )
         basis = protected_basis(X)
         found = fit_quadratic(Z, basis, X, None, Y) if self.n_moments == 2 else Eraser.fit(Z, basis, X, preserve=Y)
         warn_squares(found, "inference")
@@ -137,6 +149,27 @@ class TransportMap(MomentMap):
         if has_values(known):
             warn_unknown_cells(int((~known).sum()), len(known))
         return moved - (D @ self.last).to(dtype)
+
+
+def without_rounding(Z: Array, eps: float) -> Array:
+    """Return units (n, q) without the directions in which they vary by no more than the rounding of their dtype.
+
+    A layer with more units than inputs has such directions. A map that used them would have large entries, and undo
+    itself by rounding when it is applied.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> z = np.random.default_rng(0).normal(size=(100, 1))
+    >>> Z = np.hstack([z, 2.0 * z + 1e-7 * np.cos(np.arange(100.0))[:, None]])
+    >>> np.linalg.matrix_rank(without_rounding(Z, 1e-7), tol=1e-12), np.linalg.matrix_rank(Z, tol=1e-12)
+    (1, 2)
+    """
+    noise = eps * np.sqrt(np.square(Z).mean(0))
+    C = (Z - Z.mean(0)) / np.where(noise > 0.0, noise, 1.0)
+    values, vectors = np.linalg.eigh(C.T @ C / len(C))
+    small = vectors[:, values <= ROUNDING**2]
+    return Z - (C @ small) @ small.T * noise if small.shape[1] else Z
 
 
 def _linear(projector: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,7 +75,7 @@ def read_mask(mask: Any, y: Tensor, rows: Rows) -> Tensor | None:
         return None
     if rows == "samples":
         raise InputError('A mask leaves out positions, but with rows="samples" each position is a unit: pass rows=.')
-    marks: Tensor = torch.as_tensor(mask, device=y.device)
+    marks = _as_marks(mask, y)
     axes = tuple(_channels_last(y, rows).shape[:-1])
     if rows == "pixels" and marks.shape == (len(y), 1, *axes[1:]):
         marks = marks[:, 0]
@@ -91,6 +92,18 @@ def read_mask(mask: Any, y: Tensor, rows: Rows) -> Tensor | None:
     if not bool(counts.any()):
         raise InputError("The mask leaves out every position of the batch: pass a batch with at least one that counts.")
     return counts
+
+
+def _as_marks(mask: Any, y: Tensor) -> Tensor:
+    if isinstance(mask, Tensor):
+        return mask.to(y.device)
+    try:
+        return torch.as_tensor(np.array(mask), device=y.device)  # np.array also reads tables
+    except (TypeError, ValueError):
+        shown = f"is {mask!r}" if isinstance(mask, str) else f"({type(mask).__name__}) has values that are not numbers"
+        raise InputError(
+            f"The mask {shown}: pass an array of shape (n, positions), true for the positions that count."
+        ) from None
 
 
 def _channels_last(y: Tensor, rows: Rows) -> Tensor:

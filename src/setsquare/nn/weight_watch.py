@@ -44,27 +44,33 @@ class WeightWatch:
         Types of the modules that have no others inside, such as activations.
     adapters : list of Module
         Modules whose adapters can be switched off, which changes no tensor.
+    packed : list of (Module, str)
+        Where weights are that are neither parameters nor buffers, as those of quantised layers.
     """
 
     places: list[tuple[nn.Module, str]]
     parts: list[tuple[nn.Module, str, nn.Module]]
     kinds: str
     adapters: list[nn.Module]
+    packed: list[tuple[nn.Module, str]]
     seen: tuple[Any, ...] = ()
     values: Tensor = field(default_factory=lambda: torch.zeros(0, 4, dtype=torch.float64))
     moved: bool = False
+    objects: list[Any] = field(default_factory=list)  # held, so that no other object gets their identity
 
     @classmethod
     def of(cls, modules: Iterable[nn.Module]) -> Self:
         """Watch the tensors that these modules own directly."""
         own = dict.fromkeys(modules)
-        places, parts = [], []
+        places, parts, packed = [], [], []
         for module in own:
             tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
             places += [(module, name) for name, _ in tensors]
             parts += [(module, name, child) for name, child in module.named_children() if child in own]
+            packed += [(module, name) for name, value in vars(module).items() if isinstance(value, torch.ScriptObject)]
         kinds = " ".join(type(module).__name__ for module in own if not module._modules)
-        watch = cls(places, parts, kinds, [module for module in own if hasattr(module, ADAPTER_STATE[0])])
+        adapters = [module for module in own if hasattr(module, ADAPTER_STATE[0])]
+        watch = cls(places, parts, kinds, adapters, packed)
         watch.seen, watch.values = (), watch._fingerprint()
         return watch
 
@@ -80,9 +86,11 @@ class WeightWatch:
             return True
         if is_concrete(*tensors):
             versions = [_version(tensor) for tensor in tensors]
-            seen = (training, versions, _sample(tensors), self._switches())
+            objects = [getattr(module, name, None) for module, name in self.packed]
+            seen = (training, versions, _sample(tensors), self._switches(), [id(packed) for packed in objects])
             if seen != self.seen or any(version == UNCOUNTED for _, version in versions):
                 self.seen, self.moved = seen, not _same(self._fingerprint(), self.values)
+                self.objects = objects
         return self.moved
 
     def expect(self, values: Tensor) -> None:
@@ -99,7 +107,19 @@ class WeightWatch:
         own = [[checksum, checksum, 1.0, torch.finfo(torch.float64).eps]]
         kinds = torch.tensor(own, dtype=torch.float64, device="cpu")
         rows = [_summary(getattr(module, name)) for module, name in self.places]
+        rows += [_summary(part) for module, name in self.packed for part in _unpack(getattr(module, name, None))]
         return torch.cat([row.cpu() if not row.is_meta else row for row in rows] + [kinds])
+
+
+def _unpack(packed: Any) -> Iterator[Tensor]:
+    """Tensors inside packed weights: torch hands them out as their state."""
+    if isinstance(packed, Tensor):
+        yield packed.dequantize() if packed.is_quantized else packed
+    elif isinstance(packed, torch.ScriptObject):
+        yield from _unpack(packed.__getstate__())  # type: ignore[no-untyped-call]
+    elif isinstance(packed, tuple | list):
+        for part in packed:
+            yield from _unpack(part)
 
 
 #: Version of a tensor whose changes torch does not count.

@@ -64,8 +64,8 @@ def find_oblique(protected: Array, preserved: Array) -> Oblique:
     if overlap > MOST_OVERLAP:
         raise InputError(
             "What predicts the preserved columns from the features is what predicts the protected columns (their "
-            f"predictions correlate with {overlap:.4f}), so nothing can keep one and erase the other: leave out "
-            "preserve=, or a protected column."
+            f"predictions correlate with {overlap:.4f}), so nothing can keep one and erase the other: preserve "
+            "fewer columns, or leave out a protected one."
         )
     left = np.asarray(np.linalg.solve(np.eye(len(correlations)) - C.T @ C, (V - U @ C).T).T, dtype=np.float64)
     lost = ((V.T @ preserved) ** 2).sum(axis=0)

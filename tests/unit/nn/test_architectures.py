@@ -16,7 +16,8 @@ timm ConvNeXt            yes    yes  yes    yes        yes      yes     yes
 Lightning                yes    yes  yes    yes        yes      yes     yes
 ``moments=2``, all       yes    yes  no     yes        yes      yes     fitted by one
 gradient checkpointing   refused inside the checkpoint, by name
-quantised layers         refused by name
+quantised weights        yes    yes  no     yes        (test_quantised.py)
+quantised outputs        refused by name
 =======================  =====  ===  =====  =========  =======  ======  =============
 
 Networks are small and random. ResNet, ViT and ConvNeXt are those of transformers, so that every family runs wherever

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError, WeakUnitsWarning
+from setsquare.errors import DroppedColumnWarning, InputError, MissingValuesError, NotOrthogonalError, WeakUnitsWarning
 from setsquare.nn import Orthogonalize, audit_layer, blind, fit_layer
 from setsquare.nn.functional import generalized_project_out, project_out
 
@@ -139,7 +140,7 @@ def test_what_cannot_be_fitted() -> None:
 def test_a_batch_that_is_not_finite_is_not_left_out_in_silence(layer: str) -> None:
     x, X = draw()
     x[3] = torch.nan
-    with pytest.raises(MissingValuesError, match=f"1 batch\\(es\\) of layer 'corrections.{layer}' have missing"):
+    with pytest.raises(MissingValuesError, match=f"1 batch\\(es\\) of layer '{layer}' have missing"):
         fit_layer(blind(network(), [layer]), loader(x, X))
 
 
@@ -221,6 +222,22 @@ def test_a_fit_that_fails_leaves_the_one_before(protected: Tensor, message: str)
     torch.testing.assert_close(blinded(x, protected=X[:, :1]), before, rtol=0.0, atol=0.0)
 
 
+def test_messages_name_the_layer_as_the_user_does() -> None:
+    x, X = draw()
+    inner = nn.Sequential(nn.Sequential(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 1)).double()
+    constant = torch.cat([X, torch.ones(500, 1)], 1)
+    for model in (blind(inner, ["0.0"]), nn.ModuleDict({"part": blind(inner, ["0.0"])})):
+        forward = {"forward": lambda model, batch: model["part"](batch[0], protected=batch[1])}
+        options: dict[str, Any] = {} if not isinstance(model, nn.ModuleDict) else forward
+        with pytest.warns(DroppedColumnWarning, match=r"are constant in the rows of the loader, so layer '0\.0' keeps"):
+            fit_layer(model, loader(x, constant), **options)
+        with pytest.raises(InputError, match=r"there is nothing to remove from layer '0\.0';"):
+            fit_layer(model, loader(x, torch.ones(500, 1)), **options)
+    own = nn.ModuleDict({"corrections": nn.ModuleDict({"mine": Orthogonalize(1)})})
+    with pytest.raises(InputError, match=r"remove from layer 'corrections\.mine';"):
+        fit_layer(own, loader(x, torch.ones(500, 1)), forward=lambda model, batch: model["corrections"]["mine"](*batch))
+
+
 def rarely_active() -> tuple[nn.Sequential, Tensor, Tensor]:
     torch.manual_seed(1)
     group = (torch.rand(2000, 1) < 0.5).float()
@@ -249,7 +266,7 @@ def test_units_that_cannot_be_solved_are_switched_off_and_reported(monkeypatch: 
     monkeypatch.setattr("setsquare.nn.layer_fit.STEPS_IN_MEMORY", 0)
     model, x, group = rarely_active()
     blinded = blind(model, ["1"])
-    with pytest.warns(WeakUnitsWarning, match="of 64 units of layer 'corrections.1' are active in too few rows"):
+    with pytest.warns(WeakUnitsWarning, match="of 64 units of layer '1' are active in too few rows"):
         (fit,) = fit_layer(blinded, loader(x, group, 500), max_passes=6).values()
     assert 0 < len(fit.weak) < 32 and fit.residual < 1e-6
     out = blinded.eval()(3.0 * x, protected=group).detach()  # rows far from those of the fit

@@ -159,6 +159,11 @@ def test_bad_rows_are_refused():
     layer = blinded.corrections["1"]
     with pytest.raises(InputError, match="fitted to 8 units, and the batch has 5"):
         layer.eval()(torch.zeros(3, 5), group[:3])
+    few = sq.nn.blind(network(), ["1"], inference="features")
+    with pytest.raises(
+        InputError, match=r'Too few rows \(8\) to erase .* from 8 units .*, or inference="protected"\.$'
+    ):
+        sq.nn.fit_layer(few, [(x[:8], group[:8])])
     wide = torch.randn(400, 4) * (1.0 + 2.0 * group[:400])
     only = sq.nn.Orthogonalize(1, moments=2, inference="features")
     with pytest.raises(NotOrthogonalError, match="varies more in every direction"):
@@ -180,3 +185,23 @@ def test_transport_by_combinations_of_two_columns_is_that_of_numpy():
 def test_a_map_that_was_not_fitted_has_counts_of_one_number():
     moments = sq.nn.blind(network(), ["1"], moments=2, n_protected=1).corrections["1"].moments
     assert moments.is_empty and moments.rows.tolist() == moments.skipped.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("moments", [1, 2])
+@pytest.mark.parametrize(("n_inputs", "n_units", "offset"), [(6, 32, 0.0), (40, 64, 0.0), (6, 32, 10.0)])
+def test_a_layer_with_more_units_than_inputs_is_erased_in_single_precision(
+    n_inputs: int, n_units: int, offset: float, moments: int
+):
+    """Its units vary by rounding alone in some directions, and a map that used these would undo itself by rounding."""
+    torch.manual_seed(0)
+    group = (torch.arange(1000) % 2).float()[:, None]
+    x, model = torch.randn(1000, n_inputs) + 0.5 * group, nn.Sequential(nn.Linear(n_inputs, n_units)).eval()
+    with torch.no_grad():
+        model[0].bias.add_(offset)
+    blinded = sq.nn.blind(model, ["0"], inference="features", moments=moments)
+    sq.nn.fit_layer(blinded, list(zip(x.split(100), group.split(100), strict=True)))
+    assert moments_of(model(x).detach(), group)[0] > 0.2
+    for size in (1, 100, 1000):  # products are rounded in another order
+        out = torch.cat([layer_output(blinded.eval(), part, "0") for part in x.split(size)])
+        assert moments_of(out, group)[0] < 1e-6
+    assert float(blinded.corrections["0"].moments.matrix.abs().max()) < 100.0

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.unit.nn import test_architectures as architectures
 from torch import Tensor, nn
 
 import setsquare as sq
@@ -58,6 +59,21 @@ CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
 }
 
 
+def check_file(deployed: nn.Module, x: Tensor, group: Tensor, sizes: tuple[int, ...], path: Path) -> None:
+    """Write a network as a file for batches of any size, and compare what onnxruntime and torch make of it."""
+    batch = torch.export.Dim("batch", min=2, max=4096)
+    shapes = {"x": {0: batch}, "protected": {0: batch}}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(deployed, (x, group), dynamic_shapes=shapes, strict=False)
+        torch.onnx.export(program, dynamo=True, verbose=False).save(path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    for n in sizes:
+        given = {part.name: value[:n].numpy() for part, value in zip(session.get_inputs(), (x, group), strict=False)}
+        (out,) = session.run(None, given)
+        np.testing.assert_allclose(out, deployed(x[:n], group[:n]).detach().numpy(), rtol=0.0, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_onnxruntime_gives_the_outputs_of_torch(name: str, tmp_path: Path) -> None:
     build, layer, options = CASES[name]
@@ -66,16 +82,16 @@ def test_onnxruntime_gives_the_outputs_of_torch(name: str, tmp_path: Path) -> No
     plain = model(x).detach()
     blinded = sq.nn.blind(model, [layer], **options).eval()
     sq.nn.fit_layer(blinded, [(x, GROUP)])
-    deployed, batch = Deployed(blinded).eval(), torch.export.Dim("batch", min=2, max=4096)
-    shapes = {"x": {0: batch}, "protected": {0: batch}}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.export.export(deployed, (x, GROUP), dynamic_shapes=shapes, strict=False)
-        torch.onnx.export(program, dynamo=True, verbose=False).save(tmp_path / "network.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "network.onnx", providers=["CPUExecutionProvider"])
+    deployed = Deployed(blinded).eval()
     with torch.no_grad():
         assert float((deployed(x, GROUP) - plain).abs().max()) > 1e-3  # the correction is in the file
-    for n in (2, 37, 64):
-        given = {part.name: value[:n].numpy() for part, value in zip(session.get_inputs(), (x, GROUP), strict=False)}
-        (out,) = session.run(None, given)
-        np.testing.assert_allclose(out, deployed(x[:n], GROUP[:n]).detach().numpy(), rtol=0.0, atol=1e-5)
+    check_file(deployed, x, GROUP, (2, 37, 64), tmp_path / "network.onnx")
+
+
+@pytest.mark.parametrize("name", architectures.CASES)
+def test_architectures_as_files(name: str, tmp_path: Path) -> None:
+    blinded, inputs, _ = architectures.build(name)
+    architectures.fit(blinded, inputs)
+    ((key, x),) = inputs.items()
+    deployed = architectures.Deployed(blinded, key).eval()
+    check_file(deployed, x, architectures.GROUP, (2, 37, architectures.N), tmp_path / "network.onnx")

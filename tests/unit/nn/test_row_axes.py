@@ -144,11 +144,19 @@ def test_the_constraint_counts_the_same_rows() -> None:
         ((6, 4, 3), "tokens", torch.ones(6, 5), r"mask has shape \(6, 5\) .* pass one of shape \(6, 4\)"),
         ((6, 4, 3), "tokens", torch.zeros(6, 4), "leaves out every position"),
         ((6, 4, 3), "tokens", torch.full((6, 4), -1e9), "must be 1 or True"),
+        (
+            (6, 4, 3),
+            "tokens",
+            "attention_mask",
+            r"The mask is 'attention_mask': pass an array of shape \(n, positions\)",
+        ),
+        ((6, 4, 3), "tokens", [["a"] * 4] * 6, r"The mask \(list\) has values that are not numbers: pass an array"),
+        ((6, 4, 3), "tokens", [[1], [1, 1]], r"The mask \(list\) has values that are not numbers: pass an array"),
         ((6, 4, 3), "samples", torch.ones(6, 4), "each position is a unit"),
         ((6, 4, 3), "words", None, "rows"),
     ],
 )
-def test_rows_that_cannot_be_read(shape: tuple[int, ...], rows: Any, mask: Tensor | None, message: str) -> None:
+def test_rows_that_cannot_be_read(shape: tuple[int, ...], rows: Any, mask: Any, message: str) -> None:
     X = (torch.arange(6.0) % 2)[:, None]
     with pytest.raises(InputError, match=message):
         Orthogonalize(1, rows=rows)(torch.randn(shape), X, mask)
@@ -191,3 +199,86 @@ def test_a_network_with_its_own_mask_gets_it() -> None:
         fit_layer(blinded, [(y, X)], mask=lambda batch: mask, forward=lambda model, batch: None)
     with pytest.raises(InputError, match="no axes to average over"):
         audit_layer(blinded, [(y, X)], "layer", rows="tokens", pool=1)
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ("attention_mask", r"such as lambda batch: batch\[0\]\[\"attention_mask\"\], not 'attention_mask'\.$"),
+        (torch.ones(60, 5), r"such as lambda batch: batch\[1\], not a Tensor\.$"),
+    ],
+)
+def test_a_mask_of_a_loader_is_a_function(mask: Any, message: str) -> None:
+    y, X, _ = draw()
+    blinded = blind(nn.Sequential(nn.Linear(3, 3).double()), ["0"], rows="tokens")
+    with pytest.raises(InputError, match=message):
+        fit_layer(blinded, [(y, X)], mask=mask)
+    with pytest.raises(InputError, match=message):
+        audit_layer(blinded.model, [(y, X)], "0", rows="tokens", mask=mask)
+
+
+class Steps(nn.Module):
+    """Convolution over steps (n, units, steps), whose output is then seen as tokens (n, steps, units)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.relu, self.last, self.head = nn.Conv1d(3, 7, 1), nn.ReLU(), nn.Tanh(), nn.Linear(7, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.last(self.relu(self.conv(x.movedim(2, 1))).movedim(1, 2)))
+
+
+def token_network(kind: str, t: int) -> nn.Module:
+    units = {"3 units": 3, "as many units as tokens": t}.get(kind, 8)
+    return nn.Sequential(nn.Linear(3, units), nn.LayerNorm(units), nn.ReLU(), nn.Linear(units, 2))
+
+
+@pytest.mark.parametrize("t", [5, 3, 8])
+@pytest.mark.parametrize("layer", ["0", "1", "2", "3"])
+@pytest.mark.parametrize("kind", ["8 units", "3 units", "as many units as tokens"])
+def test_pixels_of_a_layer_of_tokens_are_refused(kind: str, layer: str, t: int) -> None:
+    y, X, _ = draw(t=t)
+    model = token_network(kind, t).double()
+    message = rf"""layer '{layer}', of shape \(60, {t}, \d\), .* take the second \({t}\): pass rows="tokens"\.$"""
+    for again in range(2):  # a refused pass does not count as the first one
+        blinded = blind(model, [layer], rows="pixels") if not again else blinded  # noqa: F821
+        with pytest.raises(InputError, match=f"^The weights before the output of {message}"):
+            blinded(y, protected=X)
+    with pytest.raises(InputError, match=message):
+        fit_layer(blind(model, [layer], rows="pixels"), [(y, X)])
+    with pytest.raises(InputError, match=message):
+        audit_layer(model, [(y, X)], layer, rows="pixels")
+    assert not torch.nn.modules.module._global_forward_hooks
+    fit_layer(blind(model, [layer], rows="tokens"), [(y, X)])
+
+
+def test_pixels_of_convolutions_over_steps_are_read_and_tokens_made_of_them_are_refused() -> None:
+    y, X, _ = draw(t=5)
+    model = Steps().double()
+    for layer in ("conv", "relu"):
+        blinded = blind(model, [layer], rows="pixels", where="post")
+        assert fit_layer(blinded, [(y, X)])[f"corrections.{layer}"].n_rows == 300
+        assert audit_layer(blinded, [(y, X)], layer, rows="pixels").certificate.correlation < 1e-6
+    with pytest.raises(InputError, match="'last', of shape"):
+        blind(model, ["last"], rows="pixels")(y, protected=X)
+    audit_layer(model, [(y, X)], "last", rows="pixels", pool=lambda out: out.movedim(2, 1))
+
+
+def test_pixels_of_packed_embeddings_recurrent_and_attention_layers_are_refused() -> None:
+    class Heads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.MultiheadAttention(6, 2, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.part(x, x, x)[0]
+
+    X = (torch.arange(20.0) % 2)[:, None]
+    recurrent = nn.Sequential(nn.LSTM(6, 4, batch_first=True, bidirectional=True))
+    for model, layer, x in (
+        (recurrent, "0", torch.randn(20, 5, 6)),
+        (Heads(), "part", torch.randn(20, 5, 6)),
+        (nn.Sequential(nn.Embedding(9, 6)), "0", torch.randint(0, 9, (20, 5))),
+    ):
+        with pytest.raises(InputError, match='pass rows="tokens"'):
+            blind(model, [layer], rows="pixels", output=0)(x, protected=X)
