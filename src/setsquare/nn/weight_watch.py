@@ -11,6 +11,7 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from setsquare.nn.functional import is_concrete
 
@@ -106,14 +107,17 @@ class WeightWatch:
         checksum = float(crc32((self.kinds + self._switches()).encode()))
         own = [[checksum, checksum, 1.0, torch.finfo(torch.float64).eps]]
         kinds = torch.tensor(own, dtype=torch.float64, device="cpu")
-        rows = [_summary(getattr(module, name)) for module, name in self.places]
-        rows += [_summary(part) for module, name in self.packed for part in _unpack(getattr(module, name, None))]
+        places = [*self.places, *self.packed]
+        rows = [_summary(part) for module, name in places for part in _unpack(getattr(module, name, None))]
         return torch.cat([row.cpu() if not row.is_meta else row for row in rows] + [kinds])
 
 
 def _unpack(packed: Any) -> Iterator[Tensor]:
-    """Tensors inside packed weights: torch hands them out as their state."""
-    if isinstance(packed, Tensor):
+    """Plain tensors inside weights: packed ones hand them out as their state, others (torchao) are made of them."""
+    if isinstance(packed, Tensor) and is_traceable_wrapper_subclass(packed):
+        for name in packed.__tensor_flatten__()[0]:
+            yield from _unpack(getattr(packed, name))
+    elif isinstance(packed, Tensor):
         yield packed.dequantize() if packed.is_quantized else packed
     elif isinstance(packed, torch.ScriptObject):
         yield from _unpack(packed.__getstate__())  # type: ignore[no-untyped-call]
@@ -152,7 +156,7 @@ def _weights(n: int, like: Tensor) -> Tensor:
 def _sample(tensors: Sequence[Tensor]) -> list[float]:
     """One number of each of a few tensors that can be read without waiting for another device."""
     near = [tensor for tensor in tensors if tensor.device.type == "cpu" and tensor.numel()]
-    some = near[:: max(1, len(near) // SAMPLE)]
+    some = [next(_unpack(tensor)) for tensor in near[:: max(1, len(near) // SAMPLE)]]
     return [float(tensor.detach()[tuple(size // 2 for size in tensor.shape)]) for tensor in some]
 
 

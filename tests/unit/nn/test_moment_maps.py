@@ -203,5 +203,6 @@ def test_a_layer_with_more_units_than_inputs_is_erased_in_single_precision(
     assert moments_of(model(x).detach(), group)[0] > 0.2
     for size in (1, 100, 1000):  # products are rounded in another order
         out = torch.cat([layer_output(blinded.eval(), part, "0") for part in x.split(size)])
-        assert moments_of(out, group)[0] < 1e-6
+        # With second moments few directions are left, whose spread is smaller in comparison with the rounding.
+        assert moments_of(out, group)[0] < (1e-6 if moments == 1 else 2e-5)
     assert float(blinded.corrections["0"].moments.matrix.abs().max()) < 100.0

@@ -16,7 +16,10 @@ from setsquare.errors import InputError, StaleCorrectionWarning
 from setsquare.nn import audit_layer, blind, fit_layer
 
 # Torch moves these tools to a package of their own; networks that they made are around.
-pytestmark = pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning"),
+]
 LAYERS = ("0", "1", "2", "3", "4")
 OPTIONS: tuple[dict[str, Any], ...] = ({}, {"where": "post"}, {"moments": 2}, {"inference": "features"})
 
@@ -122,10 +125,29 @@ def test_a_saved_correction_knows_its_quantised_weights(kind: str) -> None:
         warnings.simplefilter("error", StaleCorrectionWarning)
         assert left(again, "1", [(x, group)]) < 1e-6
     alone = blind(KINDS[kind](seed=2), ["1"])
-    corrections = {name: value for name, value in blinded.state_dict().items() if name.startswith("corrections.")}
-    alone.load_state_dict(corrections, strict=False)
+    alone.corrections.load_state_dict(blinded.corrections.state_dict())
     with pytest.warns(StaleCorrectionWarning):
         assert left(alone, "1", [(x, group)]) > 0.1
+
+
+@pytest.mark.parametrize("config", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"])
+def test_weights_of_torchao(config: str) -> None:
+    """They are tensors made of others."""
+    tools = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+    x, group = draw()
+    model, other = network(), network(seed=2)
+    for one in (model, other):
+        tools.quantize_(one, getattr(tools, config)())
+    parts = batches(x, group, 100)
+    for layer in LAYERS:
+        blinded = blind(model, [layer])
+        fit_layer(blinded, parts)
+        assert left(blind(model, [layer], inference="off"), layer, parts) > 0.1
+        assert left(blinded, layer, parts) < 1e-6 and left(blinded, layer, batches(x, group, 77)) < 1e-6
+    before, model[0].weight = model[0].weight, other[0].weight
+    with pytest.warns(StaleCorrectionWarning):
+        assert left(blinded, layer, parts) > 0.01
+    model[0].weight = before
 
 
 def test_recurrent_layers_that_are_quantised() -> None:
