@@ -61,7 +61,9 @@ class LastWeights:
 
 
 def n_units(module: nn.Module) -> set[int]:
-    """Numbers of units that the weights which a module owns directly can give its output; empty if it has none.
+    """Numbers of units that the weights which a module owns directly give its output; empty if they do not tell.
+
+    Weights with one number per unit tell, such as biases; those of positions and pairs of units do not.
 
     Examples
     --------
@@ -76,4 +78,4 @@ def n_units(module: nn.Module) -> set[int]:
         return named
     shapes = [parameter.shape for parameter in module.parameters(recurse=False)]
     long = [[size for size in shape if size > 1] for shape in shapes]
-    return {sizes[0] for sizes in long if len(sizes) == 1} or {size for sizes in long for size in sizes}
+    return {sizes[0] for sizes in long if len(sizes) == 1}
