@@ -11,7 +11,6 @@ from zlib import crc32
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from setsquare.nn.functional import is_concrete
 
@@ -114,13 +113,13 @@ class WeightWatch:
 
 def _unpack(packed: Any) -> Iterator[Tensor]:
     """Plain tensors inside weights: packed ones hand them out as their state, others (torchao) are made of them."""
-    if isinstance(packed, Tensor) and is_traceable_wrapper_subclass(packed):
+    if isinstance(packed, Tensor) and hasattr(packed, "__tensor_flatten__"):
         for name in packed.__tensor_flatten__()[0]:
             yield from _unpack(getattr(packed, name))
     elif isinstance(packed, Tensor):
         yield packed.dequantize() if packed.is_quantized else packed
     elif isinstance(packed, torch.ScriptObject):
-        yield from _unpack(packed.__getstate__())  # type: ignore[no-untyped-call]
+        yield from _unpack(packed.__getstate__())
     elif isinstance(packed, tuple | list):
         for part in packed:
             yield from _unpack(part)
