@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.unit.estimators.rows_of_two_groups import useful
 
 import setsquare as sq
 from setsquare.errors import BrokenPromiseError, InputError, NotOrthogonalError
 from setsquare.glm import Problem, solve
 
 
-def make(n=400, q=12, seed=0):
-    rng = np.random.default_rng(seed)
-    x = (rng.random(n) < 0.5).astype(float)
-    Z = rng.normal(size=(n, q))
-    Z[:, :4] += 0.8 * x[:, None]
-    y = (rng.random(n) < 1 / (1 + np.exp(1.0 - 0.4 * Z[:, :8].sum(axis=1)))).astype(float)
-    return Z, y, x
-
-
 def test_new_rows_are_one_word_away_and_the_certificate_says_both():
-    Z, y, x = make()
+    Z, y, x = useful()
     exact = sq.OrthogonalGLMClassifier().fit(Z, y, protected=x).solution_.certificate
     new = sq.OrthogonalGLMClassifier(orthogonal_on="new rows").fit(Z, y, protected=x).solution_.certificate
     assert exact.is_orthogonal and exact.max_correlation < 1e-8 < exact.new_rows.correlation
@@ -41,7 +33,7 @@ def test_new_rows_are_one_word_away_and_the_certificate_says_both():
     ],
 )
 def test_bad_options_are_refused_in_one_sentence(options, message):
-    Z, y, x = make(100, 5)
+    Z, y, x = useful(100, 5)
     with pytest.raises(InputError, match=message):
         sq.OrthogonalGLMClassifier(**options).fit(Z, y, protected=x)
 
@@ -55,7 +47,7 @@ def test_bad_options_are_refused_in_one_sentence(options, message):
     ],
 )
 def test_bad_clusters_are_refused_in_one_sentence(cluster, message):
-    Z, y, x = make(100, 5)
+    Z, y, x = useful(100, 5)
     with pytest.raises(InputError, match=message):
         sq.OrthogonalGLMClassifier().fit(Z, y, protected=x, cluster=cluster)
 
@@ -63,7 +55,7 @@ def test_bad_clusters_are_refused_in_one_sentence(cluster, message):
 def test_clusters_of_a_stream_are_refused():
     import pandas as pd
 
-    Z, y, x = make(100, 3)
+    Z, y, x = useful(100, 3)
     table = pd.DataFrame(Z, columns=list("abc")).assign(y=y, x=x)
     with pytest.raises(InputError, match="rows in memory"):
         sq.OrthogonalGLMClassifier(protected="x").fit(sq.Stream([table]), "y", cluster="a")
@@ -82,7 +74,7 @@ def test_fewer_rows_than_features_are_refused_with_numbers_and_a_ridge_helps():
 
 @pytest.mark.parametrize("target", ["training rows", "new rows"])
 def test_the_automatic_ridge_has_the_lowest_leave_one_out_loss(target):
-    Z, y, x = make(300, 40)
+    Z, y, x = useful(300, 40)
     model = sq.OrthogonalGLMClassifier(l2="auto", orthogonal_on=target).fit(Z, y, protected=x)
     chosen = model.solution_.certificate.new_rows.loss
     for l2 in (0.0, 0.1 * model.l2_, 10.0 * model.l2_):
@@ -92,7 +84,7 @@ def test_the_automatic_ridge_has_the_lowest_leave_one_out_loss(target):
 
 
 def test_a_promise_is_kept_or_refused_with_what_would_keep_it():
-    Z, y, x = make()
+    Z, y, x = useful()
     with pytest.raises(
         BrokenPromiseError, match=r"at most 0\.\d+ .* more than max_correlation=0.02. About \d\d,\d{3} rows"
     ):
@@ -102,7 +94,7 @@ def test_a_promise_is_kept_or_refused_with_what_would_keep_it():
 
 
 def test_the_certificate_is_saved_and_models_of_earlier_versions_are_of_training_rows(tmp_path):
-    Z, y, x = make(200, 6)
+    Z, y, x = useful(200, 6)
     model = sq.OrthogonalGLMClassifier(orthogonal_on="new rows", l2="auto").fit(Z, y, protected=x)
     sq.save(model, tmp_path / "model.setsquare")
     again = sq.load(tmp_path / "model.setsquare")

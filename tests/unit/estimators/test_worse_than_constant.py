@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from tests.unit.estimators.rows_of_two_groups import useful, useless
 
 import setsquare as sq
 from setsquare.cli.terminal import phrase
@@ -13,25 +14,6 @@ from setsquare.errors import WorseThanConstantWarning
 from setsquare.glm import Problem, solve
 from setsquare.glm.certificate import Certificate
 from setsquare.notes import message
-
-
-def useless(n=200, q=20, seed=0):
-    """The outcome depends on the protected column alone, and so do the features."""
-    rng = np.random.default_rng(seed)
-    x = (rng.random(n) < 0.5).astype(float)
-    Z = rng.normal(size=(n, q)) + 0.8 * x[:, None]
-    y = (rng.random(n) < 1 / (1 + np.exp(1 - 2 * x))).astype(float)
-    return Z, y, x
-
-
-def useful(n=400, q=12, seed=0):
-    """Half of the features that the outcome depends on are independent of the protected column."""
-    rng = np.random.default_rng(seed)
-    x = (rng.random(n) < 0.5).astype(float)
-    Z = rng.normal(size=(n, q))
-    Z[:, :4] += 0.8 * x[:, None]
-    y = (rng.random(n) < 1 / (1 + np.exp(1.0 - 0.4 * Z[:, :8].sum(axis=1)))).astype(float)
-    return Z, y, x
 
 
 def test_a_fit_that_is_worse_than_a_constant_warns_with_numbers_and_what_to_do():
