@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from statistics import StatisticsError
 from typing import TypeAlias
@@ -28,6 +29,46 @@ SECTIONS: dict[str, tuple[str, Callable[[Record], list[Row]]]] = {
     "optimisers": ("Appendix E.2, MDMM", items_tables.optimisers),
 }
 
+#: Sections and appendices that items without one in their names belong to.
+PLACES = {
+    "Definitions": "3.1",
+    "Lemma 3": "3.2",
+    "Corollary 4": "3.2",
+    "Example 2": "3.3",
+    "Theorem 5": "3.3",
+    "Corollary 6": "3.4",
+    "Figure 1": "3",
+    "p-values": "4",
+    "Table 1": "4.2.1",
+    "Table 2": "4.1.1",
+    "Figure 3": "4.1.2",
+    "Figures 3": "4.1.2",
+    "Table 3": "4.1.2",
+    "Table 4": "4.2.2",
+    "Movies": "4.2.3",
+    "Figure 4": "4.3",
+    "Caveat": "5",
+    "Figure 5": "6",
+    "Outlook": "6",
+    "Lemma 8": "E.1",
+    "Table 5": "F",
+    "Table 6": "F.7",
+    "Figures 7": "G.1",
+}
+
+
+def place(item: str) -> tuple[int, ...]:
+    """Where an item is in the paper: chapter, section, subsection; appendices come after chapters.
+
+    Examples
+    --------
+    >>> place("Section 4.1.2, methods"), place("Appendix E.2, MDMM"), place("Table 6")
+    ((4, 1, 2), (69, 2), (70, 7))
+    """
+    named = re.match(r"(?:Sections?|Appendix) ([\d.]+|[A-G](?:\.\d)?)", item)
+    where = named[1] if named else next(found for name, found in PLACES.items() if item.startswith(name))
+    return tuple(int(part) if part.isdigit() else ord(part) for part in where.rstrip(".").split("."))
+
 
 def _joint(records: Records) -> list[Row]:
     """Rows that need several records; none without them."""
@@ -38,7 +79,7 @@ def _joint(records: Records) -> list[Row]:
 
 
 def summary(records: Records) -> Table:
-    """One row for each item of the paper; an item that was not run, or only in part, says so."""
+    """One row for each item, in the order of the paper; an item that was not run, or only in part, says so."""
     rows = theory()
     for name, (item, make) in SECTIONS.items():
         try:
@@ -49,4 +90,4 @@ def summary(records: Records) -> Table:
         if name == "fig-forest":
             rows += _joint(records)
     columns = ("item", "printed", "ours", "held out", "verdict", "shown by")
-    return Table("Items of the paper", columns, [*rows, *appendix()])
+    return Table("Items of the paper", columns, sorted([*rows, *appendix()], key=lambda row: place(row[0])))

@@ -19,6 +19,7 @@ from studies.paper.names import CLASSICAL, CONSTRAINED, WITHOUT
 from studies.paper.record import Record, shown
 from studies.paper.simulation import LINEAR_BEFORE
 
+CLAIMS = "`tests/studies/test_paper_claims.py`"
 #: The paper's names of the fairness methods.
 FAIRNESS = ("Komiyama1", "Komiyama2", "Berk", "Zafar")
 
@@ -80,8 +81,14 @@ def fig3(r: Record) -> list[Row]:
     )
     limit = ("unfairness at most 0.05, as 0 is an infinite penalty", "the same; bounds are above 0 here, too")
     return [
-        ("Section 4, coding", *coding, "", IN_PART, "`tests/studies/test_paper_benchmark_sets.py`"),
-        ("Section 4.1.2, methods", *methods, "", IN_PART, "`tests/studies/test_paper_fig3.py`"),
+        ("Section 4, coding", *coding, "", IN_PART, f"`tests/studies/test_paper_benchmark_sets.py`, {CLAIMS}"),
+        (
+            "Section 4.1.2, methods",
+            *methods,
+            "",
+            IN_PART,
+            "`tests/studies/test_comparators_reference.py`, `tests/studies/test_paper_fig3.py`",
+        ),
         (
             "Figure 3",
             "C^h: effects near 0, none significant; all fairness methods have significant ones",

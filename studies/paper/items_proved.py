@@ -41,15 +41,34 @@ COMPARATORS = "`tests/studies/test_comparators_theorems.py`"
 
 
 def theory() -> list[Row]:
-    """Return the rows of sections 2 and 3."""
+    """Return the rows of sections 1 to 3."""
     return [
+        (
+            "Sections 1.1 and 3.1, other orthogonalisations",
+            "the measure is that of metadata normalisation (Lu et al.) and of identifiability; linked to double "
+            "machine learning",
+            "identifiability: `sq.pho`; effects of P Z are those of Z beside X, as in double machine learning; Lu et "
+            "al. regress on the label, too: effects of X beside it vanish, those that go through the label stay",
+            "",
+            IN_PART,
+            theorems("pho", "printed_remarks") + ", `tests/studies/test_two_groups.py`",
+        ),
+        (
+            "Sections 1.1 and 3.1, fairness methods",
+            "do not enforce it fully, in most cases have the L2 loss, and a linear effect of X",
+            "so for the bound of those that are compared (above 0) and their linear X; their loss is the likelihood of "
+            "the outcome",
+            "",
+            IN_PART,
+            COMPARATORS,
+        ),
         (
             "Section 2 (C^l)",
             "P Z gives a linear model without effects",
             "the same",
             "",
             REPRODUCED,
-            theorems("lemma_3"),
+            theorems("lemma_3") + f", {COMPARATORS}",
         ),
         (
             "Section 2 and Limitations, sizes",
@@ -279,7 +298,7 @@ def appendix() -> list[Row]:
             "predictions after training",
             "",
             IN_PART,
-            sets,
+            f"{sets}, section Movie reviews",
         ),
         *_data_sets(sets),
     ]

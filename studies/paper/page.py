@@ -210,6 +210,7 @@ HEAD = (
     "`python -m studies --page --output {folder}` from the results in `{folder}`; each section says when it was run, "
     'and with which commit of the library. Corrections: "without", classical or C^l (features), constrained or C^h '
     "(the fit), generalised (the predictions; the paper's 'generalized orthogonalization' is C^h). MDMM is the paper's "
-    "optimiser, with the gradient of the printed objective.\n\n"
+    "optimiser, with the gradient of the printed objective. Items stand in the order of the paper; what Section 1.2 "
+    "and the Discussion claim (GLMs, embeddings, networks in training) is in the rows of Section 4.\n\n"
     "Verdicts: {legend}.\n"
 )

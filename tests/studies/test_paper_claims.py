@@ -70,6 +70,7 @@ ITEMS = (
     ),
     *("Section 4.1.2, decrease", "Movies, RMSE", "Section 4.3, any", "Appendix B, penalties", "Table 5, reference"),
     *("F.6, network and evaluation", "Appendix G.1, C^l", "Section 3.2, closed form", "BDMM", "Appendix C.2, causes"),
+    *("Sections 1.1 and 3.1, other orthogonalisations", "Sections 1.1 and 3.1, fairness methods"),
     *("Appendix E.1, solutions", "Appendix F.5, network", "Appendix F.5, text", "Appendix F.5, director"),
 )
 
@@ -83,6 +84,11 @@ def records() -> dict[str, Record]:
 def test_no_item_of_the_paper_is_without_a_row(records: dict[str, Record]) -> None:
     named = " ".join(str(row[0]) for row in summary(records).rows)
     assert [item for item in ITEMS if item not in named] == []
+
+
+def test_items_are_in_the_order_of_the_paper(records: dict[str, Record]) -> None:
+    places = [items.place(str(row[0])) for row in summary(records).rows]
+    assert places == sorted(places) and places[0][0] == 1 and places[-1] == (ord("G"), 1)
 
 
 def test_every_experiment_is_kept(records: dict[str, Record]) -> None:

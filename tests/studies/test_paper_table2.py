@@ -35,6 +35,12 @@ def effects(record: Record, method: str, key: str = "estimate") -> list[float]:
     return [record.data[method]["all"]["effects"][term][key] for term in TERMS]
 
 
+def test_features_and_protected_columns_are_those_of_appendix_f(record: Record) -> None:
+    data = datasets.load_adult("uci", table2=True)
+    assert set(data.features) == {"age", "workclass", "education", "marital_status", "relationship", "hours_per_week"}
+    assert set(data.protected) == {"sex", "race"} and not set(data.protected) & set(data.features)
+
+
 def test_effects_without_a_correction_are_those_of_r(record: Record) -> None:
     in_r = targets()["table2_adult"]["measured_with_the_authors_code"]
     assert effects(record, "without") == pytest.approx([in_r["without"][term] for term in TERMS], abs=1e-5)

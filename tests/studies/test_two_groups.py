@@ -109,6 +109,20 @@ def test_metadata_norm_removes_the_partial_effect_and_keeps_the_groups(
     assert_allclose(layer.eval()(units, rows.confounder), corrected, atol=1e-12)
 
 
+def test_metadata_norm_leaves_what_the_confounder_tells_through_the_group(
+    rows: benchmark.Rows, units: torch.Tensor
+) -> None:
+    """Its measure is the effect beside the label; that of the metadata alone, the paper's, is not zero."""
+
+    def alone(y: torch.Tensor) -> np.ndarray:
+        design = np.column_stack([rows.confounder, np.ones(len(y))])
+        return np.asarray(np.linalg.lstsq(design, y.numpy(), rcond=None)[0][0])
+
+    after = alone(MetadataNorm(rows.confounder, rows.group)(units, rows.confounder, rows.group))
+    assert np.abs(after).max() > 0.05
+    assert_allclose(alone(project_out(units, rows.confounder)), 0.0, atol=1e-12)
+
+
 def test_metadata_norm_is_inexact_on_a_part_of_the_rows(rows: benchmark.Rows) -> None:
     layer, some = MetadataNorm(rows.confounder, rows.group), slice(None, None, 38)
     y = rows.confounder[some]

@@ -44,6 +44,20 @@ def test_corrected_is_perfectly_fair_and_fair_is_corrected_unless_measured_befor
     assert explained(skewed, x) < 1e-25 and abs(effect(expit(skewed), x)) > 0.02
 
 
+def test_effects_of_corrected_features_are_those_beside_the_protected_columns() -> None:
+    """Section 1.1: the link to double machine learning, which partials X out of features and outcome (linear here)."""
+    rng = np.random.default_rng(13)
+    X = rng.normal(size=(300, 2))
+    Z = X @ rng.normal(size=(2, 3)) + rng.normal(size=(300, 3))
+    y = Z @ [1.0, -1.0, 0.5] + X @ [2.0, 1.0] + rng.normal(size=300)
+    both, alone = (np.column_stack(columns) for columns in ([np.ones(300), X, Z], [np.ones(300), Z]))
+    beside = np.linalg.lstsq(both, y, rcond=None)[0][3:]
+    features = project_out(Z, X) - Z.mean(0)
+    for outcome in (y - y.mean(), project_out(y[:, None], X)[:, 0] - y.mean()):  # once, or on both sides
+        np.testing.assert_allclose(np.linalg.lstsq(features, outcome, rcond=None)[0], beside, atol=1e-12)
+    assert np.abs(np.linalg.lstsq(alone, y, rcond=None)[0][1:] - beside).max() > 0.1
+
+
 def test_naive_inversion_is_not_defined_and_where_it_is_leaves_effects() -> None:
     """Section 3.2: as printed P y has values below 0; with the mean kept h^-1 can exist, but Z^+ is no inverse."""
     rng = np.random.default_rng(5)
