@@ -61,10 +61,16 @@ def numbers(case: Case, weight: np.ndarray | None = None) -> GroupNumbers:
     return number_groups(rows, partition_rows(case.protected, min_group=1))
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_numbers_equal_those_of_metric_frame(case: Case, weighted: bool) -> None:
-    weight = case.weight if weighted else None
-    found = numbers(case, weight)
+@pytest.fixture(scope="module", params=[False, True], ids=["equal weights", "weighted"])
+def counted(request: pytest.FixtureRequest, case: Case) -> tuple[np.ndarray | None, GroupNumbers]:
+    """Weights or none, and our numbers with them."""
+    weight = case.weight if request.param else None
+    return weight, numbers(case, weight)
+
+
+def test_numbers_equal_those_of_metric_frame(case: Case, counted: tuple[np.ndarray | None, GroupNumbers]) -> None:
+    weight, found = counted
+    weighted = weight is not None
     functions = {
         "selection_rate": selection_rate,
         "tpr": true_positive_rate,
@@ -104,10 +110,8 @@ def test_numbers_equal_those_of_metric_frame(case: Case, weighted: bool) -> None
             assert compared > 1, (name, part.source)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_summaries_equal_those_of_fairlearn(case: Case, weighted: bool) -> None:
-    weight = case.weight if weighted else None
-    found = numbers(case, weight)
+def test_summaries_equal_those_of_fairlearn(case: Case, counted: tuple[np.ndarray | None, GroupNumbers]) -> None:
+    weight, found = counted
     functions = {
         "demographic_parity_difference": demographic_parity_difference,
         "demographic_parity_ratio": demographic_parity_ratio,

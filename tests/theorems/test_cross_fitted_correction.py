@@ -43,7 +43,7 @@ def test_cross_fitted_predictions_are_exactly_orthogonal_and_those_of_the_traini
 
 #: A model that predicts each training row's outcome depends on x there as the outcome does, and on new rows, too.
 MODELS = {
-    "forest": RandomForestClassifier(25, random_state=0),
+    "forest": RandomForestClassifier(12, random_state=0),
     "neighbours (0 and 1)": KNeighborsClassifier(1),
     "tree (0 and 1)": DecisionTreeClassifier(random_state=0),
 }
@@ -77,7 +77,7 @@ def test_a_regression_forest_of_a_skewed_outcome_is_at_chance_on_new_rows():
         new, xn, _ = draw(4000, rng)
         y = np.exp(0.5 * Z[:, 0] + 0.7 * rng.normal(size=500))
         for label, cv in (("training rows", "training rows"), ("cross-fitted", 5)):
-            model = sq.PredictionOrthogonalizer(RandomForestRegressor(25, random_state=0), activation="exp", cv=cv)
+            model = sq.PredictionOrthogonalizer(RandomForestRegressor(12, random_state=0), activation="exp", cv=cv)
             model.fit(Z, y, protected=x)
             assert model.predict(new, protected=xn).min() > 0.0
             found[label].append(correlation(model.predict(new, protected=xn), xn))
@@ -96,7 +96,7 @@ def test_folds_of_whole_clusters_are_needed_where_a_model_remembers_a_patient():
         Z, x, y = Z[patient] + 0.01 * rng.normal(size=(900, 4)), x[patient], y[patient]
         new, xn, _ = draw(4000, rng)
         for clustered in (True, False):
-            model = sq.PredictionOrthogonalizer(RandomForestClassifier(25, random_state=0))
+            model = sq.PredictionOrthogonalizer(RandomForestClassifier(12, random_state=0))
             model.fit(Z, y, protected=x, cluster=patient if clustered else None)
             found[clustered].append(correlation(model.predict_proba(new, protected=xn)[:, 1], xn))
     error = float(np.std(found[True], ddof=1)) / np.sqrt(10)

@@ -19,7 +19,7 @@ from setsquare.auditing.fold_dependence import corrected_p, mutual_scores, varia
 from setsquare.auditing.held_out import as_numbers, determines
 from setsquare.auditing.protected import Protected
 
-N, N_SAMPLES = 200, 80
+N, N_SAMPLES = 200, 50
 #: More false alarms than this happen in one of a thousand runs where 5 % are promised.
 MOST = stats.binom.ppf(0.999, N_SAMPLES, 0.05)
 

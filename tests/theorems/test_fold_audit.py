@@ -20,7 +20,7 @@ from setsquare._typing import Array
 from setsquare.auditing.certificate import Certificate, ColumnBound
 from setsquare.auditing.fold_bounds import allow_for_fit
 
-N, P, N_SAMPLES = 200, 3, 40
+N, P, N_SAMPLES = 200, 3, 30
 #: At least so many of the bounds must hold: with a coverage of 95 %, fewer happen in one of a thousand runs.
 ENOUGH = stats.binom.ppf(0.001, N_SAMPLES, 0.95)
 

@@ -41,11 +41,11 @@ def test_a_look_back_would_not_be_fair() -> None:
 def test_confidence_sequences_hold_at_all_times() -> None:
     rng = np.random.default_rng(3)
     missed = 0
-    for _ in range(200):
+    for _ in range(120):
         y = rng.beta(2.0, 2.0, (2, 1000))
         bets = place_bets(start_bets(), 0.8 * y[0] - y[1], ALPHA)
         missed += not bets.low <= -0.1 <= bets.high  # ends are of all times so far
-    assert missed <= 200 * ALPHA + 2.3 * np.sqrt(200 * ALPHA * (1.0 - ALPHA))
+    assert missed <= 120 * ALPHA + 2.3 * np.sqrt(120 * ALPHA * (1.0 - ALPHA))
 
 
 def test_a_difference_is_found_and_excluded() -> None:

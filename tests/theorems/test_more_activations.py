@@ -102,10 +102,12 @@ def test_functions_that_are_not_monotone_are_refused(h: object, slope: object, m
         monotone_activation("wrong", h, slope)  # type: ignore[arg-type]
 
 
-def test_a_registered_activation_works_in_a_layer_and_keeps_its_name() -> None:
+def test_a_registered_activation_works_in_a_layer_and_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     import setsquare.nn as sqnn
+    from setsquare.nn.activations import ACTIVATIONS
 
+    monkeypatch.setitem(ACTIVATIONS, "arctan", ACTIVATIONS["relu"])  # registered below, and gone after the test
     sqnn.register_activation("arctan", torch.atan, lambda u: 1.0 / (1.0 + u * u))
     eta, X = rows("elu")
     layer = sqnn.Orthogonalize(2, activation="arctan")

@@ -310,7 +310,7 @@ def gamma_sample(seed: int, n: int, q: int) -> tuple[np.ndarray, np.ndarray, np.
 def test_a_ridge_brings_gamma_fits_to_zero_on_new_rows_and_without_one_they_are_refused() -> None:
     """Few large predictions decide the covariance: without a ridge no target of the constraint reaches zero."""
     n, q, found, plain, refused = 500, 40, [], [], 0
-    for seed in range(12):
+    for seed in range(8):
         problem = Problem(*gamma_sample(seed, n, q), "gamma")
         Z, _, X = gamma_sample(10_000 + seed, 10_000, q)
         ridge = problem.with_l2(choose_l2(problem, orthogonal_on="new rows"))
@@ -322,7 +322,7 @@ def test_a_ridge_brings_gamma_fits_to_zero_on_new_rows_and_without_one_they_are_
     error = np.std(found, ddof=1) / np.sqrt(len(found))
     assert abs(np.mean(found)) < max(3.0 * error, 0.3 / np.sqrt(n))
     assert np.mean(plain) > 0.04
-    assert refused >= 9
+    assert refused >= 6
 
 
 @pytest.mark.filterwarnings("ignore:The inplace keyword")  # of dask's own code, by a newer pandas

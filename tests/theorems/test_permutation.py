@@ -30,7 +30,7 @@ P_VALUES["forest_importances"] = lambda y, X, rng, B: (
 @pytest.mark.parametrize("name", P_VALUES)
 def test_calibrated_under_independence_and_not_under_dependence(name: str) -> None:
     """Skewed predictions, a group and a number, 60 rows: ``P(p <= 0.1) = 0.1`` without any asymptotics."""
-    draws, B = {"forest_importances": (20, 9), "forest_r2": (100, 19)}.get(name, (200, 19))
+    draws, B = {"forest_importances": (20, 9), "forest_r2": (60, 19)}.get(name, (120, 19))
     independent, dependent = [], []
     for seed in range(draws):
         rng = np.random.default_rng(seed)

@@ -50,24 +50,25 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize("kind", ["feather", "lz4", "parquet"])
-def test_damaged_files_end_in_an_answer_or_a_sentence(kind: str, table: pd.DataFrame):
-    if kind == "parquet":
-        parquet.write_table(pa.Table.from_pandas(table), "whole")
-    else:
-        feather.write_feather(table, "whole", compression="lz4" if kind == "lz4" else "uncompressed")
-    content, rng = Path("whole").read_bytes(), np.random.default_rng(0)
-    names = [f"damaged{i}" for i in range(12)]
-    for name in names:
-        changed = bytearray(content)
-        for place in rng.integers(len(content), size=4):
-            changed[place] ^= 1 << int(rng.integers(8))
-        Path(name).write_bytes(changed)
+def test_damaged_files_end_in_an_answer_or_a_sentence(table: pd.DataFrame):
+    names = []
+    for kind in ("feather", "lz4", "parquet"):
+        if kind == "parquet":
+            parquet.write_table(pa.Table.from_pandas(table), "whole")
+        else:
+            feather.write_feather(table, "whole", compression="lz4" if kind == "lz4" else "uncompressed")
+        content, rng = Path("whole").read_bytes(), np.random.default_rng(0)
+        for i in range(12):
+            changed = bytearray(content)
+            for place in rng.integers(len(content), size=4):
+                changed[place] ^= 1 << int(rng.integers(8))
+            names.append(f"damaged{i}.{kind}.file")  # the kind is told by the content
+            Path(names[-1]).write_bytes(changed)
     command = [sys.executable, "-c", DAMAGED, *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr  # a segmentation fault is negative
     codes = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("damaged")]
-    assert len(codes) == 12 and set(codes) <= {"0", "2"}, done.stderr
+    assert len(codes) == 36 and set(codes) <= {"0", "2"}, done.stderr
 
 
 def test_integers_beyond_the_exact_floats_are_read(table: pd.DataFrame, monkeypatch, capsys):
@@ -187,8 +188,8 @@ def test_closed_streams(redirection: str, command: str, code: int):
 @pytest.mark.usefixtures("table")
 def test_absurd_tables_are_refused_before_any_work(monkeypatch, capsys):
     rng = np.random.default_rng(0)
-    start, names = "sex,age,score,y,", [f"c{j}" for j in range(100_000)]
-    Path("huge.csv").write_text("\n".join([start + ",".join(names), *("F,1,0.5,0," + "1," * 99_999 + "1",) * 3]))
+    start, names = "sex,age,score,y,", [f"c{j}" for j in range(20_000)]
+    Path("huge.csv").write_text("\n".join([start + ",".join(names), *("F,1,0.5,0," + "1," * 19_999 + "1",) * 3]))
     assert "more than 10000 columns" in refused(AUDIT.format("huge.csv"), monkeypatch, capsys)
     values = pa.array(rng.normal(size=60))
     wide = pa.table({"sex": ["F", "M"] * 30, "y": [0, 1, 1] * 20, **dict.fromkeys(names[:20_000], values)})
