@@ -90,4 +90,4 @@ def summary(records: Records) -> Table:
         if name == "fig-forest":
             rows += _joint(records)
     columns = ("item", "printed", "ours", "held out", "verdict", "shown by")
-    return Table("Items of the paper", columns, sorted([*rows, *appendix()], key=lambda row: place(row[0])))
+    return Table("Items of the paper", columns, sorted([*rows, *appendix()], key=lambda row: place(str(row[0]))))
