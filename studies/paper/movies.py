@@ -75,7 +75,7 @@ ORDER: dict[str, list[str]] = {
 
 def run(*, quick: bool, cells: Cells, progress: Progress) -> Record:
     """Train the networks, fit the text model, and audit all of them; a quick run has few rows and one epoch."""
-    movies = Movies.load(*((1000, 500) if quick else ()))
+    movies = Movies.load(*((500, 250) if quick else ()))
     settings = {name: replace(one, epochs=1) if quick else one for name, one in SETTINGS.items()}
     networks = [
         one

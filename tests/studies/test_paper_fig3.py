@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from rich.progress import Progress
+from tests.studies import added_comparator
 
-from setsquare import Problem, datasets, solve
+from setsquare import datasets
 from setsquare.datasets.files import find
 from setsquare.errors import InputError
-from studies.comparators import COMPARATORS, Fit, LinearComparator
-from studies.paper import benchmark_sets, fairness_methods, fig3, fig_forest, table6
+from studies.paper import benchmark_sets, fairness_methods, fig3, table6
 from studies.paper.benchmark_sets import BenchmarkSet
 from studies.paper.cells import Cells
 from studies.paper.names import CONSTRAINED
@@ -150,30 +150,8 @@ def test_a_run_goes_on_where_it_was(record: Record, cells: Cells, monkeypatch: p
     assert fig3.run(quick=True, cells=Cells(cells.path), progress=Progress(disable=True)) == record
 
 
-class DropFeatures(LinearComparator):
-    """The comparator of docs/extend.md in short: a GLM on features that hardly correlate with the protected ones."""
-
-    needs_protected = False
-
-    def solve(self, problem: Problem) -> Fit:
-        X = np.asarray(problem.protected)
-        q = problem.features.shape[1]
-        kept = np.abs(np.corrcoef(problem.features.T, X.T)[:q, q:]).max(axis=1) < 0.1
-        found = solve(Problem(problem.features[:, kept], problem.outcome, None, problem.family))
-        coef = np.zeros(q)
-        coef[kept] = found.coef[0]
-        return Fit(problem.family, float(found.intercept[0]), coef, None, 0.0)
-
-
-@pytest.mark.parametrize("module", [fig3, fig_forest])
-def test_a_comparator_that_was_added_takes_part(module, record, cells, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(COMPARATORS, "drop", DropFeatures)
-    known = Cells(cells.path if module is fig3 else tmp_path / "cells.jsonl")
-    taken = module.run(quick=True, cells=known, progress=Progress(disable=True))
-    assert "drop" in taken.data["compas"]["methods"] and "drop" not in record.data["compas"]["methods"]
-    assert any("drop" in row for table in taken.tables for row in table.rows)
-    assert not any(why.startswith("drop") for why in taken.missed)  # the authors saved nothing to compare it with
-    assert module.draw(taken, tmp_path / "figure.png").stat().st_size > 10_000
+def test_a_comparator_that_was_added_takes_part(record, cells, monkeypatch, tmp_path: Path) -> None:
+    added_comparator.check(fig3, record, cells, monkeypatch, tmp_path)
 
 
 def test_it_is_drawn(record: Record, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.progress import Progress
+from tests.studies import added_comparator
 
 from setsquare import datasets
 from studies.paper import benchmark_sets, fig_forest
@@ -86,6 +87,10 @@ def test_a_run_goes_on_where_it_was(record: Record, cells: Cells, monkeypatch: p
     for name in ("measure", "half"):
         monkeypatch.setattr(fig_forest, name, lambda *_, **__: pytest.fail("this cell is known"))
     assert fig_forest.run(quick=True, cells=Cells(cells.path), progress=Progress(disable=True)) == record
+
+
+def test_a_comparator_that_was_added_takes_part(record, cells, monkeypatch, tmp_path: Path) -> None:
+    added_comparator.check(fig_forest, record, cells, monkeypatch, tmp_path)
 
 
 def test_it_is_drawn(record: Record, tmp_path: Path) -> None:

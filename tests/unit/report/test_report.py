@@ -250,9 +250,14 @@ def evil(request: pytest.FixtureRequest) -> tuple[str, Report]:
     return name, report
 
 
-def test_names_are_text_on_the_page(evil: tuple[str, Report]) -> None:
+@pytest.fixture(scope="module")
+def plain() -> Page:
+    """A page whose names are ordinary."""
+    return Page(build(sq.audit(AFTER, TABLE), predictions=AFTER, protected=TABLE, outcome=Y).to_html())
+
+
+def test_names_are_text_on_the_page(evil: tuple[str, Report], plain: Page) -> None:
     name, report = evil
-    plain = Page(build(sq.audit(AFTER, TABLE), predictions=AFTER, protected=TABLE, outcome=Y).to_html())
     page = Page(report.to_html())
     assert set(page.tags) <= {*plain.tags, "polyline", "tspan", "ul", "li"} and page.attributes <= plain.attributes
     assert page.inside == plain.inside and page.tags.count("script") == 1
