@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from setsquare.nn.layer import Orthogonalize
@@ -47,8 +46,6 @@ def _do_nothing(*_: Any) -> None:
     return None
 
 
-# Dynamo runs it while it traces, and does not trace it.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def attach(blinded: Blinded) -> bool:
     """Leave a hook on each layer that has none of this network yet; look for changed weights, as a graph cannot."""
     for key, correction in blinded.corrections.items():
@@ -64,3 +61,8 @@ def attach(blinded: Blinded) -> bool:
         else:
             module.register_forward_hook(CorrectOutput(blinded, name), prepend=True)
     return True
+
+
+# What `torch.compiler.assume_constant_result` sets, without importing the compiler, which takes as long as torch:
+# Dynamo runs it while it traces, and does not trace it.
+attach._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import setsquare as sq
 from setsquare.errors import InputError, NotOrthogonalError, StaleCorrectionWarning
-from setsquare.nn.compiled import LayerHook
+from setsquare.nn.compiled import LayerHook, attach
 
 GROUP = (torch.arange(40) % 2).float()[:, None]
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)) + GROUP
@@ -97,6 +97,11 @@ def test_what_stays_on_the_layers_acts_in_compiled_calls_only() -> None:
         torch.testing.assert_close(copied.model(X), plain, rtol=0.0, atol=0.0)
         torch.testing.assert_close(copied(X, protected=GROUP), expected, rtol=0.0, atol=0.0)
     torch.testing.assert_close(whole(copied)(X, protected=GROUP), expected)
+
+
+def test_what_dynamo_must_not_trace_has_its_mark() -> None:
+    """The mark is set without importing the compiler."""
+    assert vars(attach) == vars(torch.compiler.assume_constant_result(lambda: True))
 
 
 def test_a_replaced_layer_is_corrected_too() -> None:
