@@ -40,10 +40,12 @@ def watch(file: str, request: Request, *, json: Path | None, fail_on_leak: bool,
     with working(f"Reading {file}", quiet=quiet) as say:
         rows = read_rows(file, {"predictions": request.predictions, "protected": request.protected}, options)
         say("Monitoring")
-        from setsquare.auditing import monitor
+        from setsquare.auditing.monitoring.monitor import monitor_column
 
-        found = monitor(
-            next(iter(rows.predictions.values())),
+        ((name, predictions),) = rows.predictions.items()
+        found = monitor_column(
+            name,
+            predictions,
             rows.table.select(rows.roles["protected"]),
             state=request.state,
             reference=read_references(request.reference),

@@ -29,8 +29,8 @@ def call(tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, c
     table.to_csv(tmp_path / "table.csv", index=False)
     monkeypatch.chdir(tmp_path)
 
-    def run(command: str, *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["setsquare", command, "table.csv", "--predictions", "score", *arguments])
+    def run(command: str, *arguments: str, predictions: str = "score") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["setsquare", command, "table.csv", "--predictions", predictions, *arguments])
         with pytest.raises(SystemExit) as end:
             main()
         return end.value.code, *capsys.readouterr()
@@ -110,12 +110,16 @@ def test_a_monitor_remembers_and_alarms(call, tmp_path: Path, table: pd.DataFram
     assert second["n"] == 2 * first["n"] == 2 * N
 
 
-def test_a_state_belongs_to_one_monitor(call, tmp_path: Path) -> None:
+def test_a_state_belongs_to_one_monitor(call, tmp_path: Path, table: pd.DataFrame) -> None:
     call("monitor", "--protected", "race", "--state", "m.state")
     kept = (tmp_path / "m.state").read_bytes()
     code, _, err = call("monitor", "--protected", "sex", "--state", "m.state")
     assert code == 2
     assert "m.state belongs to another monitor" in err
+    table.assign(rank=table["score"]).to_csv(tmp_path / "table.csv", index=False)
+    code, _, err = call("monitor", "--protected", "race", "--state", "m.state", predictions="rank")
+    assert code == 2
+    assert "m.state belongs to another monitor (predictions: score there, rank here)" in err
     assert (tmp_path / "m.state").read_bytes() == kept
 
 

@@ -141,7 +141,7 @@ def monitor(
     Parameters
     ----------
     predictions : array or series of n values
-        Scores within `bounds`, or decisions of 0 and 1.
+        Scores within `bounds`, or decisions of 0 and 1. A state keeps the name of a series, and refuses another.
     protected : dataframe, series or array of n rows
         Groups are those of the first call: levels, or bands of a numeric column. Later groups are counted, not tested.
     state : path or MonitorResult, optional
@@ -169,6 +169,29 @@ def monitor(
     >>> first.verdict, later.verdict
     ('no alarm', 'alarm')
     """
+    name = getattr(predictions, "name", None)
+    return monitor_column(
+        name if isinstance(name, str) else "",
+        predictions,
+        protected,
+        state=state,
+        reference=reference,
+        confidence=confidence,
+        bounds=bounds,
+    )
+
+
+def monitor_column(
+    name: str,
+    predictions: Any,
+    protected: Any,
+    *,
+    state: str | Path | MonitorResult | None,
+    reference: Mapping[str, Any] | None,
+    confidence: float | None,
+    bounds: tuple[float, float] | None,
+) -> MonitorResult:
+    """:func:`monitor` for predictions of which the name is known, if they have one; a state keeps it."""
     path = Path(state) if isinstance(state, str | Path) else None
     before = load_state(path) if path is not None and path.exists() else None
     before = state.state if isinstance(state, MonitorResult) else before
@@ -176,6 +199,7 @@ def monitor(
     frame = open_table(protected)
     check_same_rows("The predictions have", len(score), "the protected columns have", frame.n_rows)
     asked: dict[str, Any] = {"protected": list(frame.names)}
+    asked |= {"predictions": name} if name and before is not None and before.predictions else {}
     asked |= {} if bounds is None else {"bounds": [float(end) for end in bounds]}
     asked |= {} if confidence is None else {"confidence": confidence}
     asked |= {} if not reference else {"reference": dict(reference)}
@@ -183,6 +207,7 @@ def monitor(
         before = _begin(protected, reference, 0.95 if confidence is None else confidence, bounds or (0.0, 1.0))
     else:
         check_same(before, asked, str(path or "The result"))
+    before = replace(before, predictions=before.predictions or name)
     after = _update(before, _scaled(score, before.bounds), {name: read(frame, name) for name in frame.names})
     if path is not None:
         save_state(after, path)

@@ -64,7 +64,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything that a monitor remembers."""
+    """Everything that a monitor remembers; the name of the predictions is empty where it is not known."""
 
     bounds: tuple[float, float]
     confidence: float
@@ -73,6 +73,7 @@ class State:
     n_rows: int = 0
     n_unknown: int = 0
     n_missing: int = 0
+    predictions: str = ""
 
 
 def check_same(state: State, asked: Mapping[str, Any], where: str) -> None:
@@ -80,6 +81,7 @@ def check_same(state: State, asked: Mapping[str, Any], where: str) -> None:
     references = {one.source: one.reference for one in state.groupings}
     own: dict[str, Any] = {
         "protected": [one.source for one in state.groupings],
+        "predictions": state.predictions,
         "bounds": list(state.bounds),
         "confidence": state.confidence,
     }
@@ -124,6 +126,7 @@ def _write(state: State) -> dict[str, Any]:
         "n_rows": state.n_rows,
         "n_unknown": state.n_unknown,
         "n_missing": state.n_missing,
+        "predictions": state.predictions,
     }
 
 
@@ -145,7 +148,8 @@ def _read(tree: Mapping[str, Any]) -> State:
     low, high = tree["bounds"]
     watches = tuple(map(_read_watch, tree["watches"]))
     counts = (int(tree[name]) for name in ("n_rows", "n_unknown", "n_missing"))
-    return State((low, high), tree["confidence"], groupings, watches, *counts)
+    name = str(tree.get("predictions", ""))  # not in files of earlier versions
+    return State((low, high), tree["confidence"], groupings, watches, *counts, name)
 
 
 def _read_watch(tree: Mapping[str, Any]) -> Watch:

@@ -112,6 +112,23 @@ def test_the_state_of_another_monitor_is_refused(tmp_path: Path, change: dict[st
     assert path.read_bytes() == before
 
 
+def test_a_state_keeps_the_name_of_the_predictions(tmp_path: Path) -> None:
+    score, people = rows(300)
+    path = tmp_path / "state.json"
+    named = pd.Series(np.asarray(score), name="score")
+    monitor(score, people["race"], state=path)  # a name that is not known is none
+    monitor(named, people["race"], state=path)
+    monitor(score, people["race"], state=path)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=r"another monitor \(predictions: score there, rank here\)"):
+        monitor(named.rename("rank"), people["race"], state=path)
+    assert path.read_bytes() == before
+    old = json.loads(before)
+    del old["predictions"]  # a file of an earlier version
+    path.write_text(json.dumps(old))
+    assert monitor(named, people["race"], state=path).state.predictions == "score"
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[1]", json.dumps({"format": "setsquare monitor", "version": 1})])
 def test_a_file_that_is_not_a_state_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "state.json"
