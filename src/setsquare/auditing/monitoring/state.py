@@ -147,9 +147,9 @@ def _read(tree: Mapping[str, Any]) -> State:
     )
     low, high = tree["bounds"]
     watches = tuple(map(_read_watch, tree["watches"]))
-    counts = (int(tree[name]) for name in ("n_rows", "n_unknown", "n_missing"))
+    n_rows, n_unknown, n_missing = (int(tree[name]) for name in ("n_rows", "n_unknown", "n_missing"))
     name = str(tree.get("predictions", ""))  # not in files of earlier versions
-    return State((low, high), tree["confidence"], groupings, watches, *counts, name)
+    return State((low, high), tree["confidence"], groupings, watches, n_rows, n_unknown, n_missing, name)
 
 
 def _read_watch(tree: Mapping[str, Any]) -> Watch:
