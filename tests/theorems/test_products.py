@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from setsquare.glm.problem import Problem
 from setsquare.glm.products import RIDGE, choose_columns, fit_pilot
-from setsquare.glm.ridge_step import _Path
+from setsquare.glm.ridge_step import PATH, _Path, choose_penalty
 from setsquare.glm.solver import solve
 
 
@@ -65,7 +66,7 @@ def test_one_decomposition_gives_the_leave_one_out_losses_of_refits(family: str)
     for l2 in (0.05, 0.5):
         pilot = fit_pilot(problem.with_l2(l2), 1e-9)
         path = _Path(Z, pilot)
-        found = path.losses(np.array([l2 / path.unit]))[0]
+        found = float(path.w @ path.losses(np.array([l2 / path.unit]))[:, 0])
         known = []
         for i in range(n):
             kept = np.arange(n) != i
@@ -75,3 +76,22 @@ def test_one_decomposition_gives_the_leave_one_out_losses_of_refits(family: str)
         without = solve(problem.with_l2(l2)).certificate.loss
         # The multipliers stay as they are, so it is near, not equal: the loss on the rows themselves is far off.
         assert abs(found - np.mean(known)) < 0.1 * (np.mean(known) - without)
+
+
+def test_the_largest_penalty_is_taken_that_is_as_good_as_the_best() -> None:
+    larger = 0
+    for seed, family in itertools.product(range(8), ("gaussian", "binomial")):
+        rng = np.random.default_rng(seed)
+        n, q = 300, 20
+        X = rng.normal(size=(n, 1))
+        Z = 0.5 * X + rng.normal(size=(n, q))
+        eta = Z[:, 0] - Z[:, 1]
+        y = eta + 2.0 * rng.normal(size=n) if family == "gaussian" else (eta + rng.logistic(size=n) > 0.0).astype(float)
+        pilot = fit_pilot(Problem(Z, y, X, family))
+        path = _Path(Z, pilot)
+        losses = n * (path.w @ path.losses(PATH))
+        chosen = int(np.argmin(np.abs(np.log(PATH * path.unit / choose_penalty(Z, pilot).l2))))
+        assert chosen >= np.argmin(losses) and losses[chosen] <= losses.min() + 3.0
+        assert (losses[chosen + 1 :] > losses.min() + 1.0).all()
+        larger += losses[chosen] > losses.min() + 1.0
+    assert larger  # in some samples the standard error is above 1

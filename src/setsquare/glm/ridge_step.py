@@ -22,6 +22,8 @@ from setsquare.glm.sqp import SINGULAR
 #: first, and larger ones if the largest of these is the best.
 PATH = 10.0 ** np.arange(-5.0, 2.25, 0.5)
 FIRST = 9
+#: Losses, summed over the rows, that differ by less are equal in practice; those that differ by more never are.
+SAME = (1.0, 3.0)
 #: Smallest share of a row's own prediction that must rest on the other rows.
 OTHERS = 0.05
 
@@ -37,8 +39,9 @@ class Step(NamedTuple):
 def choose_penalty(Z: Array, pilot: Pilot) -> Step:
     """Penalty of the features Z (n, q) by the leave-one-out loss, for one linear predictor.
 
-    The largest penalty whose summed loss is within 1 of the smallest is taken: losses that differ by less are equal in
-    practice, and fits with a larger penalty take fewer steps. ``Z`` may have more columns than the pilot's features.
+    The largest penalty is taken whose loss exceeds the smallest by at most the standard error of the difference, which
+    counts as 1 to 3 in the sum over the rows: such losses are equal in practice, and fits with a larger penalty take
+    fewer steps. ``Z`` may have more columns than the pilot's features.
 
     Examples
     --------
@@ -53,11 +56,16 @@ def choose_penalty(Z: Array, pilot: Pilot) -> Step:
     """
     path = _Path(Z, pilot)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        losses = path.losses(PATH[:FIRST])
+        rows = path.losses(PATH[:FIRST])
+        losses = path.w @ rows
         if not np.argmin(losses) < FIRST - 1 or not np.isfinite(losses).all():
-            losses = np.concatenate([losses, path.losses(PATH[FIRST:])])
-    losses = np.where(np.isfinite(losses), losses, np.inf)
-    best = float(PATH[np.flatnonzero(losses <= losses.min() + 1.0 / len(Z)).max()])
+            rows = np.column_stack([rows, path.losses(PATH[FIRST:])])
+            losses = path.w @ rows
+        losses = np.where(np.isfinite(losses), losses, np.inf)
+        lowest = int(np.argmin(losses))
+        error = np.sqrt(path.w**2 @ (rows - rows[:, [lowest]] - (losses - losses[lowest])) ** 2)
+    near = losses <= losses[lowest] + np.fmax(np.fmin(error, SAME[1] / len(Z)), SAME[0] / len(Z))
+    best = float(PATH[np.flatnonzero(near).max()])
     theta = path.theta(best)
     return Step(best * path.unit, theta[:1], theta[None, 1:])
 
@@ -98,7 +106,7 @@ class _Path:
         return np.asarray(self.fixed + self.free @ ((self.pull + more * self.pull_more) / (1.0 + more * self.rho)))
 
     def losses(self, steps: Array) -> Array:
-        """Leave-one-out loss of each penalty."""
+        """Leave-one-out losses (n, s) of the rows for each penalty."""
         Q, more = self.pilot.basis, steps - PATH[0]
         shrunk = 1.0 / (1.0 + np.outer(self.rho, more))  # (m, s)
         eta = self.eta_fixed[:, None] + self.U @ (shrunk * (self.pull[:, None] + np.outer(self.pull_more, more)))
@@ -113,7 +121,7 @@ class _Path:
         spread = np.sqrt(np.maximum(self.w @ eta**2 - (self.w @ eta) ** 2, 0.0))
         out = np.clip(out, eta.min(axis=0) - spread, eta.max(axis=0) + spread)
         values = [self.pilot.family.value_terms(self.y, (column + self.offset)[:, None])[0] for column in out.T]
-        return np.array([self.w @ value for value in values])
+        return np.column_stack(values)
 
 
 def _split(J: Array) -> tuple[Array, Array]:
