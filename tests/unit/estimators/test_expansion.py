@@ -181,6 +181,13 @@ def test_knots_go_where_the_values_are(values: list[float], knots: tuple[float, 
     assert min(found.scales) > 0.0
 
 
+@pytest.mark.parametrize(("top", "knots"), [(5, (1.0,)), (6, (1.0, 2.0))])
+def test_more_than_half_a_percent_of_the_rows_is_on_each_side_of_a_knot(top: int, knots: tuple[float, ...]) -> None:
+    values = np.repeat([0.0, 1.0, 2.0, 3.0], [500, 480, 20 - top, top])
+    for x, found in ((values, knots), (3.0 - values, tuple(sorted(3.0 - knot for knot in knots)))):
+        assert learn_hinges(Numeric("x"), x, 5).knots == found
+
+
 def test_a_column_that_hardly_varies_has_its_whole_range():
     """Of many values the inner 99 % of the rows count, unless they are all equal."""
     spread = np.sort(np.random.default_rng(0).normal(size=1000))
