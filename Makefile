@@ -41,7 +41,7 @@ demo: $(VENV)/.demo  ## train a model, correct it, show before and after
 	$(BIN)/setsquare demo --html setsquare-report.html
 
 test: $(VENV)/.test  ## everything but the experiments marked slow; one thread of BLAS for each of two processes
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 -m "not slow" -q
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" -q
 
 test-lowest:  ## the core with the lowest versions that pyproject.toml allows (constraints-lowest.txt)
 	$(PYTHON) -m venv --clear $(LOWEST)

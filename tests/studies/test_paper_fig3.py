@@ -150,6 +150,7 @@ def test_a_run_goes_on_where_it_was(record: Record, cells: Cells, monkeypatch: p
     assert fig3.run(quick=True, cells=Cells(cells.path), progress=Progress(disable=True)) == record
 
 
+@pytest.mark.slow
 def test_a_comparator_that_was_added_takes_part(record, cells, monkeypatch, tmp_path: Path) -> None:
     added_comparator.check(fig3, record, cells, monkeypatch, tmp_path)
 

@@ -170,6 +170,7 @@ def test_the_estimators_say_the_same(real: Movies) -> None:
     np.testing.assert_allclose(around.predict(Z, protected=X), ours, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_quick_run(record: Record, cells: Cells, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert {one["model"] for one in record.data["found"]} == {
         movies.PAPER,

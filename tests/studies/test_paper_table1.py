@@ -79,6 +79,7 @@ def test_both_constraints_hold_in_both_senses():
     assert abs(images["images"]["age"][0]) < 1e-8 < 1e-3 < abs(images["patients"]["age"][0])
 
 
+@pytest.mark.slow
 def test_runs_on_files_in_the_format_of_mimic(tmp_path, monkeypatch):
     write(tmp_path / "mimic", 4000)
     monkeypatch.setenv("SETSQUARE_DATA", str(tmp_path))
