@@ -28,6 +28,8 @@ SOURCE = ROOT / "src/setsquare"
 KEPT = ROOT / ".mutants"
 #: Folders with tests of the package. Those of pages, studies and the browser run it in other processes, or for minutes.
 FOLDERS = ("tests/golden", "tests/unit", "tests/properties", "tests/theorems", "tests/reference")
+#: Tests of whole programs that run the package in their own process.
+PROGRAMS = ("dask", "databases", "embeddings", "out_of_core", "routing", "stream_audit")
 #: Test files that are recorded in one process.
 TOGETHER = 6
 #: CPU seconds of the tests that a mutant meets at first and in a wider run, and how many there are at most.
@@ -44,6 +46,7 @@ def test_files() -> list[str]:
     """Files with tests or doctests, by their path; doctests first, for they are fast."""
     found = [path for path in sorted(SOURCE.rglob("*.py")) if ">>>" in path.read_text()]
     found += [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("test_*.py"), reverse=True)]
+    found += [ROOT / f"tests/pipeline/test_{name}.py" for name in PROGRAMS]
     return [str(path.relative_to(ROOT)) for path in found]
 
 

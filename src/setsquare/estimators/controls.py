@@ -23,8 +23,9 @@ def check_given(given: Any) -> None:
 
 def learn_controls(reader: Reader, encoded: TrainingMatrices, weight: Array | None) -> tuple[Controls | None, Array]:
     """Controls, None without any, and the protected columns of the training rows, as residuals on them."""
-    if reader.given is None or encoded.C is None:
+    if reader.given is None:
         return None, encoded.X
+    assert encoded.C is not None
     check_finite(encoded.C, reader.given.names, "given column")
     controls = fit_controls(encoded.X, encoded.C, weight, reader.protected.names, reader.given.names)
     return controls, controls.residual(encoded.X, encoded.C)
@@ -37,5 +38,8 @@ def residual_names(reader: Reader, controls: Controls | None) -> tuple[str, ...]
 
 def residuals(reader: Reader, controls: Controls | None, table: Table, P: Array) -> Array:
     """Residuals of the protected columns ``P`` of new rows on the controls in the table; ``P`` itself without any."""
+    if controls is None:
+        return P
     C = reader.given_matrix(table)
-    return P if controls is None or C is None else controls.residual(P, C)
+    assert C is not None
+    return controls.residual(P, C)

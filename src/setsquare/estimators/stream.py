@@ -188,15 +188,16 @@ def _look(
     roles: Roles, missing: Any, cells: Sequence[str], see: See[Any] | None, table: Table
 ) -> tuple[TableSeen, Any]:
     seen = tables.observe(table, roles.coded, missing=missing, cells=cells)
-    if see is None or roles.outcome is None:
+    if see is None:
         return seen, None
+    assert roles.outcome is not None
     table = _complete(table, roles.coded, missing)
     y = read_column(table, roles.outcome)
     return seen, see(y, numbers(table, roles.weight, "weight"), numbers(table, roles.offset, "offset"))
 
 
 def _merge(a: tuple[TableSeen, Any], b: tuple[TableSeen, Any]) -> tuple[TableSeen, Any]:
-    return a[0].merge(b[0]), None if a[1] is None or b[1] is None else a[1].merge(b[1])
+    return a[0].merge(b[0]), None if a[1] is None else a[1].merge(b[1])
 
 
 def _complete(table: Table, columns: Sequence[str], missing: str) -> Table:

@@ -33,7 +33,6 @@ from setsquare.tables.coders import SavedTerms
 from setsquare.tables.formula_check import SavedFormula
 from setsquare.tables.frame import is_formula
 from setsquare.tables.roles import Reader
-from setsquare.tables.smooth import Transformed
 
 State = dict[str, Any]
 
@@ -214,11 +213,6 @@ def _read_reader(state: State) -> Reader:
 
 
 def _write_design(design: Design) -> State:
-    if any(isinstance(coder, Transformed) for coder in design.coders):
-        raise InputError(
-            "A model with a transformer cannot be saved: name the protected columns, and use basis='cells', 'spline' "
-            "or 'kernel'."
-        )
     coders = tuple(coder.saved if isinstance(coder, Formula) else coder for coder in design.coders)
     return replace(design, coders=coders).to_dict()
 

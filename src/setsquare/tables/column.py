@@ -184,8 +184,11 @@ def read_column(table: Table, name: str) -> Column:
 
 
 def plain_columns(table: Table, names: Sequence[str]) -> Iterator[np.ndarray[Any, Any]]:
-    """Numeric columns of a pyarrow table without a copy; ends at the first that would need one."""
-    if type(table).__module__ != "pyarrow.lib" or len(batches := table.to_batches()) != 1:
+    """Numeric columns of a pyarrow table or batch without a copy; ends at the first that would need one."""
+    if type(table).__module__ != "pyarrow.lib":
+        return
+    batches = table.to_batches() if hasattr(table, "to_batches") else [table]
+    if len(batches) != 1:
         return
     from pyarrow.types import is_floating, is_integer
 
