@@ -28,7 +28,7 @@ from setsquare.glm.further_steps import far_units, take_further_steps
 from setsquare.glm.kkt_inverse import Inverse, invert
 from setsquare.glm.left_out_rows import SteeredRows, solve_rows
 from setsquare.glm.left_out_shared import in_pieces, share
-from setsquare.glm.left_out_sums import beside_constant, drift, mean_shift, reach_of_units, unit_sums
+from setsquare.glm.left_out_sums import beside_constant, drift, mean_shift, of_whole_fit, reach_of_units, unit_sums
 from setsquare.glm.left_out_systems import Seen, Shared, SteeredUnits, groups_of, solve_clusters
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Objective, spread_of
@@ -60,6 +60,8 @@ class LeftOut(NamedTuple):
         Sums of :func:`~setsquare.glm.left_out_sums.drift`; empty with derivatives by a target.
     fitted : float
         Sum of the losses of the fit itself.
+    narrower : ndarray of shape (b,) or None
+        Spread of the predictions of the fit, relative to that of the fit without the row or its cluster; for few units.
     """
 
     eta: Array
@@ -69,11 +71,12 @@ class LeftOut(NamedTuple):
     far: Array | None
     drift: Array
     fitted: float
+    narrower: Array | None = None
 
 
 def leave_out(objective: Objective, shared: Shared, block: Block, Qt: Array) -> LeftOut:
     """Leave-one-out predictors of the rows of a block with the basis ``Qt`` (r, b)."""
-    if block.group is None and objective.n_predictors == 1:
+    if block.group is None and objective.n_predictors == 1 and shared.spread is None:
         left = _leave_rows_out(objective, shared, block, Qt)
     else:
         left = _leave_units_out(objective, shared, block)
@@ -130,19 +133,22 @@ def _leave_units_out(objective: Objective, shared: Shared, block: Block) -> Left
     eta, terms = _known(objective, shared, block, projected[:, :, -1])
     seen = Seen.of(shared, projected[:, :, :-1], Q, objective.controls(block), terms, block.weight)
     change, leverage, lost = np.empty((n, k, shared.targets.shape[1])), np.empty(n), np.zeros(n, dtype=bool)
-    far = np.empty(n)
+    far, narrower = np.empty(n), np.empty(n)
     for members in groups_of(block):
         part, rows = solve_clusters(shared, seen.at(members)), members.ravel()
         change[rows] = part.change.reshape(len(rows), k, -1)
         leverage[rows] = part.leverage.ravel()
-        lost[rows], far[rows] = (np.repeat(one, members.shape[1]) for one in (part.lost, part.far))
+        lost[rows], far[rows], narrower[rows] = (
+            np.repeat(one, members.shape[1]) for one in (part.lost, part.far, part.narrower)
+        )
     moved, noise = (SteeredUnits(seen.cross + change[:, :, 1:]) if shared.steer else None), np.zeros(0)
     if not shared.steer:
         score = seen.slope[:, :, 0]
         tangent = np.einsum("nks,nk->ns", seen.root - shared.centre.T, block.weight[:, None] * score)
         noise = drift(block, Q, score, reach_of_units(block, tangent), terms)
     out, fitted = eta + change[:, :, 0], float(np.dot(block.weight, terms.loss))
-    return LeftOut(out, leverage, lost, moved, None if shared.point is None else far, noise, fitted)
+    scale = None if shared.spread is None else narrower
+    return LeftOut(out, leverage, lost, moved, None if shared.point is None else far, noise, fitted, scale)
 
 
 class Tallied(NamedTuple):
@@ -151,7 +157,8 @@ class Tallied(NamedTuple):
     Attributes
     ----------
     c : ndarray of shape (r, k)
-        Covariance of the leave-one-out predictions with the basis.
+        Covariance of the leave-one-out predictions with the basis; for few units that of
+        :func:`~setsquare.glm.left_out_sums.of_whole_fit`.
     total, square, fourth : ndarray of shape (k,)
         Mean of the predictions, of their squares and of their fourth powers.
     loss : ndarray of shape ()
@@ -230,8 +237,10 @@ def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> 
     loss, mean, steering = _values(objective, block, left, Qt)
     gap = np.ascontiguousarray((mean - objective.start.mean + mean_shift(objective, block)).T)
     weighted, squares = w * gap, gap * gap
+    lean, own = (weighted, 0.0) if left.narrower is None else of_whole_fit(block, weighted, left.narrower)
+    towards = own * shared.targets[:, 0].reshape(objective.n_predictors, -1).T
     sums = (
-        Qt @ weighted.T,
+        Qt @ lean.T + towards,
         weighted.sum(axis=1),
         squares @ w,
         np.square(squares) @ w,

@@ -10,12 +10,13 @@ from setsquare._typing import Array
 from setsquare.families.activations import IDENTITY
 from setsquare.glm.further_steps import FEW_ROWS
 from setsquare.glm.kkt_inverse import Inverse, pseudo_inverse
-from setsquare.glm.left_out_systems import Known, Point, Shared
+from setsquare.glm.left_out_sums import firsts
+from setsquare.glm.left_out_systems import Known, Point, Shared, Spread
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import MANY_ROWS, Objective, linear_predictor
 from setsquare.glm.overall import Ends, Overall, wrapped
 from setsquare.glm.solution import Status
-from setsquare.rows.blocks import Block, cut, take_rows
+from setsquare.rows.blocks import Block, BlockRows, cut, take_rows
 from setsquare.rows.parallel import Sums, add_up
 from setsquare.rows.products import LEAST_STEP, thin_product
 
@@ -24,6 +25,9 @@ from setsquare.rows.products import LEAST_STEP, thin_product
 ROW_BYTES, UNIT_BYTES = 2**23, 2**21
 #: Size of the terms of a product, relative to the product, up to which single precision leaves it five digits.
 MOST_TERMS = 100.0
+#: Number of rows or clusters up to which the spread of each leave-one-out fit is known. It changes mean correlations on
+#: new rows by a tenth of their sampling error with 50 clusters and 20 features, and by less than that with more units.
+FEW_UNITS = 256
 
 
 def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool = False) -> Shared:
@@ -73,7 +77,33 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
         slope,
         along[:, :k] @ pseudo_inverse(slope),
         _may_be_single(objective, project),
+        _spread(objective, raw, mean, L, F, along) if _has_few_units(objective) else None,
     )
+
+
+def _has_few_units(objective: Objective) -> bool:
+    """Whether at most ``FEW_UNITS`` rows or clusters are left out; clusters are in memory."""
+    rows = objective.rows
+    groups = [block.group for block in rows.blocks] if isinstance(rows, BlockRows) else []
+    n_units = sum(len(firsts(group)) for group in groups if group is not None) or rows.n_rows
+    return n_units <= FEW_UNITS
+
+
+def _spread(objective: Objective, raw: Array, mean: Array, L: Array, F: Array, along: Array) -> Spread | None:
+    """Variance of the predictions and its gradient, in a pass over the rows; None with controls, or for a constant."""
+    if len(mean) > 1:
+        return None
+
+    def kernel(block: Block) -> Sums:
+        terms = objective.family.terms(block.y, eta := linear_predictor(block, raw), np.zeros_like(eta))
+        gap = block.weight[:, None] * (terms.mean - mean[0])
+        pull = np.einsum("na,nab->nb", gap, terms.mean_slope)
+        return np.asarray(np.vdot(gap, terms.mean - mean[0])), thin_product(block.Z, pull)
+
+    variance, gradient = objective.rows.reduce(in_pieces(kernel, 1, objective.n_predictors))
+    v = (objective.to_raw.T @ gradient).T.ravel()
+    root = L.T @ v
+    return Spread(float(variance), root, F.T @ v, along.T @ root) if variance > 0.0 else None
 
 
 def _may_be_single(objective: Objective, project: Array) -> bool:

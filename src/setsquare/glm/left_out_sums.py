@@ -41,11 +41,30 @@ def mean_shift(objective: Objective, block: Block) -> Array:
     even if the model is a constant, which has no covariance with anything on new rows.
     """
     w = block.weight[:, None]
-    pull, own = w * (block.y - objective.start.mean), w
-    if block.group is not None:
-        first, number = firsts(block.group), np.cumsum(np.diff(block.group, prepend=block.group[0]) != 0)
-        pull, own = (np.add.reduceat(part, first)[number] for part in (pull, own))
-    return np.asarray(pull / (1.0 - own))
+    return np.asarray(of_unit(block, w * (block.y - objective.start.mean)) / (1.0 - of_unit(block, w)))
+
+
+def of_unit(block: Block, part: Array) -> Array:
+    """Sums of ``part`` (n, ...) over the row, or over its cluster, for each row."""
+    if block.group is None:
+        return part
+    number = np.cumsum(np.diff(block.group, prepend=block.group[0]) != 0)
+    return np.asarray(np.add.reduceat(part, firsts(block.group))[number])
+
+
+def of_whole_fit(block: Block, weighted: Array, narrower: Array) -> tuple[Array, float]:
+    """Weighted predictions (k, n) whose covariance is that of the fit to all units, and the weight of its target.
+
+    What is zero on average is the *correlation* on new rows. Each left-out prediction was made by a fit with a spread
+    of its own, and is divided by it: fits that lean to the protected columns by chance also spread more, so that the
+    mean of their covariances is not zero where that of the correlations is. And what comes back is larger for the
+    fits without a unit than for the fit to all of them, by about its share W of the weight: the correction of
+    P. Burman, "A comparative study of ordinary cross-validation, v-fold cross-validation and the repeated
+    learning-testing methods", Biometrika 76 (1989), is ``sum_g (1 - W_g) c_g + kappa sum_g W_g^2``. Both are of the
+    order of one over the number of units. Without them, 50 clusters of 10 rows with 20 features overshoot by 0.028.
+    """
+    own = of_unit(block, block.weight)
+    return weighted * (narrower * (1.0 - own)), float(block.weight @ own)
 
 
 def beside_constant(objective: Objective, block: Block, loss: Array) -> Sums:

@@ -18,6 +18,8 @@ from setsquare.rows.blocks import Block
 
 #: Determinant of a system below which the other rows do not determine the prediction of a row.
 UNDETERMINED = 1e-7
+#: Largest logarithm of a ratio of spreads: beyond it a first-order change says little.
+MOST_NARROWER = 0.7
 
 
 class Known(NamedTuple):
@@ -34,6 +36,15 @@ class Point(NamedTuple):
     theta: Array
     lam: Array
     inverse: tuple[Array, Array, Array]
+
+
+class Spread(NamedTuple):
+    """Variance of the predictions on the rows; half its gradient v as ``L'v`` (s,), ``F'v`` (k r,) and ``U'G v``."""
+
+    variance: float
+    root: Array
+    cross: Array
+    centre: Array
 
 
 class Shared(NamedTuple):
@@ -67,6 +78,8 @@ class Shared(NamedTuple):
         Mean slope of the activation, and ``L'z`` of the mean features, weighted by the slopes.
     single : bool
         Whether products with ``project``, except linear predictors, are in single precision.
+    spread : Spread or None
+        For few units: how the spread of the predictions changes with the fit.
     """
 
     raw: Array
@@ -88,6 +101,7 @@ class Shared(NamedTuple):
     slope: Array
     centre: Array
     single: bool = False
+    spread: Spread | None = None
 
     @property
     def steer(self) -> bool:
@@ -200,12 +214,15 @@ class Solved(NamedTuple):
         Clusters that the others do not determine.
     far : ndarray of shape (g,)
         Squared change of the fit, in standard deviations of the linear predictor.
+    narrower : ndarray of shape (g,)
+        Spread of the predictions of the fit, relative to that of the fit without the cluster on the other rows.
     """
 
     change: Array
     leverage: Array
     lost: BoolArray
     far: Array
+    narrower: Array
 
 
 def solve_clusters(shared: Shared, seen: Seen) -> Solved:
@@ -222,8 +239,10 @@ def solve_clusters(shared: Shared, seen: Seen) -> Solved:
     right = S @ b - seen.w.sum(axis=1)[:, None, None] * np.concatenate(moved, axis=1)
     x = np.linalg.solve(A, right)
     own = np.einsum("gde,ged->gd", S[:, :d, :d], C[:, :d, :d]).reshape(g, m, k).sum(axis=2)
-    far = _far(shared, seen, (b[:, :, :1] + C @ x[:, :, :1])[:, : 2 * d, 0])
-    return Solved(x[:, :d].reshape(g, m, k, -1), own, lost, far)
+    pull = (b[:, :, :1] + C @ x[:, :, :1])[:, :, 0]
+    change = x[:, :d].reshape(g, m, k, -1)
+    far, narrower = _far(shared, seen, pull[:, : 2 * d]), _narrower(shared, seen, pull, change[:, :, :, 0], lost)
+    return Solved(change, own, lost, far, narrower)
 
 
 def _far(shared: Shared, seen: Seen, pull: Array) -> Array:
@@ -234,6 +253,26 @@ def _far(shared: Shared, seen: Seen, pull: Array) -> Array:
     normal = np.einsum("gmk,gmr->gkr", across, seen.q).reshape(g, -1)
     normal = normal - seen.w.sum(axis=1)[:, None] * shared.targets[:, 0]
     return np.asarray(np.square(tangent).sum(axis=1) / shared.stiff + ((normal @ shared.ff) * normal).sum(axis=1))
+
+
+def _narrower(shared: Shared, seen: Seen, pull: Array, own: Array, lost: BoolArray) -> Array:
+    """Spread of the predictions of the fit, relative to that of each fit without a cluster on the other rows, (g,).
+
+    To first order in the change of the fit; ``own`` (g, m, k) is that of the cluster's linear predictors.
+    """
+    g, _ = seen.w.shape
+    if shared.spread is None:
+        return np.ones(g)
+    variance, root, cross, centre = shared.spread
+    along = seen.root.reshape(g, -1, len(root)) @ root
+    across = (seen.q @ cross.reshape(-1, seen.q.shape[2]).T).reshape(g, -1)
+    beside = np.broadcast_to(centre, (g, len(centre)))
+    change = np.einsum("gd,gd->g", pull, np.concatenate([along, across, beside], axis=1))
+    change -= seen.w.sum(axis=1) * float(cross @ shared.targets[:, 0])
+    gap = seen.gap[:, :, :, 0]
+    inside = 0.5 * (np.square(gap).sum(axis=2) - variance) + np.einsum("gma,gmab,gmb->gm", gap, seen.steep, own)
+    change -= np.einsum("gm,gm->g", seen.w, inside)
+    return np.asarray(np.exp(-np.clip(np.where(lost, 0.0, change) / variance, -MOST_NARROWER, MOST_NARROWER)))
 
 
 def _products(shared: Shared, seen: Seen) -> Array:
