@@ -388,8 +388,8 @@ def cells(quick: bool) -> Iterator[tuple[str, Callable[..., dict[str, Any]], dic
             yield "population", population_cell, arguments
     for name, n in (("bank", 1000), ("adult", 1000)):
         for ridge in ("auto", "0"):
-            # 500 splits do not tell the shares 0.10 and 0.12 apart, and the bank's is near 0.10.
-            many = (40 if name == "bank" else 10) * draws
+            # 500 splits do not tell the shares 0.10 and 0.12 apart, and the bank's with a ridge is near 0.10.
+            many = (40 if (name, ridge) == ("bank", "auto") else 10) * draws
             yield "promise", promise_cell, {"name": name, "n": n, "draws": many, "ridge": ridge}
     for n in (500, 2000):
         for name in SETS:
