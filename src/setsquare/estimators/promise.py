@@ -10,6 +10,9 @@ from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.solver import Solution
 from setsquare.notes import Note, Option
 
+#: Number of rows beyond which a promise is refused without further advice.
+MOST_ROWS = 10**10
+
 
 def check_promise(limit: float | None) -> None:
     """Refuse a promise that no number of rows could keep, or that says nothing."""
@@ -54,11 +57,11 @@ def _advise(certificate: Certificate, found: NewRows, limit: float, automatic: b
     if certificate.budget:
         return f"Lower the budget (now {certificate.budget:g}): it is the share of the covariance that may stay."
     first = "" if certificate.orthogonal_on == NEW_ROWS else "Fit with {on}. "
-    advice = (
-        f"About {needed:,} {units} like these {found.n_units:,} would keep it"
-        if needed is not None
-        else f"The estimate itself is above the limit, so more {units} alone may not help"
-    )
+    advice = f"The estimate itself is above the limit, so more {units} alone may not help"
+    if needed is not None:
+        advice = f"About {needed:,} {units} like these {found.n_units:,} would keep it"
+        if needed > MOST_ROWS:
+            return f"{first}No table has the {needed:.0e} {units} that would keep it: promise a larger correlation."
     may = "{l2} may" if needed is None else "so may {l2}"
     ridge = "" if automatic else f"; {may} ({found.n_parameters:.0f} parameters are in use)"
     fewer = f", or fewer protected columns (now {found.n_directions} directions)" if found.n_directions > 1 else ""

@@ -55,7 +55,7 @@ def judge(
     """
     certificate = solution.certificate
     if not certificate.is_kept or solution.status is Status.INFEASIBLE:
-        _refuse_leak(solution)
+        _refuse_leak(solution, automatic=automatic)
     warn_dropped((*constant, *certificate.constant_protected), certificate.collinear_protected)
     _warn_determined(certificate)
     warn_label_share(certificate.label_share)
@@ -73,8 +73,9 @@ def judge(
         )
 
 
-def _refuse_new_rows(solution: Solution, found: NewRows) -> None:
+def _refuse_new_rows(solution: Solution, found: NewRows, *, automatic: bool) -> None:
     """Raise if a fit is not orthogonal on new rows, with the reason in numbers."""
+    ridge = "" if automatic else " a ridge ({ridge}),"
     units = "clusters" if found.by_cluster else "rows"
     other = Option("orthogonal_on", TRAINING_ROWS)
     fields: dict[str, Any] = {"ridge": Option("l2", "auto"), "other": other, "units": units, "n": found.n_units}
@@ -83,23 +84,23 @@ def _refuse_new_rows(solution: Solution, found: NewRows) -> None:
     if solution.status is Status.NO_INFORMATION or found.upper >= 1.0:
         text = (
             "{n} {units} are too few for {features} features to be orthogonal on new rows: most rows determine their "
-            "own predictions, or the outcome is separated. Use fewer features, a ridge ({ridge}), or {other}, which "
+            f"own predictions, or the outcome is separated. Use fewer features,{ridge} or {{other}}, which "
             "leaves part of the correlation on new rows."
         )
     else:
         text = (
             "The predictions could not be made orthogonal on new rows (leave-one-out correlation {left} with {n} "
             "{units} and {used} parameters): the features predict some protected columns in the training rows only. "
-            "Use fewer features, a ridge ({ridge}), fewer protected columns, or {other}, which leaves part of the "
+            f"Use fewer features,{ridge} fewer protected columns, or {{other}}, which leaves part of the "
             "correlation on new rows."
         )
     raise NotOrthogonalError(Note("not-orthogonal", text, **fields))
 
 
-def _refuse_leak(solution: Solution) -> None:
+def _refuse_leak(solution: Solution, *, automatic: bool) -> None:
     found = solution.certificate.new_rows
     if solution.certificate.orthogonal_on != TRAINING_ROWS and found is not None:
-        _refuse_new_rows(solution, found)
+        _refuse_new_rows(solution, found, automatic=automatic)
     if solution.status is Status.INFEASIBLE:
         raise NotOrthogonalError(
             "With this offset no coefficients were found that make the predictions orthogonal to the protected "

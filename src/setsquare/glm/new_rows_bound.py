@@ -191,12 +191,13 @@ class NewRows:
     def rows_for(self, limit: float) -> int | None:
         """Number of rows (or clusters) like these for which the bound would be about ``limit``; None if unknown.
 
-        The bound shrinks with the root of the number, unless the correlation itself exceeds the limit.
+        The bound shrinks with the root of the number, unless the correlation itself exceeds the limit. Where a fit
+        steered all of it to zero, what is left is where the search ended, which shrinks as well.
         """
-        if self.correlation >= limit or not limit > 0.0:
+        left = 0.0 if self.n_steered == self.n_directions and self.is_zero else self.correlation
+        if left >= limit or not limit > 0.0:
             return None
-        noise = self.upper - self.correlation
-        return math.ceil(self.n_units * (noise / (limit - self.correlation)) ** 2)
+        return math.ceil(self.n_units * ((self.upper - left) / (limit - left)) ** 2)
 
 
 def bound_new_rows(

@@ -183,13 +183,15 @@ class _Path:
 
 
 def _loss(found: Fitted) -> float:
-    """Leave-one-out loss; infinite if the fit failed."""
+    """Leave-one-out loss; infinite if the fit failed, or would be refused because its bound on new rows is 1."""
     usable = found.end.status in (Status.CONVERGED, Status.FLAT, Status.STALLED)
     new_rows = found.new_rows
     if new_rows is None and usable and found.orthogonal_on == TRAINING_ROWS:
         inverse = None if found.spent is None else found.spent.inverse()
         new_rows = measure_new_rows(found.prepared, found.end, 0.95, inverse)
-    return new_rows.loss if new_rows is not None and usable and np.isfinite(new_rows.loss) else np.inf
+    if new_rows is None or not usable or (found.orthogonal_on != TRAINING_ROWS and new_rows.upper >= 1.0):
+        return np.inf
+    return new_rows.loss if np.isfinite(new_rows.loss) else np.inf
 
 
 def _coefficients(found: Fitted) -> tuple[Array, Array]:

@@ -72,6 +72,18 @@ def test_fewer_rows_than_features_are_refused_with_numbers_and_a_ridge_helps():
     assert model.l2_ > 0.0 and model.solution_.certificate.is_orthogonal
 
 
+def test_an_automatic_ridge_is_one_whose_fit_is_returned_and_is_not_advised_again():
+    """Of 30 rows and 60 features the ridge with the smallest loss had a bound of 1, so that its fit was refused."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.random((2, 30)) < 0.5).astype(float)
+    Z = rng.normal(size=(30, 60)) + np.where(np.arange(60) == 0, 1.0, 0.0) * x[:, None]
+    with pytest.raises(NotOrthogonalError, match="Use fewer features, a ridge"):
+        sq.OrthogonalGLMClassifier(orthogonal_on="new rows").fit(Z, y, protected=x)
+    with pytest.warns(sq.errors.WorseThanConstantWarning):
+        model = sq.OrthogonalGLMClassifier(orthogonal_on="new rows", l2="auto").fit(Z, y, protected=x)
+    assert model.solution_.certificate.new_rows.upper < 1.0
+
+
 @pytest.mark.parametrize("target", ["training rows", "new rows"])
 def test_the_automatic_ridge_has_the_lowest_leave_one_out_loss(target):
     Z, y, x = useful(300, 40)

@@ -265,6 +265,11 @@ def test_promises_are_kept_up_to_the_limit() -> None:
         (certificate(0.2, orthogonal_on="training rows"), {}, "Fit with orthogonal_on='new rows'. The estimate"),
         (certificate(0.2, budget=0.5), {}, "Lower the budget (now 0.5): it is the share of the covariance"),
         (certificate(0.2, needed=4_500_000), {}, "About 4,500,000 rows like these 100"),
+        (
+            certificate(0.2, needed=10**18),
+            {},
+            "No table has the 1e+18 rows that would keep it: promise a larger correl",
+        ),
     ):
         with pytest.raises(BrokenPromiseError) as caught:
             keep_promise(solution, 0.1, **options)

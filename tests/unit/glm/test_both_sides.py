@@ -118,11 +118,15 @@ def test_loss_and_error_of_a_constant():
 
 
 def test_rows_for_a_limit():
+    at = {"upper": 0.3, "n_units": 100, "n_steered": 1, "n_directions": 1, "is_zero": False}
+
     def rows(limit: float, correlation: float = 0.1) -> int | None:
-        return new_rows_bound.NewRows.rows_for(SimpleNamespace(correlation=correlation, upper=0.3, n_units=100), limit)
+        return new_rows_bound.NewRows.rows_for(SimpleNamespace(**at, correlation=correlation), limit)
 
     assert rows(0.3) == 100 and rows(0.1) is None and rows(0.2) == 400
     assert rows(0.0, -0.1) is None and rows(0.1, -0.1) == 400
+    at["is_zero"] = True  # steered to zero: what is left is where the search ended
+    assert rows(0.1) == 900 and rows(0.01) == 90_000
 
 
 def test_quantiles_of_long_and_of_many_normal_variables():
