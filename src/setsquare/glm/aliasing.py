@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.linalg import LinAlgError
+from scipy.linalg import lapack
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import Block, Rows, is_sparse
@@ -93,10 +93,10 @@ def correlations(second: Array, mean: Array) -> tuple[Array, Array]:
 
 def are_independent(gram: Array, limit: float) -> bool:
     """Whether every feature has more than ``limit`` of its variance outside the span of earlier ones."""
-    try:
-        return bool(np.linalg.cholesky(gram).diagonal().min(initial=np.inf) ** 2 > limit)
-    except LinAlgError:
-        return False
+    if not len(gram):
+        return True
+    factor, failed = lapack.dpotrf(gram, clean=0)
+    return not failed and bool(factor.diagonal().min() ** 2 > limit)
 
 
 def independent(gram: Array, limit: float) -> NDArray[np.intp]:
@@ -241,7 +241,7 @@ def put_residuals(copies: Copies, block: Block) -> Block:
 
 def rounding(eps: float, mean: Array, second: Array) -> Array:
     """Absolute rounding error of a value of each feature, given the relative rounding error ``eps``."""
-    return np.asarray(eps * np.sqrt(mean**2 + 2.0 * mean * second[0, 1:] + np.diag(second)[1:]))
+    return np.asarray(eps * np.sqrt(mean**2 + 2.0 * mean * second[0, 1:] + second.diagonal()[1:]))
 
 
 def precision(Z: Matrix) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from scipy.linalg import lapack
 
 from setsquare._typing import Array
 from setsquare.errors import InputError
@@ -174,7 +175,7 @@ def measure_curvature(objective: Objective, end: Iterate) -> tuple[float, Array]
         return np.inf, null
     limit = OPEN if end.status is Status.FLAT else FLAT  # the solver already stopped for lack of curvature
     limit *= objective.start.curvature
-    values = np.linalg.eigvalsh(reduced)  # without vectors in a third of the time
+    values = lapack.dsyev(reduced, compute_v=0)[0]  # without vectors in a third of the time
     flat = null[:, :0]
     if (np.abs(values) <= limit).any():
         values, vectors = np.linalg.eigh(reduced)

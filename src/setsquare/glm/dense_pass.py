@@ -8,6 +8,7 @@ the other threads wait.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -74,33 +75,42 @@ class DensePass:
         width = q + 1 + r
         padded = -(-(width + more) // LANES) * LANES
         step = max(LEAST_ROWS, PIECE_BYTES // (8 * padded))
-        side = padded if self.second else 1 + r + more
         ends: Ends | None = None
-        products, head, c = np.zeros((side, padded if self.second else q)), np.zeros(4), np.zeros(r)
-        share = equal_weight(block.weight)
+        products: Any = None
+        loss = total = square = steepness = 0.0
+        c, share = np.zeros(r), equal_weight(block.weight)
         for Z, y, Q, w, offset in _pieces(block, r, step, share):
             eta = np.dot(Z, self.raw) if isinstance(Z, np.ndarray) else Z @ self.raw
             if offset is not None:
                 eta += offset
-            loss, slope, curvature, h, dh, d2h = self._terms(y, eta, w)
+            lost, slope, curvature, h, dh, d2h = self._terms(y, eta, w)
             gap = h - self.mean  # the basis has mean zero, so this only reduces rounding error
             weighted = gap if w is None else w * gap
             c += np.dot(weighted, Q)
-            head += loss, weighted.sum(), np.dot(weighted, gap), dh.sum() if w is None else np.dot(w, dh)
+            loss += lost
+            total += np.add.reduce(weighted)
+            square += np.dot(weighted, gap)
+            steepness += np.add.reduce(dh) if w is None else np.dot(w, dh)
             if more:
                 here = Ends.of(eta, w)
                 ends = here if ends is None else ends + here
-            if not self.second:
-                sides = (slope, dh) if w is None else (w * slope, w * dh)
-                products += _thin_product(Z, *sides, Q, more)
-                continue
             if self.is_steered:
                 curvature = curvature + d2h * np.dot(Q, self.lam)
-            products += _square_product(Z, curvature if w is None else w * curvature, w, slope, Q, dh, padded, more)
-        if share is not None:
-            for part in (head, c, products):
-                part *= share
-        sums: Sums = np.asarray(head[0]), c[:, None], head[1:2], head[2:3], np.asarray(head[3])
+            sides = (slope, dh) if w is None else (w * slope, w * dh)
+            if self.second:
+                product = _square_product(Z, curvature if w is None else w * curvature, *sides, Q, padded, more)
+            else:
+                product = _thin_product(Z, *sides, Q, more)
+            products = product if products is None else products + product
+        scale = 1.0 if share is None else share
+        products *= scale
+        sums: Sums = (
+            np.asarray(scale * loss),
+            scale * c[:, None],
+            np.asarray([scale * total]),
+            np.asarray([scale * square]),
+            np.asarray(scale * steepness),
+        )
         if self.second:
             sums += products[:q, q : q + 1], products[None, None, q + 1 : width, :q], products[None, None, :q, :q]
         else:
@@ -110,7 +120,7 @@ class DensePass:
         if ends is None:
             return *sums, wrapped(None)
         slopes = products[:q, width, None] if self.second else products[1 + r, :, None]
-        return *sums, wrapped(Overall(head[1:2, None], slopes, ends.scaled(share)))
+        return *sums, wrapped(Overall(sums[2][:, None], slopes, ends.scaled(share)))
 
     def _terms(self, y: Array, eta: Array, w: Array | None) -> tuple[float, Array, Array, Array, Array, Array]:
         """Sum of the loss; slope and curvature of the loss, and ``h``, ``h'`` and ``h''`` of each row."""
@@ -118,7 +128,7 @@ class DensePass:
             total, h, dh, d2h = sigmoid_sum(eta)
             return total - float(np.dot(y, eta)), h - y, dh, h, dh, d2h
         (loss, slope, curvature), (h, dh, d2h) = self.family.evaluate(y, eta)
-        return float(loss.sum() if w is None else np.dot(w, loss)), slope, curvature, h, dh, d2h
+        return float(np.add.reduce(loss) if w is None else np.dot(w, loss)), slope, curvature, h, dh, d2h
 
 
 def equal_weight(w: Array) -> float | None:
@@ -155,33 +165,29 @@ def _thin_product(Z: Matrix, slope: Array, steep: Array, Q: Array, more: bool) -
     return np.asarray(np.dot(thin.T, Z))
 
 
-def _square_product(
-    Z: Matrix, weight: Array, w: Array | None, slope: Array, Q: Array, dh: Array, padded: int, more: bool
-) -> Array:
+def _square_product(Z: Matrix, weight: Array, slope: Array, steep: Array, Q: Array, padded: int, more: bool) -> Array:
     """Products of the features with each other, with the slopes and with the basis, in one symmetric matrix.
 
-    If there is ``more``, also with the slopes of the activation.
+    If there is ``more``, also with ``steep``, the slopes of the activation.
     """
-    q = Z.shape[1]
+    q, n = Z.shape[1], len(weight)
     lowest = float(weight.min(initial=np.inf))
     root = np.sqrt(weight if lowest >= NO_WEIGHT else np.maximum(np.abs(weight), NO_WEIGHT))
-    share = (1.0 if w is None else w) / root
-    slope = slope * share
-    share *= dh
-    total = np.zeros((padded, padded))
-    n, step = len(weight), max(LEAST_ROWS, SCALED_BYTES // (8 * padded))
+    slope, steep = slope / root, steep / root
+    total: Any = None
+    step = max(LEAST_ROWS, SCALED_BYTES // (8 * padded))
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         both = scratch((rows.stop - start, padded), is_row_major(Z))
         scale_rows(Z, rows, root[rows, None], both[:, :q])
         both[:, q] = slope[rows]
         for j, column in enumerate(Q.T, start=q + 1):
-            np.multiply(column[rows], share[rows], out=both[:, j])
+            np.multiply(column[rows], steep[rows], out=both[:, j])
         both[:, q + 1 + Q.shape[1] :] = 0.0
         if more:
-            both[:, q + 1 + Q.shape[1]] = share[rows]
+            both[:, q + 1 + Q.shape[1]] = steep[rows]
         product = np.dot(both.T, both)  # numpy detects the symmetry and does half the work
         if lowest < 0.0:
             turn_negative(product[:q, :q], both[:, :q], weight[rows])
-        total += product
-    return total
+        total = product if total is None else total + product
+    return np.zeros((padded, padded)) if total is None else total

@@ -7,6 +7,7 @@ sum would leave its rounding error behind, so the influential rows are never add
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -124,17 +125,19 @@ class Tally:
 
     def _without_each(self) -> Sums:
         """Sums over all rows, then without the most influential row, without the two most influential, and so on."""
-        w, gap, x = self._listed
-        rows = Sums(
-            w,
-            w[:, None] * gap,
-            w[:, None] * gap**2,
-            w[:, None] * x,
-            w[:, None] * x**2,
-            w[:, None, None] * x[:, :, None] * gap[:, None, :],
-        )
-        stacked = (np.concatenate([part, rest[None]])[::-1] for part, rest in zip(rows, self.rest, strict=True))
-        return Sums(*(np.cumsum(part, axis=0)[::-1] for part in stacked))
+        (m, p), K = self.x.shape, self.gap.shape[1]
+        widths = (1, K, K, p, p, p * K)
+        ends = list(accumulate(widths, initial=0))
+        table = np.empty((1 + m, ends[-1]))  # all sums side by side
+        parts = [table[:, start:stop] for start, stop in pairwise(ends)]
+        cross = self.x[:, :, None] * self.gap[:, None, :]
+        values = (1.0, self.gap, self.gap**2, self.x, self.x**2, cross.reshape(m, p * K))
+        for part, rest, rows in zip(parts, self.rest, values, strict=True):
+            part[0], part[:0:-1] = rest.ravel(), rows
+        table[:0:-1] *= self.weight[:, None]
+        table[:] = np.add.accumulate(table)[::-1]
+        weight, total, square, total_x, square_x, cross = parts
+        return Sums(weight[:, 0], total, square, total_x, square_x, cross.reshape(m + 1, p, K))
 
     def without_few(self, correlations: Array, n_rows: int) -> tuple[float, int]:
         """Largest correlation when up to 1 % of the rows are left out, and the number of rows left out."""

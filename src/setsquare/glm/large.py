@@ -20,11 +20,12 @@ from setsquare._typing import Array
 from setsquare.glm.certify import FLAT, Measured
 from setsquare.glm.domain_edge import follow
 from setsquare.glm.krylov import Metric, Ritz, conjugate_gradients, lanczos
-from setsquare.glm.newton import Direction, Frame, Iterate, Settings, solve_newton
+from setsquare.glm.newton import Iterate, Settings, solve_newton
 from setsquare.glm.objective import Model, Objective
 from setsquare.glm.problem import Problem
 from setsquare.glm.solution import Status
 from setsquare.glm.sqp import UNREACHABLE
+from setsquare.glm.step_algebra import Direction, Frame
 from setsquare.glm.unconstrained_loss import ROUGHLY, defer_loss, lowest_loss
 from setsquare.glm.wide import WideObjective
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from setsquare.glm.certificate import MIN_CURVATURE
 from setsquare.glm.first_step import first_step
 from setsquare.glm.objective import Model, Objective, Values
 from setsquare.glm.solution import Status, Step
+from setsquare.glm.step_algebra import Algebra, Direction, Frame
 from setsquare.glm.uncorrelated import ignore_uncorrelated
 
 #: Curvature, relative to the intercept-only model, below which the data hardly determine a direction ("open").
@@ -28,6 +29,8 @@ ROUNDING, CLOSE = 1e-15, 1e-4
 SLOW = 0.33
 #: Length of a step, in standard deviations of the linear predictor, up to which the Hessian is reused.
 SAME = 1e-4
+#: The same, up to which the gradient changes linearly: the error, of the order of its square, is rounding error.
+LINEAR = 1e-8
 #: Length of a step, in standard deviations of the linear predictor and relative to its natural scale (slope over
 #: curvature of the intercept-only model: the outcome's deviation for gaussian, about 2 for binomial), beyond which it
 #: is shortened without a trial.
@@ -72,63 +75,6 @@ class Iterate(NamedTuple):
     model: Model
     status: Status
     trace: tuple[Step, ...]
-
-
-class Frame(NamedTuple):
-    """Right inverse ``pinv`` (m, r) of the Jacobian, and an orthonormal ``basis`` of its rows (in a metric)."""
-
-    pinv: Array
-    basis: Array
-
-
-class Direction(NamedTuple):
-    """A step with its multipliers and the predictions of the quadratic model.
-
-    Attributes
-    ----------
-    step : ndarray of shape (m,)
-    lam : ndarray of shape (r,)
-    bend : float
-        ``step' H step``.
-    reduction, curvature : float
-        Predicted reduction of the loss, and curvature of the Lagrangian along the tangent part.
-    corrected : bool
-        Whether the Hessian was indefinite and had to be corrected.
-    """
-
-    step: Array
-    lam: Array
-    bend: float
-    reduction: float
-    curvature: float
-    corrected: bool
-
-
-class Algebra(Protocol):
-    """Linear algebra of a step."""
-
-    def frame(self, model: Model) -> Frame:
-        """Decompose the Jacobian."""
-        ...
-
-    def residual(self, model: Model, frame: Frame) -> float:
-        """Gradient of the Lagrangian relative to the slopes of the intercept-only model."""
-        ...
-
-    def direction(self, model: Model, frame: Frame) -> Direction:
-        """Find a step."""
-        ...
-
-    def opened(self, model: Model, frame: Frame, step: Array) -> Array:
-        """Part of a step along directions of almost no curvature; zero if they are unknown."""
-        ...
-
-    def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
-        """Smallest curvature on the tangent space relative to the intercept-only model, and its direction.
-
-        If it is clearly positive, a lower bound of 0 and any vector will do: nothing follows that direction.
-        """
-        ...
 
 
 def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, settings: Settings) -> Iterate:
@@ -179,11 +125,12 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             break
         length, corrected, confident = taken.length, direction.corrected, 0.5 <= taken.length <= 1.0
         last, theta, lam, model = theta, taken.theta, taken.lam, taken.model
+    known = frame if status is Status.CONVERGED else None
     looped = model.J
-    theta, model = _restore(objective, algebra, theta, lam, model, settings)
+    theta, model = _restore(objective, algebra, theta, lam, model, settings, known)
     if not _is_feasible(model, settings, slack=100.0):
         theta, model = _retreat(objective, algebra, theta, lam, model, settings)
-    frame = frame if model.J is looped and status is Status.CONVERGED else algebra.frame(model)
+    frame = known if known is not None and model.J is looped else algebra.frame(model)
     return Iterate(theta, -frame.pinv.T @ model.g, model, status, tuple(trace))
 
 
@@ -318,6 +265,14 @@ def _leap(
     return None
 
 
+def _model_near(objective: Objective, theta: Array, step: Array, model: Model) -> Model:
+    """Model at ``theta``, a step away from a model whose Hessian it keeps."""
+    if not _keeps_hessian(objective, step) or _norm(step) > LINEAR:
+        return objective.model(theta, None)._replace(H=model.H)
+    point = objective.values(theta)
+    return model._replace(loss=point.loss, c=point.c, spread=point.spread, g=model.g + model.H @ step)
+
+
 def _keeps_hessian(objective: Objective, step: Array) -> bool:
     """Whether a step is short enough to reuse the Hessian; never for links with a bounded domain."""
     return _norm(step) <= SAME and not np.isfinite(objective.edge)
@@ -380,21 +335,30 @@ def _retreat(
 
 
 def _restore(
-    objective: Objective, algebra: Algebra, theta: Array, lam: Array, model: Model, settings: Settings
+    objective: Objective,
+    algebra: Algebra,
+    theta: Array,
+    lam: Array,
+    model: Model,
+    settings: Settings,
+    frame: Frame | None = None,
 ) -> tuple[Array, Model]:
-    """Newton steps on the constraint alone, because open directions slow the convergence of ``c`` to zero."""
+    """Newton steps on the constraint alone, because open directions slow the convergence of ``c`` to zero.
+
+    ``frame`` is that of the model, if it is known.
+    """
     begin = theta
     for _ in range(50):
         if _is_feasible(model, settings) or not np.isfinite(model.loss):
             break
         gap = float(np.abs(model.c).max())
-        step = -algebra.frame(model).pinv @ model.c
+        step = -(frame or algebra.frame(model)).pinv @ model.c
         for halvings in range(20):  # shorter near the edge of the link's domain
             trial = theta + 0.5**halvings * step
-            point = objective.model(trial, None)._replace(H=model.H)
+            point = _model_near(objective, trial, trial - theta, model)
             if np.isfinite(point.loss) and float(np.abs(point.c).max()) < gap:
                 break
         else:
             break
-        theta, model = trial, point
+        theta, model, frame = trial, point, None
     return theta, model if _keeps_hessian(objective, theta - begin) else objective.model(theta, lam)

@@ -273,22 +273,13 @@ class Objective:
         """Transform sums over the rows to whitened coordinates."""
         loss, c, total, square, steepness, g, J, *second = sums
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw
-        with np.errstate(over="ignore", invalid="ignore"):  # outside the domain the loss is infinite
-            gradient = (T.T @ g).T
-            jacobian = J[0, 0] @ T if k == 1 else (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
-        if self.is_penalised:
-            gradient = gradient + theta.reshape(k, -1) @ self.penalty
         assert self.whitening is not None
-        return Model(
-            float(loss) + self.ridge(theta),
-            self._residual(c),
-            spread_of(total, square),
-            float(steepness),
-            gradient.ravel(),
-            jacobian,
-            self.whitening.hessian(second[0]) if second else UNKNOWN,
-            overall,
-        )
+        value, gradient = float(loss), (T.T @ g).T
+        if self.is_penalised:
+            value, gradient = value + self.ridge(theta), gradient + theta.reshape(k, -1) @ self.penalty
+        jacobian = J[0, 0] @ T if k == 1 else (J @ T).transpose(0, 2, 1, 3).reshape(k * self.n_basis, k * m)
+        H, spread = self.whitening.hessian(second[0]) if second else UNKNOWN, spread_of(total, square)
+        return Model(value, self._residual(c), spread, float(steepness), gradient.ravel(), jacobian, H, overall)
 
     def terms(self, block: Block, raw: Array, multipliers: Array) -> RowTerms:
         """Contribution of each row of a block, with multipliers (r, k)."""

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
+from scipy.linalg import LinAlgError, lapack
 
 from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
@@ -209,7 +209,7 @@ def survey(problem: Problem) -> Surveyed:
     if p:
         own = Moments(moments.weight, moments.mean[:p], moments.scatter[:p, :p])
         basis = basis_of_rows(own, tuple(problem.protected_names), problem.rows)
-        total = float(np.trace(moments.scatter[p:, p:]))
+        total = float(moments.scatter.diagonal()[p:].sum())
         cross = basis.transform.T @ moments.scatter[:p, p:]
         share = float(np.sum(cross**2)) / total if total > 0.0 else 0.0
     mean = found.mean if found.filled is None else np.where(found.filled >= FILLED * problem.n_rows, found.mean, 0.0)
@@ -258,7 +258,7 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     rank = 0 if basis is None else basis.rank
     of_features = partial(feature_moments, rank)
     moments = rows.reduce(of_features)
-    check_squares(problem, np.diag(moments[0])[1:])
+    check_squares(problem, moments[0].diagonal()[1:])
 
     def exchange(copies: Copies) -> tuple[Rows, Array]:
         nonlocal rows, moments
@@ -309,7 +309,7 @@ def check_squares(problem: Problem, squares: Array) -> None:
             f"Feature(s) {', '.join(names[large][:5])} have values so large that their squares exceed float64: rescale "
             "or correct them."
         )
-    small = np.flatnonzero(squares < SMALLEST)
+    small = (squares < SMALLEST).nonzero()[0]
     if len(small):
         low, high = problem.rows.reduce(partial(_ends, small - len(squares)), _wider)
         tiny = low < high
@@ -336,6 +336,9 @@ def _whitening(gram: Array, columns: NDArray[np.intp]) -> Array:
     """``T`` with ``T' gram T = I``, and zero rows for features outside ``columns``."""
     T = np.zeros((len(gram), len(columns)))
     if len(columns):
-        upper = np.linalg.cholesky(gram[np.ix_(columns, columns)]).T
+        kept = gram if len(columns) == len(gram) else gram[np.ix_(columns, columns)]
+        upper, failed = lapack.dpotrf(kept)
+        if failed:
+            raise LinAlgError("The second moments of the features are not positive definite.")
         T[columns] = lapack.dtrtri(upper)[0]
     return T

@@ -220,7 +220,8 @@ def fit_rows(
     best = ends[0] if len(ends) == 1 else min(ends, key=lambda found: _rank(prepared, found.end))
     n_free = len(prepared.mean) - len(prepared.aliased)
     check_varies(prepared.basis, n_free, best.end.model.spread, problem.outcomes.spread)
-    prepared, end = replace(prepared, objective=best.objective), best.end
+    prepared = prepared if best.objective is objective else replace(prepared, objective=best.objective)
+    end = best.end
     found: NewRows | None = None
     if is_start and (end.status is not Status.CONVERGED or not _is_plain(prepared, end, goal)):
         end, goal = run(prepared.objective, end.theta, settings), settings

@@ -15,8 +15,9 @@ from scipy.linalg import lapack
 from setsquare._typing import Array
 from setsquare.glm.hessian import SINGULAR, TangentInverse, tangent_minimum
 from setsquare.glm.krylov import lowest_curvature
-from setsquare.glm.newton import OPEN, Direction, Frame, Iterate, Settings, kkt_residual, solve_newton
+from setsquare.glm.newton import OPEN, Iterate, Settings, kkt_residual, solve_newton
 from setsquare.glm.objective import Model, Objective
+from setsquare.glm.step_algebra import Direction, Frame
 
 #: Singular values of the Jacobian below this multiple of the activation's mean slope are rounding error: in that
 #: direction the features are uncorrelated with the protected columns, and cannot change the constraint.

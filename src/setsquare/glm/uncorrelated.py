@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.linalg import lapack
 
 from setsquare.glm.objective import Model
 
@@ -19,6 +20,10 @@ def ignore_uncorrelated(model: Model) -> Model:
     After the first step slopes differ between rows, and the Jacobian no longer vanishes.
     """
     if not model.J.size:
+        return model
+    gram = model.J @ model.J.T
+    gram.flat[:: len(gram) + 1] -= (UNCORRELATED * model.steepness) ** 2
+    if not lapack.dpotrf(gram)[1]:  # all singular values are larger: this takes a tenth of the time
         return model
     U, s, Vt = np.linalg.svd(model.J, full_matrices=False)
     told = s > UNCORRELATED * model.steepness

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, lapack
+from scipy.linalg import lapack
 
 from setsquare._typing import Array
 from setsquare.errors import InputError, MissingValuesError
@@ -113,19 +113,19 @@ def keeps_all(mean: Array, R: Array) -> bool:
 def settle_basis(mean: Array, R: Array, names: tuple[str, ...]) -> Basis:
     """Return the basis of columns with this mean and ``R'R = (X - mean)' diag(w) (X - mean)``, R triangular."""
     p = len(mean)
-    spread = np.linalg.norm(R, axis=0)
+    spread = np.sqrt(np.einsum("ij,ij->j", R, R))
     varies = spread > CONSTANT * np.abs(mean)
     scaled = R / np.where(varies, spread, 1.0)
     # A copy of a column that is shifted far from zero differs from it only by rounding, so it gets no direction.
     limit = np.maximum(COLLINEAR, 4.0 * np.finfo(float).eps * np.abs(mean) / np.where(varies, spread, 1.0))
-    kept = _independent(scaled, np.flatnonzero(varies), limit)
+    kept = _independent(scaled, varies.nonzero()[0], limit)
     if not kept:
         refuse_constant_protected(names)
     upper = scaled if len(kept) == p else np.linalg.qr(scaled[:, kept], mode="r")
     transform = np.zeros((p, len(kept)))
     transform[kept] = lapack.dtrtri(upper)[0] / spread[kept, None]
     collinear = tuple(names[j] for j in range(p) if varies[j] and j not in kept)
-    return Basis(mean, transform, names, tuple(names[j] for j in np.flatnonzero(~varies)), collinear)
+    return Basis(mean, transform, names, tuple(names[j] for j in (~varies).nonzero()[0]), collinear)
 
 
 def leverages(basis: Basis, block: Block) -> Array:
@@ -188,11 +188,8 @@ def cholesky_factor(gram: Array, smallest: float = WELL_CONDITIONED) -> Array | 
     spread = np.sqrt(np.maximum(gram.diagonal(), 0.0))
     if not spread.all():
         return None
-    try:
-        R = np.linalg.cholesky(gram / (spread[:, None] * spread)).T
-    except LinAlgError:
-        return None
-    return np.asarray(R * spread) if R.diagonal().min() > smallest else None
+    R, failed = lapack.dpotrf(gram / (spread[:, None] * spread))
+    return None if failed or not R.diagonal().min() > smallest else np.asarray(R * spread)
 
 
 def _factor(mean: Array, block: Block) -> Array:
@@ -214,7 +211,7 @@ def stack_factors(R: Array, A: Array) -> Array:
 
 def _independent(R: Array, candidates: NDArray[np.intp], limit: Array) -> list[int]:
     """Indices of the columns of ``R`` that are not linear combinations of the columns kept before them."""
-    outside = np.abs(np.diag(R))  # norm of each column outside the span of the earlier ones
+    outside = np.abs(R.diagonal())  # norm of each column outside the span of the earlier ones
     if len(candidates) == len(R) and (outside > limit).all():
         return list(range(len(R)))
     kept: list[int] = []

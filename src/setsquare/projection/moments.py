@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,8 @@ class Moments:
     def of(cls, A: Matrix | Sequence[Matrix], weight: Array | None = None) -> Moments:
         """Moments of the rows of ``A`` (n, q), or of several side by side; each needs a shape and row slicing."""
         parts: list[Any] = list(A) if isinstance(A, list | tuple) else [A]
-        n, ends = parts[0].shape[0], np.cumsum([part.shape[1] for part in parts])
-        q = int(ends[-1])
+        n, ends = parts[0].shape[0], list(accumulate(part.shape[1] for part in parts))
+        q = ends[-1]
         width = -(-(q + 1) // LANES) * LANES  # a column of ones for the sums, and zeros
         block_bytes = max(OWN_CACHE, 8 * q * q)  # adding up the products must cost less than computing them
         sample, counted = _sample(next(row_slices(n, q, block_bytes)), weight)

@@ -8,7 +8,7 @@ cache while a kernel reads it two or three times, and the blocks are distributed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 from itertools import pairwise
 from typing import Any, Protocol, TypeVar
@@ -108,6 +108,8 @@ class _Held:
 
     def reduce(self, kernel: Callable[[Block], R], merge: Callable[[Any, Any], Any] = add_sums) -> R:
         """Merge the results of ``kernel`` for each block, in a fixed order, so that results are reproducible."""
+        if len(self.blocks) == 1:
+            return quietly(kernel, self.blocks[0])
 
         def work(blocks: Sequence[Block]) -> R:
             return reduce(merge, (quietly(kernel, block) for block in blocks))
@@ -174,11 +176,10 @@ class BlockRows(_Held):
     """Rows in memory, stored as blocks."""
 
     blocks: Sequence[Block]
+    n_rows: int = field(init=False, repr=False)
 
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return sum(len(block.weight) for block in self.blocks)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_rows", sum(len(block.weight) for block in self.blocks))
 
     def keep(self) -> BlockRows:
         """Return self: the rows are in memory."""
@@ -270,7 +271,7 @@ def quietly(kernel: Callable[[Block], R], block: Block) -> R:
 
 def is_sparse(A: Matrix) -> bool:
     """Whether ``A`` is a scipy sparse matrix or array."""
-    return bool(sparse.issparse(A))
+    return type(A) is not np.ndarray and bool(sparse.issparse(A))
 
 
 def mean_weight(n_rows: int, weight: Array | None) -> Array:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import LibController, ThreadpoolController
 
 from setsquare._typing import Array
 
@@ -58,8 +58,8 @@ if hasattr(os, "register_at_fork"):  # a forked process inherits the pool, but n
 
 
 @cache
-def _linear_algebra() -> ThreadpoolController:
-    return ThreadpoolController()
+def _linear_algebra() -> tuple[LibController, ...]:
+    return tuple(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 _blas_limit = threading.Lock()
@@ -83,13 +83,20 @@ def single_threaded_blas() -> Iterator[None]:
     numpy and scipy each ship their own BLAS, whose idle threads spin and compete for the cores. The limit applies to
     the whole process: one caller at a time sets and resets it, and others, also those inside it, skip it.
     """
+    libraries = _linear_algebra()
     if not _blas_limit.acquire(blocking=False):
         yield
         return
+    before = [(library, library.num_threads) for library in libraries]
     try:
-        with _linear_algebra().limit(limits=1, user_api="blas"):
-            yield
+        for library, count in before:
+            if count > 1:
+                library.set_num_threads(1)
+        yield
     finally:
+        for library, count in before:
+            if count > 1:
+                library.set_num_threads(count)
         _blas_limit.release()
 
 
@@ -145,6 +152,9 @@ def sum_over_rows(
     (array([1000., 1000.]),)
     """
     slices = list(row_slices(n_rows, n_columns, block_bytes)) or [slice(0, 0)]
+    if len(slices) == 1:
+        with np.errstate(invalid="ignore", over="ignore"):
+            return kernel(slices[0], np.empty(n_rows * n_columns))
 
     def work(share: Sequence[slice]) -> Sums:
         memory = np.empty((share[0].stop - share[0].start) * n_columns)  # reused: allocating new pages is slow

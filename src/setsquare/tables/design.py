@@ -18,6 +18,7 @@ from setsquare.tables.frame import Frame, is_sparse, open_table, require_filled
 from setsquare.tables.learned_terms import LearnedTerms
 from setsquare.tables.mixed_matrix import MixedMatrix, join
 from setsquare.tables.smooth import Ball, Kernel, Spline
+from setsquare.tables.validation import are_finite
 
 #: Categories of up to this many levels are written out: a single dummy is a number.
 FEW_LEVELS = 2
@@ -111,12 +112,12 @@ class Design:
     @property
     def sources(self) -> tuple[str, ...]:
         """The input column(s) behind each output column."""
-        return tuple(source for coder in self.coders for source in coder.sources)
+        return self._columns if self._is_plain else tuple(source for coder in self.coders for source in coder.sources)
 
     @property
     def constant(self) -> tuple[str, ...]:
         """Sources without an output column, because they did not vary in training."""
-        return tuple(source for coder in self.coders for source in coder.constant)
+        return () if self._is_plain else tuple(source for coder in self.coders for source in coder.constant)
 
     @property
     def ball(self) -> Ball | None:
@@ -240,7 +241,7 @@ def read_matrix(frame: Frame, columns: tuple[str, ...]) -> Matrix | None:
         values = source.astype(np.float64, copy=False)
         _require_finite(values, columns)
         return values
-    return source if _is_finite(source) else None
+    return source if are_finite(source) else None
 
 
 def read_stored(design: Design, table: Table, *, learned: bool = False) -> Array | None:
@@ -260,15 +261,6 @@ def _select(frame: Frame, columns: tuple[str, ...]) -> Any:
         return frame.source
     position = {name: j for j, name in enumerate(frame.names)}
     return frame.take([position[name] if name in position else frame.position(name) for name in columns])
-
-
-def _is_finite(values: Array) -> bool:
-    """Whether all numbers are finite, without a temporary array of the same size."""
-    with np.errstate(over="ignore", invalid="ignore"):  # one bad number would spoil a sum, and that of squares is quick
-        flat = values.ravel(order="K") if values.flags.forc else None
-        if np.isfinite(values.sum() if flat is None else np.dot(flat, flat)):
-            return True
-    return all(np.isfinite(values[start : start + 1000]).all() for start in range(0, len(values), 1000))
 
 
 def _copy_columns(table: Table, columns: tuple[str, ...], out: Array) -> bool:

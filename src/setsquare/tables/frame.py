@@ -74,6 +74,8 @@ def open_table(table: Table) -> Frame:
     """View any table as a :class:`Frame`, without a copy; a frame is returned as it is."""
     if isinstance(table, Frame):
         return table
+    if type(table) is np.ndarray and table.ndim == 2:  # further checks add up, because tables are opened often
+        return _from_matrix(table)
     if is_sparse(table):
         return _from_matrix(table.tocsr())
     native = None if isinstance(table, np.ndarray) else _as_narwhals(table)  # narwhals takes longer than a small fit
@@ -86,7 +88,7 @@ def open_table(table: Table) -> Frame:
 
 def is_sparse(table: Any) -> bool:
     """Whether this is a scipy.sparse matrix or array."""
-    return bool(sparse.issparse(table))
+    return type(table) is not np.ndarray and bool(sparse.issparse(table))
 
 
 def is_dataframe(table: Table) -> bool:

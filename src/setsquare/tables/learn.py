@@ -95,7 +95,7 @@ def learn(
         if not _is(basis, "linear"):
             raise InputError("A formula is a basis of its own: write sex * race in it, and leave out basis=.")
         return _design((_learn_formula(frame, formula, reference or {}, missing, largest),), missing, unseen)
-    names = tuple(frame.names[j] for j in resolve(frame, columns))
+    names = frame.names if columns is None else tuple(frame.names[j] for j in resolve(frame, columns))
     if not names:
         raise InputError("No column is named: name at least one.")
     if is_formula(basis, ()):

@@ -307,7 +307,9 @@ def _check_kinds(named: Any, given: Any) -> None:
 
 def _known(coded: dict[str, Any], table: Table, columns: Any) -> dict[str, Any]:
     """The coding options, with references for the columns of this table only."""
-    reference = coded["reference"] or {}
+    reference = coded["reference"]
+    if not reference:
+        return coded | {"reference": {}}
     names = _names(table, None if isinstance(columns, str) else columns)
     return coded | {"reference": {name: level for name, level in reference.items() if name in names}}
 

@@ -18,11 +18,11 @@ from setsquare.errors import InputError
 from setsquare.families import Family, family
 from setsquare.glm.krylov import Metric, conjugate_gradients, lowest_curvature
 from setsquare.glm.large import Krylov
-from setsquare.glm.newton import Frame
 from setsquare.glm.preparation import prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import Status, choose, solve
 from setsquare.glm.sqp import Settings
+from setsquare.glm.step_algebra import Frame
 from setsquare.glm.wide import HessianProduct, WideObjective, prepare_wide
 from setsquare.rows.wide import WideRows
 

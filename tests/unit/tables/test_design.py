@@ -18,7 +18,7 @@ import pytest
 
 from setsquare import tables
 from setsquare.errors import InputError, MissingValuesError, UnseenLevelError
-from setsquare.tables.design import _is_finite
+from setsquare.tables.validation import are_finite
 
 
 def nullable(data: Any, **options: Any) -> pd.DataFrame:
@@ -342,6 +342,6 @@ def test_a_missing_number_of_an_array_is_a_level_of_its_own() -> None:
 @pytest.mark.parametrize("place", [0, 999, 1000, 1001, 2000, 2001, 2499])
 def test_a_number_that_is_not_finite_is_found_wherever_it_is(place: int) -> None:
     values = np.full(2500, 1e308)  # the sum is infinite, so that each number is looked at
-    assert _is_finite(values)
+    assert are_finite(values)
     values[place] = np.nan
-    assert not _is_finite(values)
+    assert not are_finite(values)
