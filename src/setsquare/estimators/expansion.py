@@ -68,8 +68,10 @@ def expand_problem(problem: Problem, reader: Reader, table: Table, quick: bool) 
         refuse_expansion("as a sparse matrix")
     assert reader.features is not None
     frame = open_table(table)
+    counted = None if problem.weight is None or problem.weight.all() else problem.weight > 0.0
     rows = TableRows(frame, reader.features.columns, "level")
-    design = widen(reader.features, rows)
+    learned_from = rows if counted is None else TableRows(frame, rows.columns, "level", counted)
+    design = widen(reader.features, learned_from)
     chosen, ridge = _try_sample(problem, design, rows, quick)
     if chosen is not None:
         design = replace(design, coders=(*design.coders, chosen))
@@ -108,9 +110,9 @@ def _try_sample(problem: Problem, design: Design, rows: TableRows, quick: bool) 
     if problem.n_predictors > 1 or not quick:
         return products, None
     found = choose_penalty(np.column_stack([Z, columns]), pilot)
-    places = {name: j for j, name in enumerate((*design.names, *(() if products is None else products.names)))}
-    start = np.zeros((1, len(places)))  # rare levels start at 0
-    start[0, [places[name] for name in (*coded.names, *(() if products is None else products.names))]] = found.coef
+    places, width = _places(design, coded)
+    start = np.zeros((1, width + columns.shape[1]))  # rare levels start at 0
+    start[0, places], start[0, width:] = found.coef[0, : len(places)], found.coef[0, len(places) :]
     return products, Ridge(found.l2 * len(picked) / len(known), (found.intercept, start))
 
 
@@ -174,6 +176,19 @@ def _pilot_design(design: Design, rows: TableRows) -> Design:
             coder = Categorical(coder.name, (coder.levels[0], *_frequent(coder, rows)))
         coders.append(coder)
     return Design(tuple(coders), "level", "pool")
+
+
+def _places(design: Design, coded: Design) -> tuple[list[int], int]:
+    """Positions of the columns of the pilot's design among those of all rows, and the number of these."""
+    found, width = list[int](), 0
+    for coder, own in zip(design.coders, coded.coders, strict=True):
+        some = isinstance(own, Categorical) and isinstance(coder, Categorical)
+        levels = {level: j for j, level in enumerate(coder.levels)} if some else {}
+        found += (
+            width + j for j in ((levels[level] - 1 for level in own.levels[1:]) if some else range(len(own.names)))
+        )
+        width += len(coder.names)
+    return found, width
 
 
 def _importance(sources: tuple[str, ...], Z: Array, pilot: Pilot) -> dict[str, float]:

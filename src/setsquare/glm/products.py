@@ -141,10 +141,11 @@ def choose_columns(Z: Array, candidates: Array, pilot: Pilot, most: int, least: 
     >>> choose_columns(Z, candidates, fit_pilot(Problem(Z, y, X)), most=1)
     array([1])
     """
-    searches = [_Search(Z, candidates, pilot, a) for a in range(pilot.effects.shape[1])]
+    most = min(most, candidates.shape[1])
+    searches = [_Search(Z, candidates, pilot, a, most) for a in range(pilot.effects.shape[1])]
     floor = least * sum(search.noise for search in searches)
     chosen: list[int] = []
-    while len(chosen) < min(most, candidates.shape[1]):
+    while len(chosen) < most:
         gains = np.sum([search.gains() for search in searches], axis=0)
         gains[chosen] = 0.0
         best = int(np.argmax(gains))
@@ -175,29 +176,36 @@ class _There:
 
 
 class _Search:
-    """Scores and covariances of the candidates for one linear predictor, outside the span of what is there."""
+    """Scores and covariances of the candidates for one linear predictor, outside the span of what is there.
 
-    def __init__(self, Z: Array, candidates: Array, pilot: Pilot, a: int) -> None:
+    Covariances are those beside the features; ``rows`` are the rows of their Cholesky factor for the candidates chosen.
+    """
+
+    def __init__(self, Z: Array, candidates: Array, pilot: Pilot, a: int, most: int) -> None:
         there = _There(Z, pilot, a)
         columns = candidates * there.root[:, None]
-        inside, whole = there.inside(columns), columns.T @ columns
+        inside, whole = there.inside(columns), np.dot(columns.T, columns)
         self.total = whole.diagonal().copy()
-        self.covariance = whole - inside.T @ inside
+        self.covariance = whole - np.dot(inside.T, inside)
+        self.variance = self.covariance.diagonal().copy()
         self.score = columns.T @ there.left
         self.ridge = RIDGE * self.total
         self.noise = float(there.left @ there.left) / len(Z)
+        self.rows, self.taken = np.empty((most, len(self.total))), 0
 
     def gains(self) -> Array:
         """Reduction of the loss by each candidate; none for one that adds nothing new."""
-        variance = self.covariance.diagonal()
-        new = variance > NEW * self.total
-        return np.where(new, self.score**2 / np.where(new, variance + self.ridge, 1.0), 0.0)
+        new = self.variance > NEW * self.total
+        return np.where(new, self.score**2 / np.where(new, self.variance + self.ridge, 1.0), 0.0)
 
     def take(self, j: int) -> None:
         """Add a candidate to what is there."""
-        own = self.covariance[j, j]
+        own = self.variance[j]
         if not own > NEW * self.total[j]:
             return  # nothing new for this predictor
-        along = self.covariance[j] / own
-        self.score = self.score - along * self.score[j]
-        self.covariance = self.covariance - np.outer(along * own, along)
+        before = self.rows[: self.taken]
+        row = (self.covariance[j] - np.dot(before[:, j], before)) / np.sqrt(own)
+        self.score = self.score - row * (self.score[j] / np.sqrt(own))
+        self.variance = self.variance - row**2
+        self.rows[self.taken] = row
+        self.taken += 1

@@ -92,7 +92,10 @@ def choose_ridge(
     """
     name = choose(problem) if solver == "auto" else solver
     if name not in ("sqp", "large") or not len(problem.protected_names):
-        raise InputError('l2="auto" needs leave-one-out losses: use solver="auto" or "sqp", and protected columns.')
+        option = "expand" if wide else "l2"
+        raise InputError(
+            f'{option}="auto" needs leave-one-out losses: use solver="auto" or "sqp", and protected columns.'
+        )
     check_new_rows(problem, name, orthogonal_on, 0.95)
     check_spending(problem, name, budget, orthogonal_on)
     if not can_leave_out(problem, name):

@@ -95,7 +95,9 @@ class _Path:
         self.pull = self.free.T @ (D.T @ (self.W * self.target) - gram @ self.fixed)
         self.pull_more = -self.free.T @ (self.R * self.fixed)
         self.bent, self.bent_more = self.free.T @ (gram @ pinv), self.free.T @ (self.R[:, None] * pinv)
-        self.U, self.eta_fixed, self.steering = D @ self.free, D @ self.fixed, D @ pinv
+        # Of each row only its prediction and leverages are needed, for which single precision is enough.
+        self.U = D.astype(np.float32) @ self.free.astype(np.float32)
+        self.eta_fixed, self.steering = D @ self.fixed, D @ pinv
 
     def _means(self, eta: Array) -> Array:
         return np.asarray(self.pilot.family.activation(eta[:, None]))[:, 0]
@@ -107,14 +109,17 @@ class _Path:
 
     def losses(self, steps: Array) -> Array:
         """Leave-one-out losses (n, s) of the rows for each penalty."""
-        Q, more = self.pilot.basis, steps - PATH[0]
+        Q, more, s = self.pilot.basis, steps - PATH[0], len(steps)
         shrunk = 1.0 / (1.0 + np.outer(self.rho, more))  # (m, s)
-        eta = self.eta_fixed[:, None] + self.U @ (shrunk * (self.pull[:, None] + np.outer(self.pull_more, more)))
-        leverage = self.W[:, None] * (self.U**2 @ shrunk)
+        bent = self.bent[:, :, None] + self.bent_more[:, :, None] * more
+        sides = np.concatenate([self.pull[:, None, None] + np.outer(self.pull_more, more)[:, None], bent], axis=1)
+        sides *= shrunk[:, None]
+        along = (self.U @ sides.reshape(len(sides), -1).astype(np.float32)).astype(np.float64)
+        eta = self.eta_fixed[:, None] + along[:, :s]
+        leverage = self.W[:, None] * (self.U**2 @ shrunk.astype(np.float32))
         held = np.zeros_like(eta)
-        for j in range(Q.shape[1]):
-            bent = shrunk * (self.bent[:, j, None] + np.outer(self.bent_more[:, j], more))
-            held += (self.w * Q[:, j])[:, None] * (self.steering[:, j, None] - self.U @ bent)
+        for j, column in enumerate(Q.T, start=1):
+            held += (self.w * column)[:, None] * (self.steering[:, j - 1, None] - along[:, j * s : (j + 1) * s])
         mean = np.column_stack([self._means(column + self.offset) for column in eta.T])
         change = leverage * (eta - self.target[:, None]) + held * (mean - self.w @ mean)
         out = eta + change / np.maximum(1.0 - leverage - held * self.steep[:, None], OTHERS)

@@ -87,7 +87,14 @@ def learn_hinges(base: Numeric, values: Array, most: int) -> Hinges:
 def _sorted(values: Array) -> tuple[Array, Array]:
     """Sorted values without missing ones, all and distinct."""
     x = np.sort(values[~np.isnan(values)])
-    return x, x[np.concatenate([[True], x[1:] != x[:-1]])]
+    return x, _distinct(x)
+
+
+def _distinct(x: Array) -> Array:
+    """Distinct values of sorted ones."""
+    first = np.ones(len(x), dtype=bool)
+    np.not_equal(x[1:], x[:-1], out=first[1:])
+    return x[first]
 
 
 def _range(x: Array, distinct: Array) -> tuple[float, float]:
@@ -115,8 +122,8 @@ def _knots(x: Array, distinct: Array, most: int) -> tuple[float, ...]:
 
 def _quantiles(x: Array, count: int, *, ends: bool = False) -> Array:
     """Distinct quantiles of sorted values at equal distances, with or without the smallest and the largest value."""
-    shares = np.linspace(0.0, 1.0, count + 2)
-    return np.unique(x[_places(len(x), shares if ends else shares[1:-1])])
+    shares = np.arange(0 if ends else 1, count + (2 if ends else 1)) / (count + 1)
+    return _distinct(x[_places(len(x), shares)])
 
 
 def _places(n: int, shares: ArrayLike) -> IntArray:

@@ -210,3 +210,42 @@ def test_curves_of_ranks_have_few_points() -> None:
     assert len(places) == RANK_POINTS and (places[0], places[-1]) == (0.0, 99.0)
     assert ranks == tuple((np.array(places) + 0.5) / 100.0)
     assert rank_curve(np.arange(RANK_POINTS) ** 3.0)[0] == tuple(np.arange(RANK_POINTS) ** 3.0)
+
+
+def test_rows_of_weight_zero_do_not_move_knots() -> None:
+    table, y, sex = people()
+    weight = np.random.default_rng(1).integers(0, 3, len(y)).astype(float)
+    table.loc[weight == 0.0, ["a", "b"]] *= 7.0
+    used = weight > 0.0
+    with_zeros = sq.OrthogonalGLMClassifier(expand="auto").fit(table, y, protected=sex, sample_weight=weight)
+    without = sq.OrthogonalGLMClassifier(expand="auto").fit(
+        table[used], y[used], protected=sex[used], sample_weight=weight[used]
+    )
+    assert with_zeros.coefficient_names_.tolist() == without.coefficient_names_.tolist()
+    p, expected = (model.predict_proba(table[used]) for model in (with_zeros, without))
+    np.testing.assert_allclose(p, expected, rtol=0.0, atol=1e-9)
+
+
+def test_columns_may_have_the_names_of_hinges_and_products(fitted: Any) -> None:
+    table, y, sex = people()
+    new = next(name for name in fitted.coefficient_names_ if name.startswith("a:job"))
+    rng = np.random.default_rng(2)
+    both = table.assign(**{new: rng.normal(size=len(y)), "a:b": rng.normal(size=len(y))})
+    model = sq.OrthogonalGLMClassifier(expand="auto").fit(both, y, protected=sex)
+    other = both.rename(columns={new: "u", "a:b": "v"})
+    same = sq.OrthogonalGLMClassifier(expand="auto").fit(other, y, protected=sex)
+    np.testing.assert_allclose(model.predict_proba(both), same.predict_proba(other), rtol=0.0, atol=1e-9)
+
+
+def test_a_solver_without_leave_one_out_losses_is_refused_in_the_words_of_the_option() -> None:
+    table, y, sex = people(200)
+    with pytest.raises(InputError, match=r'^expand="auto" needs leave-one-out losses'):
+        sq.OrthogonalGLMClassifier(expand="auto", solver="mdmm").fit(table, y, protected=sex)
+
+
+@pytest.mark.parametrize("far", [1e6, 1e300])
+def test_values_outside_the_training_range_count_as_its_ends(fitted: Any, far: float) -> None:
+    table, *_ = people()
+    beyond = table[:2].assign(a=[far, -far], b=[-far, far])
+    inside = table[:2].assign(a=[table.a.max(), table.a.min()], b=[table.b.min(), table.b.max()])
+    np.testing.assert_array_equal(fitted.predict_proba(beyond), fitted.predict_proba(inside))
