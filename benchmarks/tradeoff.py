@@ -36,6 +36,7 @@ from studies.paper.benchmark_sets import SETS, BenchmarkSet, load
 
 RESULTS = Path(__file__).parent / "results" / "tradeoff.json"
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "tradeoff.png"
+TITLES = {"adult": "Adult", "bank": "Bank", "compas": "COMPAS", "health": "Health and Retirement"}
 METHODS = {
     "komiyama-sp": "Komiyama, parity",
     "komiyama-eo": "Komiyama, opportunity",
@@ -169,15 +170,18 @@ def draw(found: dict[str, Any], path: Path) -> Path:
         for axis, (name, about) in zip(axes.flat, found.items(), strict=False):
             for key, style in (("with", "-"), ("without", "--")):
                 curve = about["paths"][key]
-                label = f"budget, {key} the protected columns as features"
+                label = f"Setsquare, {key} protected features"
                 x, y = ([one[k] for one in curve] for k in ("correlation", "loss"))
                 axis.plot(x, y, style, marker=".", ms=3, color=figures.COLOURS[0], label=label)
             for (label, marker), colour in zip(marks.items(), figures.COLOURS[1:], strict=False):
                 own = [one for one in about["points"] if one["method"] == label and "loss" in one]
                 x, y = ([one[k] for one in own] for k in ("correlation", "loss"))
                 axis.plot(x, y, marker, ms=4, mfc="none", color=colour, label=label)
-            axis.set(title=f"{name}, n = {about['n']}", xlabel="correlation with the protected columns", ylabel="loss")
+            kind = "Poisson" if name == "health" else "logistic"
+            axis.set(title=f"{TITLES[name]}: {kind}, {about['n']:,} rows", ylabel="training loss")
+            axis.set(xlabel="multiple correlation with the protected columns")
         handles, labels = axes[0, 0].get_legend_handles_labels()
+        labels = [f"{label}, without protected features" if label == "Zafar" else label for label in labels]
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
         return figures.save(figure, path)
 
