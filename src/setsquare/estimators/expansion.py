@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -182,11 +183,11 @@ def _places(design: Design, coded: Design) -> tuple[list[int], int]:
     """Positions of the columns of the pilot's design among those of all rows, and the number of these."""
     found, width = list[int](), 0
     for coder, own in zip(design.coders, coded.coders, strict=True):
-        some = isinstance(own, Categorical) and isinstance(coder, Categorical)
-        levels = {level: j for j, level in enumerate(coder.levels)} if some else {}
-        found += (
-            width + j for j in ((levels[level] - 1 for level in own.levels[1:]) if some else range(len(own.names)))
-        )
+        places: Iterable[int] = range(len(own.names))
+        if isinstance(own, Categorical) and isinstance(coder, Categorical):
+            levels = {level: j for j, level in enumerate(coder.levels)}
+            places = (levels[level] - 1 for level in own.levels[1:])
+        found += (width + j for j in places)
         width += len(coder.names)
     return found, width
 
