@@ -168,7 +168,7 @@ def _draw_largest(D: Array, i: IntArray, j: IntArray | None, rng: np.random.Gene
     # The symmetric root: unlike the eigenvectors it is unique, so that all machines draw the same numbers.
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T * scale[:, None]
     error = np.sqrt(np.maximum(variance, 0.0))
-    moves = error > 1e-12 * scale[i]
+    moves = error > 1e-12 * np.sqrt(d.max(initial=0.0))  # a constant may have a variance by rounding
     largest = np.zeros(n_draws)
     if still := int((~moves).sum()):  # without an estimated variance: as if independent of the others
         largest = np.abs(rng.standard_normal((n_draws, min(still, 50)))).max(axis=1)

@@ -292,3 +292,12 @@ def test_draws_do_not_depend_on_the_choice_of_eigenvectors(monkeypatch):
 
     monkeypatch.setattr(np.linalg, "eigh", turned)
     assert abs(critical_value(C, i, None, 0.95, np.random.default_rng(0)) - found) < 1e-5
+
+
+def test_a_variance_by_rounding_counts_as_none():
+    """A number that is constant in its group may have a variance of 0 or, on another machine, of 1e-34."""
+    C, i = 0.01 * (np.eye(4) + 0.3), np.arange(4)
+    C[3] = C[:, 3] = 0.0
+    exact = critical_value(C, i, None, 0.95, np.random.default_rng(0))
+    C[3, 3] = 1e-34
+    assert critical_value(C, i, None, 0.95, np.random.default_rng(0)) == exact
