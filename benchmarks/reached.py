@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -28,6 +28,8 @@ NOTE = "__reached__"
 #: A statement is the number of its file, shifted by these bits, and its line.
 SHIFT = 16
 PACKAGE = "setsquare"
+#: Changes of a file that are made before notes, each made from its path: see ``benchmarks.infected``.
+WATCHES: list[Callable[[str], ast.NodeTransformer]] = []
 _hits: set[int] = set()
 _paths: list[str] = []
 #: Statements executed by fixtures that serve several tests, by the folder or file that has them and their name.
@@ -74,7 +76,10 @@ class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         _paths.append(path.rpartition(f"/{PACKAGE}/")[2])
-        tree = _Notes(len(_paths) - 1).visit(ast.parse(Path(path).read_text()))
+        tree = ast.parse(Path(path).read_text())
+        for watch in WATCHES:
+            tree = watch(_paths[-1]).visit(tree)
+        tree = _Notes(len(_paths) - 1).visit(tree)
         return compile(tree, path, "exec", dont_inherit=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import json
 import os
@@ -11,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+from benchmarks import infected
 from benchmarks.mutant_tests import ROOT, SOURCE, nearest, statement_lines
 from benchmarks.mutants import sample
 from benchmarks.mutators import mutants
@@ -134,3 +137,26 @@ def test_a_function_is_swapped_in_its_process_and_what_stands_outside_is_not(tmp
             with contextlib.suppress(IndexError):
                 results.add((mutant.new, scope["A"]().f()))
     assert {("(x - LIMIT)", -2), ("(2)", 5), ("(0)", 3)} <= results
+
+
+WATCHED = "def f(a, b):\n    return max(a, b) if a < b and b > 0 else all(one > 1 for one in (a, b))\n"
+
+
+def test_changes_that_never_made_a_difference_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"__compared__": infected._compared, "__joined__": infected._joined, "__called__": infected._called}
+    scope, plain = names | {"__builtins_module__": builtins}, dict[str, Any]()
+    exec(compile(infected.Watch("a.py").visit(ast.parse(WATCHED)), "a.py", "exec"), scope)
+    exec(WATCHED, plain)
+    line = WATCHED.splitlines()[1]
+
+    def noted(a: int, b: int) -> set[str]:
+        """What would have been other with a change, in a call that gives what the code itself gives."""
+        monkeypatch.setattr(infected, "seen", set())
+        assert scope["f"](a, b) == plain["f"](a, b)
+        places = [one.partition(" ")[0].split(":") for one in infected.seen if one.endswith(" d")]
+        return {line[int(place[2]) : int(place[4])] for place in places}
+
+    assert noted(1, 2) == {"max(a, b)"}
+    assert noted(2, 2) == {"a < b", "a < b and b > 0"}
+    assert noted(2, 1) == {"a < b and b > 0", "all(one > 1 for one in (a, b))", "one > 1"}
+    assert noted(-1, 0) == {"a < b and b > 0", "b > 0"}

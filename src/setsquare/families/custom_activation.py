@@ -71,7 +71,7 @@ def check_increasing(name: str, h: Callable[[Array], Array], slope: Callable[[Ar
     with np.errstate(over="ignore", invalid="ignore"):
         values, slopes = np.asarray(h(CHECKED)), np.asarray(slope(CHECKED))
         numeric = (np.asarray(h(CHECKED + _STEP)) - np.asarray(h(CHECKED - _STEP))) / (2.0 * _STEP)
-    falls = (np.diff(values) < -1e-12 * np.maximum(1.0, np.abs(values[1:]))) | (slopes[1:] < 0.0)
+        falls = (np.diff(values) < -1e-12 * np.maximum(1.0, np.abs(values[1:]))) | (slopes[1:] < 0.0)
     finite = bool(np.isfinite(values).all())
     if not finite or falls.any():
         where = f"decreases at {CHECKED[1:][falls][0]:.3g}" if finite else "is not finite on [-30, 30]"

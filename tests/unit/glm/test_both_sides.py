@@ -32,6 +32,7 @@ from setsquare.glm.deferred import Deferred
 from setsquare.glm.preparation import prepare
 from setsquare.glm.problem import _check_summary
 from setsquare.glm.ridge import choose_ridge
+from setsquare.glm.unconstrained_loss import _quasi_newton
 
 
 def data(n: int = 120, q: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -289,3 +290,17 @@ def test_paths_of_budgets_at_the_edge_of_a_domain_are_refused():
     objective = replace(prepare(problem()).objective, barrier=0.1)
     with pytest.raises(InputError, match="at the edge of the link's domain"):
         budget.follow(objective, None, [0.1], None, Settings())
+
+
+def test_a_quasi_newton_step_solves_the_updated_system():
+    rng = np.random.default_rng(7)
+    A = rng.normal(size=(4, 4))
+    H = B = A @ A.T + np.eye(4)
+    target, pairs = rng.normal(size=4), []
+    for scale in (0.5, 3.0):
+        s = rng.normal(size=4)
+        u = scale * (B @ s) + 0.1 * s
+        pairs.append((s, u))
+        B = B - np.outer(B @ s, B @ s) / (s @ B @ s) + np.outer(u, u) / (s @ u)
+    uphill = (np.ones(4), -np.ones(4))  # a pair without curvature, which is left out
+    np.testing.assert_allclose(_quasi_newton(H, [*pairs, uphill], target), np.linalg.solve(B, target), rtol=1e-9)
