@@ -96,6 +96,8 @@ def number_audited(
     rows = Rows(score, decision, outcome, weight, cluster)
     options: dict[str, Any] = {"confidence": confidence, "seed": seed, "backend": backend}
     options["selected"] = "" if decision is None else _selected(request, decision, given)
+    asked = request.threshold is not None or given is not None
+    options["notes"] = note_same_decision(score, decision, request.threshold) if asked and decision is not None else ()
     if request.standard is None:
         return number_groups(rows, partitions, min_group=request.min_group, **options)
     rows, rate = standard_rows(rows, request.standard)
@@ -116,8 +118,9 @@ def number_groups(
     backend: str = "pandas",
     min_group: int = 10,
     selected: str = "",
+    notes: tuple[Note, ...] = (),
 ) -> GroupNumbers:
-    """Numbers of every group, with intervals on demand.
+    """Numbers of every group, with intervals on demand; ``notes`` come before those on the groups.
 
     Examples
     --------
@@ -143,7 +146,7 @@ def number_groups(
         confidence,
         seed,
         backend,
-        (*note_masked(partitions, min_group), *note_doubtful(numbers, partitions)),
+        (*notes, *note_masked(partitions, min_group), *note_doubtful(numbers, partitions)),
         bool(rows.score.min() >= 0.0),
         rows.weight is not None,
         selected=selected,
@@ -158,6 +161,31 @@ def _selected(request: GroupRequest, decision: Array, given: np.ndarray[Any, Any
         return f"its prediction is {class_name(1 if request.positive is None else request.positive)}"
     names = given[decision == 1.0][:1].tolist()
     return f"its decision is {class_name(names[0])}" if names else "its decision is positive"
+
+
+def note_same_decision(score: Array, decision: Array, threshold: float | None) -> tuple[Note, ...]:
+    """A warning if every row has the same decision: rates are then equal whatever the predictions are.
+
+    Examples
+    --------
+    >>> score = np.array([0.2, 0.4])
+    >>> print(*note_same_decision(score, np.zeros(2), 0.5))
+    No row is selected: the largest prediction, 0.4, is below the threshold of 0.5. Rates that are 0 % in every group
+    do not show equal treatment: choose a lower threshold.
+    """
+    if decision.min() != decision.max():
+        return ()
+    one = bool(decision[0])
+    fields: dict[str, Any] = {"who": "Every row" if one else "No row", "rate": 100 if one else 0}
+    why = advice = ""
+    if threshold is not None:
+        why = ": the {end} prediction, {value:.4g}, is {side} the threshold of {limit:g}"
+        advice = ": choose a {other} {threshold}"
+        fields |= {"end": "smallest" if one else "largest", "value": float(score.min() if one else score.max())}
+        fields |= {"side": "not below" if one else "below", "limit": threshold, "other": "higher" if one else "lower"}
+        fields["threshold"] = Option("threshold", words="threshold")
+    text = "{who} is selected" + why + ". Rates that are {rate} % in every group do not show equal treatment" + advice
+    return (Note("same-decision", text + ".", "warning", **fields),)
 
 
 def _weights(part: Partition, weight: Array | None) -> Array:

@@ -156,6 +156,28 @@ def test_labels_need_the_positive_class_once() -> None:
     pd.testing.assert_frame_equal(a, b)
 
 
+def test_decisions_that_are_all_the_same_are_said_to_show_nothing() -> None:
+    frame, score, y = people()
+    largest, smallest = float(score.max()), float(score.min())
+
+    def same(**options: object) -> list[str]:
+        notes = sq.audit(score, frame, **options).numbers.notes  # type: ignore[union-attr]
+        return [str(note) for note in notes if note.code == "same-decision" and note.severity == "warning"]
+
+    (none,) = same(threshold=1.5)
+    assert none.startswith(f"No row is selected: the largest prediction, {largest:.4g}, is below the threshold of 1.5.")
+    assert none.endswith("0 % in every group do not show equal treatment: choose a lower threshold.")
+    (every,) = same(threshold=smallest)
+    assert every.startswith("Every row is selected: the smallest prediction")
+    assert every.endswith("100 % in every group do not show equal treatment: choose a higher threshold.")
+    assert same(decisions=np.zeros_like(y)) == [
+        "No row is selected. Rates that are 0 % in every group do not show equal treatment."
+    ]
+    assert not same(threshold=0.5)
+    assert not same(threshold=largest)  # the largest prediction is selected
+    assert not same()
+
+
 def test_bad_input() -> None:
     frame, score, y = people()
     with pytest.raises(InputError, match="decisions must be 0 and 1, or two classes of which positive= names one"):
