@@ -155,6 +155,8 @@ class OrthogonalGLMClassifier(ClassifierMixin, OrthogonalGLM):
         protected : dataframe or array of shape (n, p), optional
             Protected columns, where the constructor did not name them.
         sample_weight : array of shape (n,), optional
+            Weights of the rows. Where rows are left out (new rows, ``l2="auto"``), a row is left out with its whole
+            weight: a row of weight 2 is one unit, and two copies of it are two.
         offset : array of shape (n,) or (n, n_classes), optional
         cluster : array of shape (n,), optional
             Cluster of each row, for example the patient: whole clusters are left out, so that the predictions are

@@ -132,6 +132,8 @@ basis, reference, missing, unseen, max_iter, tol, warm_start, n_restarts, random
         protected : dataframe or array of shape (n, p), optional
             Protected columns, where the constructor did not name them.
         sample_weight : array of shape (n,), optional
+            Weights of the rows. Where rows are left out (new rows, ``l2="auto"``), a row is left out with its whole
+            weight: a row of weight 2 is one unit, and two copies of it are two.
         offset : array of shape (n,), optional
             Added to the linear predictor: the logarithm of an exposure.
         cluster : array of shape (n,), optional

@@ -79,7 +79,7 @@ def _refuse_new_rows(solution: Solution, found: NewRows, *, automatic: bool) -> 
     units = "clusters" if found.by_cluster else "rows"
     other = Option("orthogonal_on", TRAINING_ROWS)
     fields: dict[str, Any] = {"ridge": Option("l2", "auto"), "other": other, "units": units, "n": found.n_units}
-    fields["features"] = solution.certificate.rank_features or solution.certificate.n_features
+    fields["features"] = solution.certificate.n_features
     fields |= {"used": f"{found.n_parameters:.0f}", "left": f"{found.correlation:.2g}"}
     if solution.status is Status.NO_INFORMATION or found.upper >= 1.0:
         text = (

@@ -66,7 +66,7 @@ def test_fewer_rows_than_features_are_refused_with_numbers_and_a_ridge_helps():
     Z, x = rng.normal(size=(60, 80)), rng.normal(size=60)
     Z[:, 0] += x
     y = Z[:, 1] + rng.normal(size=60)
-    with pytest.raises(NotOrthogonalError, match=r"60 rows are too few for 59 features.*l2='auto'"):
+    with pytest.raises(NotOrthogonalError, match=r"60 rows are too few for 80 features.*l2='auto'"):
         sq.OrthogonalGLMRegressor(orthogonal_on="new rows").fit(Z, y, protected=x)
     model = sq.OrthogonalGLMRegressor(orthogonal_on="new rows", l2="auto").fit(Z, y, protected=x)
     assert model.l2_ > 0.0 and model.solution_.certificate.is_orthogonal
