@@ -258,7 +258,7 @@ def test_pooled_tests_of_several_predictions(golden):
 
 
 def test_tests_of_one_product(golden):
-    golden([plain(gcm._single(value, error)) for value, error in ((0.3, 0.2), (-2.0, 0.9), (0.3, 0.0))])
+    golden([plain(gcm._single("x", value, error, 60.0)) for value, error in ((0.3, 0.2), (-2.0, 0.9), (0.3, 0.0))])
 
 
 @pytest.mark.parametrize("low", [0.0, 1.0, 0.5])

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import setsquare as sq
 from setsquare.auditing.comparison.predicted_rows import align
 from setsquare.auditing.documents.group_sections import MOST_CLASSES, _responses
-from setsquare.auditing.evaluations.gcm import cross_fitted_residuals, evaluate_gcm
+from setsquare.auditing.evaluations.gcm import (
+    cross_fitted_residuals,
+    effective_units,
+    evaluate_gcm,
+    smooth_features,
+)
+from setsquare.auditing.evaluations.score import answer, questions_of, sample_of
 from setsquare.auditing.predictions import Raw, open_predictions
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.tradeoffs.budget_path import MOST_BUDGETS, read_budgets
@@ -97,9 +105,30 @@ def test_the_covariance_measure_sums_over_clusters(people: pd.DataFrame) -> None
     product = left[:, 0] * left[:, 1]
     sums = [sum(product[k] - product.mean() for k in np.flatnonzero(cluster == c)) for c in range(40)]
     statistic = product.sum() / math.sqrt(sum(one**2 for one in sums))
-    assert found.joint.statistic == pytest.approx(statistic, rel=1e-9)
-    assert found.joint.p_value == pytest.approx(math.erfc(abs(statistic) / math.sqrt(2.0)), rel=1e-9)
+    equal = answer(sample_of(left[:, 0], replace(columns, values=left[:, 1:])), questions_of(("sex[m]",), ("sex",)))[0]
+    p = 2.0 * stats.t.sf(abs(statistic), 39.0)
+    assert found.effects[0].statistic == pytest.approx(statistic, rel=1e-9)
+    assert found.effects[0].p_value == pytest.approx(p, rel=1e-9)
+    assert found.joint.p_value == pytest.approx(max(p, equal.pooled.p_value), rel=1e-9)
     assert found.effects[0].estimate == pytest.approx(product.mean() / math.sqrt(np.prod((left**2).mean(0))), rel=1e-9)
+
+
+@pytest.mark.parametrize(("n_clusters", "n_levels"), [(10, 12), (12, 12), (3, 2)])
+def test_the_covariance_measure_of_more_columns_than_clusters_is_not_certain(n_clusters: int, n_levels: int) -> None:
+    rng = np.random.default_rng(0)
+    levels = np.arange(240) % n_levels
+    given, cluster = pd.DataFrame({"c": rng.normal(size=240)}), np.arange(240) * n_clusters // 240
+    found = sq.audit(rng.normal(size=240), levels.astype(str), given=given, cluster=cluster, evaluation="gcm")
+    assert found.evaluation("gcm").joint.p_value > 0.05
+
+
+def test_knots_of_the_covariance_measure_follow_weights_and_clusters() -> None:
+    x, weight = np.arange(400.0)[:, None], np.ones(400)
+    weight[:40] = 1e6
+    rows = {"weighted": {"weight": weight}, "clustered": {"cluster": np.arange(400) // 10}}
+    units = {name: effective_units(Protected(x, ("x",), ("x",), **own)) for name, own in rows.items()}
+    assert units == pytest.approx({"weighted": 40.0, "clustered": 40.0}, rel=1e-3)
+    assert smooth_features(x, 40.0).shape[1] == 7 < smooth_features(x).shape[1]
 
 
 @pytest.mark.parametrize("values", [np.array([1j, 2.0]), np.array(["2026-01-01", "2026-01-02"], dtype="M8[D]")])
