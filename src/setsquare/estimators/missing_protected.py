@@ -19,6 +19,7 @@ from setsquare.glm.deferred import Deferred
 from setsquare.glm.missing_protected import Completed, complete_protected, known_numbers, known_outcome
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.solver import Solution
+from setsquare.notes import Note, Option
 from setsquare.tables.column import TableRows
 from setsquare.tables.design import Design
 from setsquare.tables.frame import dense, is_sparse, open_table
@@ -37,7 +38,9 @@ def check_modelled(missing: str, use_protected: bool, orthogonal_on: str, given:
             'missing="model" is for protected columns that are not among the features: leave out use_protected=True.'
         )
     if orthogonal_on == NEW_ROWS and given is not None:
-        raise InputError('missing="model" with given= is for orthogonal_on="training rows".')
+        text = "{missing} with {given} is for the training rows: leave out {on}."
+        on = Option("orthogonal_on", NEW_ROWS)
+        raise InputError(Note("modelled-given", text, missing=Option("missing", MODEL), given=Option("given"), on=on))
 
 
 def refuse_stream(missing: str) -> None:

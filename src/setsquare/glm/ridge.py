@@ -107,6 +107,13 @@ def choose_ridge(
             tried.descend()
         else:
             tried.climb()
+    if not np.isfinite(tried.loss) and tried.missed:
+        raise NotOrthogonalError(
+            f'l2="auto" found no ridge penalty with which {problem.n_units} row(s) or cluster(s) make the predictions '
+            "orthogonal on new rows: the features predict some protected columns in the training rows only. Use fewer "
+            'protected columns, more rows, or orthogonal_on="training rows", which leaves part of the correlation on '
+            "new rows."
+        )
     if not np.isfinite(tried.loss):
         raise NotOrthogonalError(
             f'l2="auto" found no ridge penalty for which {problem.n_units} row(s) or cluster(s) determine the '
@@ -131,14 +138,17 @@ def _sample(problem: Problem) -> Problem:
 
 
 class _Path:
-    """Fits along a path of penalties; the best so far, and the last as a start for the next."""
+    """Fits along a path of penalties; the best so far, and the last as a start for the next.
+
+    ``missed`` says whether some fit could not be made orthogonal on new rows.
+    """
 
     def __init__(
         self, problem: Problem, solver: str, settings: Settings, orthogonal_on: str, budget: float = 0.0
     ) -> None:
         self.problem, self.solver, self.settings, self.orthogonal_on = problem, solver, settings, orthogonal_on
         self.budget = budget
-        self.best, self.loss = 0.0, np.inf
+        self.best, self.loss, self.missed = 0.0, np.inf, False
         self.start: tuple[Array, Array] | None = None
         self.found: tuple[Array, Array] | None = None
 
@@ -178,6 +188,7 @@ class _Path:
         asked: dict[str, Any] = {"orthogonal_on": self.orthogonal_on, "budget": self.budget}
         found = fit_rows(problem, self.solver, self.settings, self.start, **asked)
         loss = _loss(found)
+        self.missed |= found.end.status is Status.NOT_REACHED
         if np.isfinite(loss):
             self.start = _coefficients(found)
         if loss < self.loss:

@@ -153,7 +153,7 @@ def test_options_that_need_every_value_are_refused() -> None:
     table, y = _table()
     with pytest.raises(InputError, match="use_protected"):
         _model(use_protected=True).fit(table, y)
-    with pytest.raises(InputError, match="given"):
+    with pytest.raises(InputError, match=r"missing='model' with given= .* leave out orthogonal_on='new rows'"):
         _model(given=["job"], orthogonal_on="new rows").fit(table, y)
     with pytest.raises(InputError, match="in memory"):
         sq.OrthogonalGLMClassifier(protected="race", missing="model").fit(sq.Stream(lambda: iter([table])), "z0")

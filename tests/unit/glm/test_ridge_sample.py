@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from setsquare.errors import NotOrthogonalError
 from setsquare.glm import Problem, ridge
 from setsquare.glm.ridge import DOWN, UP, choose_ridge
 
@@ -40,3 +41,13 @@ def test_what_is_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     for more in ({"given": "outcome"}, {"cluster": np.arange(400) // 2}):
         problem = _problem(400, **more)
         assert ridge._sample(problem) is problem
+
+
+def test_a_refusal_says_that_no_ridge_is_orthogonal_on_new_rows() -> None:
+    """The 80 rows determine the predictions of ten features; five unrelated levels cannot be reached with them."""
+    rng = np.random.default_rng(3)
+    X = (rng.integers(0, 6, 80)[:, None] == np.arange(1, 6)).astype(float)
+    Z = rng.normal(size=(80, 10))
+    problem = Problem(Z, Z[:, 0] + rng.normal(size=80), X)
+    with pytest.raises(NotOrthogonalError, match="make the predictions orthogonal on new rows: the features predict"):
+        choose_ridge(problem, orthogonal_on="new rows")

@@ -11,20 +11,28 @@ from setsquare._typing import Table
 from setsquare.auditing.tradeoffs.points import SCORES, measure_points
 from setsquare.auditing.tradeoffs.result import Tradeoff
 from setsquare.errors import InputError
+from setsquare.estimators.expansion import check_expand
 from setsquare.estimators.glm import OrthogonalGLM
+from setsquare.estimators.missing_protected import check_modelled
 from setsquare.glm.budget import check_budget
 from setsquare.glm.certificate import TRAINING_ROWS
+from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows import can_leave_out
 from setsquare.glm.solution import Status
 from setsquare.glm.solver import choose, fit_path
 from setsquare.rows import as_stream, is_dask_array
 from setsquare.tables.frame import backend_of
-from setsquare.tables.validation import check_confidence
+from setsquare.tables.validation import check_choice, check_confidence
 
 #: Largest number of budgets of one path.
 MOST_BUDGETS = 1000
 #: How a fit ends that has found its optimum.
 SETTLED = (Status.CONVERGED, Status.FLAT)
+#: Note of a path without numbers on new rows.
+UNKNOWN = (
+    "Numbers on new rows are not known here: leave-one-out predictions take the solver sqp and, given controls, two "
+    "classes or a numeric outcome, no clusters and no modelled missing values."
+)
 
 
 def tradeoff(
@@ -96,6 +104,7 @@ def tradeoff(
     if is_dask_array(X) or as_stream(X) is not None:
         raise InputError("A trade-off needs the rows in memory: pass a table or an array.")
     check_confidence(confidence)
+    _check_options(estimator)
     shares = read_budgets(budgets)
     from sklearn.base import clone
 
@@ -110,7 +119,7 @@ def tradeoff(
     known = known and (read.filled is None or own.given is None)
     points = measure_points(path, shares, confidence, new_rows=known, filled=read.filled)
     score = SCORES.get(problem.family.name, "rmse")
-    notes = [] if known or not new_rows else [f"Leave-one-out predictions are not available here (solver {solver})."]
+    notes = [] if known or not new_rows else [UNKNOWN]
     stalled = [f"{share:.3g}" for share, one in zip(shares, path.points, strict=True) if one.end.status not in SETTLED]
     if read.filled is not None:
         notes.append(
@@ -130,6 +139,13 @@ def tradeoff(
         backend_of(X, protected),
         tuple(notes),
     )
+
+
+def _check_options(estimator: OrthogonalGLM) -> None:
+    """Refuse options that the estimator's own ``fit`` refuses."""
+    check_choice("solver", estimator.solver, ("auto", "sqp", "large", *MULTIPLIER_METHODS))
+    check_expand(estimator.expand)
+    check_modelled(estimator.missing, estimator.use_protected, estimator.orthogonal_on, estimator.given)
 
 
 def read_budgets(budgets: int | Sequence[float]) -> tuple[float, ...]:

@@ -68,7 +68,10 @@ class Tradeoff(Documented):
         """
         known = [point for point in self.points if math.isfinite(point.new_loss.estimate)]
         if not known:
-            raise InputError("Picking a budget needs new rows: call tradeoff with new_rows=True.")
+            raise InputError(
+                "Picking a budget needs numbers on new rows: call tradeoff with new_rows=True, the solver sqp and, "
+                "given controls, two classes or a numeric outcome, no clusters and no modelled missing values."
+            )
         best = min(known, key=lambda point: point.new_loss.estimate)
         if max_correlation is None:
             limit = best.new_loss.estimate + best.new_loss.std_error

@@ -94,6 +94,9 @@ def test_document_has_table_and_figures(path: sq.Tradeoff, tmp_path: Path) -> No
         (sq.OrthogonalGLMClassifier(), {"budgets": None}, "a number of budgets"),
         (sq.OrthogonalGLMClassifier(), {"confidence": 1.0}, "confidence"),
         (sq.OrthogonalGLMClassifier(solver="mdmm"), {}, "mdmm"),
+        (sq.OrthogonalGLMClassifier(solver="other"), {}, "solver='other' is not one of"),
+        (sq.OrthogonalGLMClassifier(expand="other"), {}, "expand='other' is not one of"),
+        (sq.OrthogonalGLMClassifier(missing="model", use_protected=True), {}, "leave out use_protected=True"),
     ],
 )
 def test_bad_input_is_refused(people: pd.DataFrame, estimator: object, options: dict, message: str) -> None:
@@ -114,6 +117,14 @@ def test_without_new_rows_nothing_is_picked(people: pd.DataFrame) -> None:
     path = sq.tradeoff(model, people[["a", "b"]], people["y"], people["sex"], budgets=3, new_rows=False)
     assert path.table()["new_loss"].isna().all() and path.to_dict()["picked"] is None
     with pytest.raises(InputError, match="new_rows=True"):
+        path.pick()
+
+
+def test_what_new_rows_need_is_said_where_they_are_not_known(people: pd.DataFrame) -> None:
+    model, cluster = sq.OrthogonalGLMClassifier(given="c"), np.arange(len(people)) // 2
+    path = sq.tradeoff(model, people[["a", "b", "c"]], people["y"], people["sex"], budgets=2, cluster=cluster)
+    assert not path.knows_new_rows and "given controls" in path.notes[0] and "no clusters" in path.notes[0]
+    with pytest.raises(InputError, match="given controls, two classes or a numeric outcome, no clusters"):
         path.pick()
 
 
