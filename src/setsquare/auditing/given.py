@@ -16,11 +16,11 @@ from setsquare import tables
 from setsquare._typing import Array, BoolArray, Table
 from setsquare.auditing.predictions import Subject
 from setsquare.auditing.protected import Protected
-from setsquare.errors import InputError
+from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import family
 from setsquare.glm.given import OUTCOME, Conditioned, OutcomeBasis, outcome_basis
 from setsquare.glm.outcome_summary import OutcomeSummary
-from setsquare.notes import Note
+from setsquare.notes import Note, Option
 from setsquare.projection.basis import protected_basis
 from setsquare.projection.controls import fit_controls
 from setsquare.rows.blocks import ArrayRows, mean_weight
@@ -130,7 +130,17 @@ def _of_table(given: Any, keep: BoolArray, missing: str, source: Table) -> tuple
     check_same_rows("given has", tables.n_rows(given), "the predictions have", len(keep))
     check_alignment(source, given, "given")
     rows = given if keep.all() else tables.filter_rows(given, keep)
-    learned = tables.learn(rows, missing="level" if missing == "level" else "error")
+    try:
+        learned = tables.learn(rows, missing="level" if missing == "level" else "error")
+    except MissingValuesError:
+        if missing == "level":
+            raise
+        text = (
+            "The given columns have missing values, and {drop} leaves out rows without predictions or protected "
+            "columns only: fill them, leave out those rows, or give them a level of their own ({level})."
+        )
+        drop, level = Option("missing", "drop"), Option("missing", "level")
+        raise MissingValuesError(Note("missing-given", text, drop=drop, level=level)) from None
     if not learned.names:
         raise InputError(f"Nothing is given: {', '.join(learned.columns)} are constant. Pass columns that vary.")
     C = dense(learned.apply(rows).values)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from setsquare._typing import Array, Table
+from setsquare._typing import Array, IntArray, Table
 from setsquare.errors import InputError
 from setsquare.estimators.expansion import widen
 from setsquare.estimators.warn import warn_hardly_observed
@@ -74,9 +74,21 @@ def model_missing(
     beside = [values.reshape(len(X), -1).T for values in (offset, weight) if values is not None]
     known += [known_numbers(column) for columns in beside for column in columns]
     units = None if cluster is None else np.unique(np.asarray(cluster).astype(str), return_inverse=True)[1]
+    if units is not None:
+        _check_clusters(X, reader.protected, units if weight is None else np.where(weight > 0.0, units, -1))
     filled = complete_protected(X, _parts(reader.protected), np.hstack(known), weight, units)
     warn_hardly_observed(filled.n_floored, len(X))
     return _described(filled, X, reader.protected, offset is not None, weight is not None)
+
+
+def _check_clusters(X: Array, design: Design, units: IntArray) -> None:
+    """Refuse columns that one cluster alone has: its fold could not be predicted. Rows of unit -1 do not count."""
+    for source, column in zip(design.sources, X.T, strict=True):
+        if len(np.unique(units[~np.isnan(column) & (units >= 0)])) < 2:
+            raise InputError(
+                f"The protected column {source!r} is known in one cluster only, from which no other can be predicted: "
+                "collect it in more clusters, or leave out cluster= if rows are independent."
+            )
 
 
 def _described(filled: Completed, X: Array, design: Design, offset: bool, weight: bool) -> Completed:

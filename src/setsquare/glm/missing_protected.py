@@ -28,6 +28,8 @@ FOLDS, DOWN, UP = 5, (1e-3, 1e-4, 1e-5), (1e-2, 1e-1)
 MOST_KNOTS = 5
 #: Smallest probability of being observed: no row counts more often than this allows.
 LEAST_PROBABILITY = 0.01
+#: Distance from 0 and 1 of a share of observed rows that stands for the probability of each.
+LEAST_SHARE = 1e-9
 #: Smallest eigenvalue of the protected columns' covariance, relative to that of the values in their place.
 LEAST_RATIO = 1e-4
 
@@ -155,13 +157,20 @@ def draw_folds(observed: BoolArray, cluster: IntArray | None) -> IntArray:
 
 
 def cross_fit_probability(V: Array, observed: BoolArray, weight: Array, fold: IntArray) -> Array:
-    """Probability (n,) of being observed: ridge logistic regression, fitted to the other folds."""
+    """Probability (n,) of being observed: ridge logistic regression, fitted to the other folds.
+
+    Where these have, or lack, the column in every row that counts, it is the share of all rows.
+    """
     r = observed.astype(np.float64)
+    share = np.clip(np.average(r, weights=weight), LEAST_SHARE, 1.0 - LEAST_SHARE)
 
     def fit(l2: float) -> tuple[Array, float]:
         eta = np.empty(len(r))
         for held in _held(fold):
-            rest = ~held
+            rest = ~held & (weight > 0.0)
+            if np.ptp(r[rest]) == 0.0:
+                eta[held] = np.log(share / (1.0 - share))
+                continue
             model = solve(Problem(V[rest], r[rest], family=binomial, weight=weight[rest], l2=l2), "sqp", tol=1e-5)
             eta[held] = V[held] @ model.coef[0] + model.intercept[0]
         return eta, float(weight @ (np.logaddexp(0.0, eta) - r * eta))

@@ -55,7 +55,7 @@ def learn_partly(
     parts = [(name,) for name in names] if alone else [names]
     for part in parts:
         known = complete_rows(frame, part)
-        check_known(part, known)
+        check_known(part, known if weight is None else known[weight > 0.0])
         own = {name: level for name, level in (reference or {}).items() if name in part}
         rows = table if known.all() else filter_rows(table, known)
         how: dict[str, Any] = {"room": room / len(parts), "weight": None if weight is None else weight[known]}

@@ -25,7 +25,7 @@ from setsquare.auditing.evaluations.score import answer, questions_of, sample_of
 from setsquare.auditing.predictions import Raw, open_predictions
 from setsquare.auditing.protected import Protected
 from setsquare.auditing.tradeoffs.budget_path import MOST_BUDGETS, read_budgets
-from setsquare.errors import InputError
+from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import family
 from setsquare.glm.mdmm import Descent
 
@@ -85,6 +85,13 @@ def test_controls_need_one_prediction_per_row(people: pd.DataFrame) -> None:
     shares = np.column_stack([people["p"], 1.0 - people["p"], np.ones(120)]) / 2.0
     with pytest.raises(InputError, match="one prediction per row"):
         sq.audit(shares, people["sex"], given=people[["age"]])
+
+
+@pytest.mark.parametrize("missing", ["error", "drop"])
+def test_missing_controls_name_what_helps(people: pd.DataFrame, missing: str) -> None:
+    given = people[["age"]].where(people["age"] > -1.0)
+    with pytest.raises(MissingValuesError, match=r"given columns have missing values, .* \(missing='level'\)"):
+        sq.audit(people["p"], people["sex"], given=given, missing=missing)
 
 
 def test_an_outcome_of_words_is_a_control_like_its_numbers(people: pd.DataFrame) -> None:

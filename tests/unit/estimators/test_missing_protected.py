@@ -197,3 +197,23 @@ def test_a_trade_off_is_about_the_columns_themselves() -> None:
 def test_a_table_of_coefficients_says_that_values_are_taken_as_known() -> None:
     table, y = _table()
     assert "taken as known" in str(_model().fit(table, y).summary())
+
+
+def test_a_column_that_no_row_of_weight_or_one_cluster_alone_has_is_refused() -> None:
+    table, y = _table()
+    weight = table["race"].isna().to_numpy(float)
+    with pytest.raises(InputError, match="'race' are missing in every row"):
+        _model().fit(table, y, sample_weight=weight)
+    cluster = np.where(table["race"].isna(), np.arange(len(table)) % 9, 9)
+    with pytest.raises(InputError, match="'race' is known in one cluster only"):
+        _model().fit(table, y, cluster=cluster)
+
+
+def test_rows_without_the_column_may_have_no_weight_or_one_cluster() -> None:
+    table, y = _table()
+    known = table["race"].notna().to_numpy()
+    alone = _model().fit(table[known], y[known])
+    weighted = _model().fit(table, y, sample_weight=known.astype(float))
+    assert weighted.coef_ == pytest.approx(alone.coef_, abs=1e-4)
+    cluster = np.where(known, np.arange(len(table)) % 50, 50)
+    assert np.isfinite(_model().fit(table, y, cluster=cluster).coef_).all()
