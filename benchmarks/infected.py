@@ -170,7 +170,8 @@ def _why(node: ast.expr | ast.stmt, new: str, key: str, noted: set[str]) -> str:
             return "never evaluated"
         changed = ast.parse(new, mode="eval").body
         equal = isinstance(changed, ast.Compare) and type(changed.ops[0]) is COMPARE[type(node.ops[0])][0]
-        return "never equal" if equal and ORDER[type(node.ops[0])][0] != "e" and f"{key} d" not in noted else ""
+        ordered = ORDER[type(node.ops[0])] not in ("eq", "ne")
+        return "never equal" if equal and ordered and f"{key} d" not in noted else ""
     bound = any(isinstance(one, ast.NamedExpr) for one in ast.walk(node))
     if isinstance(node, ast.BoolOp) and not bound and f"{key} d" not in noted:
         return "never one without the other"

@@ -20,12 +20,16 @@ import setsquare as sq
 from setsquare.errors import InputError, NotOrthogonalError, SetsquareError
 from setsquare.estimators import components, expansion, folds, odds_thresholds, prediction, stream_outcome, summary
 from setsquare.estimators.feature_table import validate_features
+from setsquare.estimators.partial_fit import MomentFitting
+from setsquare.estimators.stream import _protected_names, assign
 from setsquare.estimators.training_rows import TOO_GOOD, sign_of_training, too_good
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.glm.solution import Refits
 from setsquare.tables import learn
 from setsquare.tables.column import TableRows
+from setsquare.tables.expansion import Hinges
 from setsquare.tables.frame import open_table
+from setsquare.tables.roles import Columns
 
 
 def table(n: int = 120) -> pd.DataFrame:
@@ -326,3 +330,31 @@ def test_columns_that_have_products():
     rare = np.where(numbers == 7.0, "z", np.where(numbers < 100.0, "u", "v"))
     assert "z" in factors(kind=rare, a=numbers).levels[0]  # one row of 200
     assert "z" not in factors(kind=np.append(rare, ["u"]), a=np.arange(203.0)).levels[0]
+
+
+def test_a_column_that_is_constant_or_missing_in_the_rows_picked_makes_no_product():
+    frame = pd.DataFrame({"a": [1.0, 1.0, np.nan], "b": [np.nan] * 3, "c": [1.0, 2.0, np.nan], "d": [0.0, 1.0, 2.0]})
+    coders = tuple(Hinges(name, 0.0, 1.0, (), (1.0,), 4.0 if name == "d" else None, False) for name in frame)
+    rows = TableRows(open_table(frame), tuple(frame), "level")
+    found = expansion._factors(SimpleNamespace(coders=coders), rows)
+    assert found.columns == ("c", "d") and len(found.curves) == 2
+
+
+def test_a_stream_has_a_feature_left():
+    stream = SimpleNamespace(columns=("a", "x", "y"), is_named=True)
+    assert assign(stream, "y", None, None, None, Columns(["x"])).features == ("a",)
+    with pytest.raises(InputError, match="No column of the stream is left as a feature"):
+        assign(stream, "y", None, None, None, Columns(["a", "x"]))
+
+
+def test_protected_columns_of_arrays_are_those_that_came_as_such():
+    stream = SimpleNamespace(columns=("z0", "protected0"), is_named=False)
+    assert _protected_names(stream, None, Columns(["protected0"])) == ("protected0",)
+    for names in (["z0"], ["protected0", "z0"]):
+        with pytest.raises(InputError, match="batches that are arrays have no column names"):
+            _protected_names(stream, None, Columns(names))
+
+
+def test_the_columns_of_a_correction_are_those_of_its_kind():
+    with pytest.raises(NotImplementedError):
+        MomentFitting()._columns()

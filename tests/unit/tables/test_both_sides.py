@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from sklearn.preprocessing import FunctionTransformer
 import setsquare as sq
 from setsquare.errors import InputError
 from setsquare.families import family
-from setsquare.tables import column, formula_check, formula_program, learn
+from setsquare.tables import column, formula_check, formula_program, learn, smooth
+from setsquare.tables.design import Design
 from setsquare.tables.frame import open_table
-from setsquare.tables.outcome import read_family
+from setsquare.tables.outcome import positive_class, read_family
 from setsquare.tables.roles import _check_kinds
 from setsquare.tables.summary import see
+from setsquare.tables.validation import check_finite
 
 
 def rows(values: Any, missing: str = "level") -> Any:
@@ -159,3 +162,72 @@ def test_two_classes_of_two_or_three_columns():
     assert read_family(y, asked, n_columns=2).family.name == "binomial"
     assert read_family(y, asked, n_columns=3).family.name == "multinomial"
     assert read_family(np.arange(3.0), asked, n_columns=2).family.name == "multinomial"
+
+
+def test_a_column_without_rows_has_no_values():
+    found = column.read(open_table(pd.DataFrame({"a": np.zeros(0)})), "a")
+    assert found.values.shape == (0,)
+
+
+@pytest.mark.parametrize("text", ["poly(x, degree=2)", "poly(x, 2, raw=True)", "poly(x, 2)"])
+def test_a_polynomial_is_a_program_if_it_has_a_degree_and_no_word(text):
+    node = ast.parse(text, mode="eval").body
+    states = {ast.unparse(node): {"alpha": {0: 1.0}, "norms2": {0: 2.0, 1: 3.0}}}
+
+    def made() -> Any:
+        return formula_program._node(node, states, ["x"])
+
+    if text == "poly(x, 2)":
+        assert made() == ("poly", ("column", "x"), (1.0,), (2.0, 3.0))
+        return
+    with pytest.raises(formula_program._NoProgramError):
+        made()
+
+
+def test_no_row_that_is_complete_in_features_and_protected_columns():
+    table = pd.DataFrame({"z": [1.0, np.nan, 2.0, np.nan], "x": [np.nan, 1.0, np.nan, 0.0]})
+    with pytest.raises(InputError, match="No row is complete in both features and protected columns"):
+        sq.OrthogonalGLMRegressor(protected="x", missing="drop").fit(table, np.arange(4.0))
+
+
+def test_the_spread_of_values_that_are_all_missing_or_weigh_nothing():
+    assert smooth._deviation(np.full(3, np.nan), np.ones(3)) == 0.0
+    assert smooth._deviation(np.arange(3.0), np.zeros(3)) == 0.0
+    assert smooth._deviation(np.array([1.0, 3.0, np.nan, 50.0]), np.array([1.0, 1.0, 1.0, 0.0])) == 1.0
+
+
+def test_rows_that_are_equal_are_chosen_once():
+    chosen, G, left = smooth._factor(np.array([[1.0], [1.0]]), np.array([0.5, 0.5]), -1.0)
+    assert list(chosen) == [0] and left == 0.0
+    np.testing.assert_allclose(G, [[1.0], [1.0]])
+
+
+def test_a_design_with_one_coder_of_the_user_is_not_plain_data():
+    own = learn(pd.DataFrame({"a": [1.0, 2.0]})).coders[0]
+    assert Design((own,), "error", "error").to_dict()["coders"][0]["kind"]
+    with pytest.raises(InputError, match="cannot be written as plain data"):
+        Design((own, SimpleNamespace(columns=("b",), names=("b",), sources=("b",))), "error", "error").to_dict()
+
+
+@pytest.mark.parametrize(("classes", "has_numbers"), [(["3", "4"], True), (["3", "b"], False), (["a", "b"], False)])
+def test_classes_one_of_which_is_a_number_are_no_numbers(classes, has_numbers):
+    with pytest.raises(InputError, match="It is unclear which of the classes") as refused:
+        positive_class(classes)
+    assert ("if these are numbers" in str(refused.value)) is has_numbers
+
+
+def test_a_table_of_protected_columns_only_lacks_none():
+    table = pd.DataFrame({"x": [0.0, 1.0], "z": [1.0, 2.0]})
+    reader = sq.LinearOrthogonalizer(protected="x").fit(table).reader_
+    assert not reader.lacks_protected(table) and not reader.lacks_protected(table[["x"]])
+    assert reader.lacks_protected(table[["z"]])
+
+
+def test_an_array_of_a_kind_of_its_own_is_not_sparse():
+    class Own(np.ndarray):
+        pass
+
+    values = np.array([[1.0, 2.0], [3.0, np.nan]]).view(Own)
+    check_finite(values[:1], ("a", "b"), "")
+    with pytest.raises(InputError, match="B has 1 NaN"):
+        check_finite(values, ("a", "b"), "")
