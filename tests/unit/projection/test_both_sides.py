@@ -9,6 +9,7 @@ import pytest
 
 from setsquare.errors import InputError
 from setsquare.projection import linear, protected_basis, sampled_erasure
+from setsquare.projection.cells import Cells
 from setsquare.projection.controls import _refuse_determined, controls_of
 from setsquare.projection.erasure import _on_new_rows
 from setsquare.projection.linear import subtract_product
@@ -110,3 +111,8 @@ def test_the_mean_of_a_cell_of_two_rows_is_kept_and_that_of_one_is_not():
     means, _, shares = _shrink(summary, None)
     np.testing.assert_allclose(means, [[0.0, 0.0], [0.75, 0.75], [0.75, 0.75]])
     np.testing.assert_allclose(shares, [2 / 3, 2 / 4, 2 / 11])
+
+
+def test_a_combination_that_did_not_occur_has_no_cell():
+    cells = Cells((np.array([0.5]), np.array([0.5])), np.array([[0, 0], [1, 1]]))
+    assert cells.of(np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]])).tolist() == [0, -1, 1]
