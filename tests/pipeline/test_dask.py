@@ -86,7 +86,7 @@ def test_threads_give_the_model_of_the_table_in_memory(files: Path, expected: Or
 
 def test_processes_give_the_model_of_the_table_in_memory(files: Path, expected: OrthogonalGLMClassifier) -> None:
     with (
-        ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
         dask.config.set(scheduler="processes", pool=pool),
     ):
         check(OrthogonalGLMClassifier(protected=PROTECTED).fit(dd.read_parquet(files), y="income"), expected)

@@ -29,7 +29,12 @@ def p_values(kind: str, family: str, vcov: str, leak: float, n_samples: int = N_
 
 
 @pytest.mark.parametrize(
-    ("kind", "family"), [("binary", "binomial"), ("continuous", "poisson"), ("levels", "binomial")]
+    ("kind", "family"),
+    [
+        ("binary", "binomial"),
+        pytest.param("continuous", "poisson", marks=pytest.mark.slow),
+        ("levels", "binomial"),
+    ],
 )
 def test_default_rejects_independent_predictions_as_often_as_it_says(kind: str, family: str) -> None:
     p = p_values(kind, family, "HC3", 0.0)

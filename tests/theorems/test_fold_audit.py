@@ -91,7 +91,7 @@ def simulate(model: type[Corrected | Plain], leak: float, folds: int) -> dict[st
     return {name: np.array(values) for name, values in found.items()}
 
 
-@pytest.mark.parametrize("folds", [2, 5])
+@pytest.mark.parametrize("folds", [pytest.param(2, marks=pytest.mark.slow), 5])
 def test_bounds_of_corrected_models_hold_and_pooled_ones_do_not(folds: int) -> None:
     found = simulate(Corrected, 1.0, folds)
     assert (found["pooled bound"] >= found["folds"]).mean() < 0.8

@@ -39,7 +39,8 @@ def estimates(solution):
 #: Refits of one row each take long; every option and every family is left without these.
 LONG = {("multinomial", "weights"), ("multinomial", "ridge"), ("poisson", "given"), ("poisson", "ridge")}
 LONG |= {("gaussian", "given"), ("gaussian", "ridge"), ("gaussian", "clusters"), ("binomial", "weights")}
-LONG |= {("poisson", "plain"), ("multinomial", "given"), ("multinomial", "clusters")}
+LONG |= {("poisson", "plain"), ("multinomial", "given"), ("multinomial", "clusters"), ("gaussian", "plain")}
+LONG |= {("binomial", "plain"), ("poisson", "weights"), ("multinomial", "outcome")}
 
 
 @pytest.mark.parametrize(

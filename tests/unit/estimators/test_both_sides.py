@@ -26,6 +26,7 @@ from setsquare.estimators.training_rows import TOO_GOOD, sign_of_training, too_g
 from setsquare.estimators.unconstrained import PlainGLMClassifier, PlainGLMRegressor
 from setsquare.glm.solution import Refits
 from setsquare.tables import learn
+from setsquare.tables.coders import Numeric
 from setsquare.tables.column import TableRows
 from setsquare.tables.expansion import Hinges
 from setsquare.tables.frame import open_table
@@ -334,10 +335,11 @@ def test_columns_that_have_products():
 
 def test_a_column_that_is_constant_or_missing_in_the_rows_picked_makes_no_product():
     frame = pd.DataFrame({"a": [1.0, 1.0, np.nan], "b": [np.nan] * 3, "c": [1.0, 2.0, np.nan], "d": [0.0, 1.0, 2.0]})
-    coders = tuple(Hinges(name, 0.0, 1.0, (), (1.0,), 4.0 if name == "d" else None, False) for name in frame)
+    coders: list[Any] = [Hinges(name, 0.0, 1.0, (), (1.0,), 4.0 if name == "d" else None, False) for name in frame]
+    coders.append(Numeric("a", None, False))  # another kind
     rows = TableRows(open_table(frame), tuple(frame), "level")
     found = expansion._factors(SimpleNamespace(coders=coders), rows)
-    assert found.columns == ("c", "d") and len(found.curves) == 2
+    assert found.columns == ("c", "d") and len(found.curves) == 2 and found.fills == (1.5, 4.0)
 
 
 def test_a_stream_has_a_feature_left():

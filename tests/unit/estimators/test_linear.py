@@ -202,14 +202,20 @@ def test_without_a_copy_what_cannot_be_overwritten_is_left_alone(data):
     np.testing.assert_array_equal(whole, np.hstack([X, Z]))
 
 
+@pytest.fixture(scope="module")
+def large() -> tuple[np.ndarray, np.ndarray]:
+    """Protected columns and 64 MB of features."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200_000, 2))
+    return X, X @ rng.normal(size=(2, 40)) + rng.normal(size=(200_000, 40))
+
+
 @pytest.mark.parametrize("using", ["protected", "features"])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("copy", [False, True])
-def test_no_more_memory_is_needed_than_for_the_result(using, order, dtype, copy):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(200_000, 2))
-    Z = np.asarray(X @ rng.normal(size=(2, 40)) + rng.normal(size=(200_000, 40)), dtype=dtype, order=order)
+def test_no_more_memory_is_needed_than_for_the_result(large, using, order, dtype, copy):
+    X, Z = large[0], np.array(large[1], dtype=dtype, order=order)
     transformer = sq.LinearOrthogonalizer(using=using, copy=copy)
     tracemalloc.start()
     try:

@@ -48,6 +48,7 @@ def test_a_constant_column_among_the_controls_and_among_the_protected_columns():
     assert np.abs(left.T @ (c - c.mean())).max() < 1e-12 and found.free.all()
     with pytest.raises(InputError, match="nothing of the protected columns"):
         of_controls(C, np.column_stack([np.full(50, 1.0), 2.0 * c]))
+    assert of_controls(C, np.column_stack([2.0 * c, X[:, 1]])).free.tolist() == [False, True]
     assert of_controls(C, np.column_stack([np.full(50, 1.0), np.full(50, 2.0)])).free.all()
 
 
