@@ -1,14 +1,27 @@
-"""Draws of the largest studentised difference, and marks of a figure."""
+"""Both sides of conditions of audits: limits, groups, states of a monitor, sentences and marks of a figure."""
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+import setsquare as sq
+from setsquare.auditing import Limits
 from setsquare.auditing.documents.group_sections import _mark
+from setsquare.auditing.documents.sections import certificate
+from setsquare.auditing.evaluations import run
+from setsquare.auditing.evaluations.unit_glms import _inverses
 from setsquare.auditing.groups.critical_values import _draw_largest
+from setsquare.auditing.groups.partitions import partition_column
+from setsquare.auditing.held_out import determines
+from setsquare.auditing.monitoring import state
+from setsquare.auditing.verdict import _other
+from setsquare.errors import InputError
+from setsquare.tables.column import Levels, Numbers
 
 
 @pytest.mark.parametrize("share", [0.9, -0.9])
@@ -31,3 +44,100 @@ def test_marks_have_five_digits():
         "quantiles": [0.1, 0.2],
         "histogram": [0.12346, 1.0],
     }
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"correlation": 1.0}, "tolerance is a correlation between 0 and 1, not 1.0"),
+        ({"shape": 1.0}, "The limit for the shape is a correlation between 0 and 1, not 1.0"),
+        ({"shape": -0.1}, "The limit for the shape is a correlation between 0 and 1, not -0.1"),
+        ({"difference": -0.1}, "must be 0 or more standard deviations, not -0.1"),
+        ({"difference": np.nan}, "must be 0 or more standard deviations, not nan"),
+    ],
+)
+def test_limits_outside_of_their_range(limits, words):
+    y, x = np.linspace(0.1, 0.9, 40), np.arange(40) % 2.0
+    with pytest.raises(InputError, match=words):
+        sq.audit(y, x, tolerance=Limits(**limits))
+    sq.audit(y, x, tolerance=Limits(correlation=0.0, difference=0.0, shape=0.0), evaluation="glm")
+
+
+def test_groups_of_a_monitor_by_value():
+    by_value = state.Grouping("x", ("0", "1"), (), "0")
+    assert by_value.codes(Numbers(np.array([0.0, np.nan, 7.0, 1.0]))).tolist() == [0, -1, -2, 1]
+    by_band = state.Grouping("x", ("low", "high"), (5.0,), "low")
+    assert by_band.codes(Numbers(np.array([0.0, np.nan, 7.0, 5.0]))).tolist() == [0, -1, 1, 1]
+    by_level = state.Grouping("x", ("a", "b"), (), "a")
+    assert by_level.codes(Levels(np.array([1, 0, -1, 2]), ("b", "a", "c"))).tolist() == [0, 1, -1, -2]
+
+
+@pytest.mark.parametrize("wrong", [{}, {"format": "another"}, {"version": 0}])
+def test_a_state_of_another_kind_or_version_is_refused(tmp_path, monkeypatch, wrong):
+    monkeypatch.setattr(state, "_read", lambda tree: "read")
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"format": state.FORMAT, "version": state.VERSION} | wrong))
+    if not wrong:
+        assert state.load_state(path) == "read"
+        return
+    with pytest.raises(InputError, match="is not the state of a monitor"):
+        state.load_state(path)
+
+
+def test_levels_without_a_row_make_no_group():
+    column = Levels(np.array([0, 2, -1, 0]), ("a", "b", "c"))
+    found = partition_column("x", column, 4)
+    assert found.labels == ("a", "c") and found.codes.tolist() == [0, 1, -1, 0]
+    found = partition_column("x", column, 4, missing_group=True)
+    assert found.labels == ("a", "c", "missing") and found.codes.tolist() == [0, 1, 2, 0]
+
+
+def test_features_do_not_determine_a_constant_column():
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(50, 2))
+    assert determines(Z, np.ones((50, 1)), rng) is False
+    assert determines(Z, np.column_stack([np.ones(50), Z[:, 0]]), rng) is True
+
+
+def test_dependences_that_are_not_of_the_means():
+    test = SimpleNamespace(name="all", sources=("age",))
+    members: Any = [SimpleNamespace(test=test, evaluation=SimpleNamespace(by_source=(), title="random forest"))]
+    assert _other("curvature", members) == "they follow age along a curve"
+    assert _other("combinations", members) == "they depend on combinations of age"
+    assert _other("spread", members) == "their spread differs with age"
+    assert _other("forest", members) == "they depend on age (random forest)"
+
+
+@pytest.mark.parametrize(
+    ("vcov", "names", "codes"),
+    [
+        ("HC1", ("glm", "tensor"), ["effect-map-errors"]),
+        ("HC1", ("glm",), []),
+        ("HC3", ("glm", "tensor"), []),
+        ("model", ("glm", "shape"), ["model-based-errors"]),
+    ],
+)
+def test_what_tests_cannot_show(monkeypatch, vcov, names, codes):
+    monkeypatch.setattr(run, "is_tautology", lambda bounds: False)
+    evaluations: Any = tuple(SimpleNamespace(name=name) for name in names)
+    settings: Any = SimpleNamespace(vcov=vcov, confidence=0.95, n_permutations=999)
+    protected: Any = SimpleNamespace(cluster=None, weight=None)
+    found = run._cautions(evaluations, protected, None, settings)  # type: ignore[arg-type]
+    assert [note.code for note in found] == codes
+    assert all("{" not in str(note) for note in found)
+
+
+def test_one_matrix_that_is_not_finite_has_no_inverse():
+    H = np.stack([np.array([[np.nan, 0.0], [0.0, 1.0]]), np.diag([2.0, 4.0]), np.diag([2.0, 0.0])])
+    np.testing.assert_allclose(_inverses(H), [np.zeros((2, 2)), np.diag([0.5, 0.25]), np.diag([0.5, 0.0])])
+
+
+def test_a_certificate_of_decisions_is_not_one_of_probabilities():
+    rng = np.random.default_rng(0)
+    x = np.arange(300) % 2.0
+    Z = rng.normal(size=(300, 4)) + 0.5 * x[:, None]
+    y = (Z.sum(axis=1) + rng.normal(size=300) > 1.0).astype(int)
+    model = sq.OrthogonalGLMClassifier(threshold=0.5).fit(Z, y, protected=x)
+    section = certificate(model.solution_.certificate)
+    assert section is not None
+    assert "The decisions are orthogonal to the protected columns there, up to smoothing" in str(section)

@@ -18,6 +18,7 @@ from setsquare.glm import (
     Status,
     bootstrap,
     budget,
+    further_steps,
     intercept,
     mdmm,
     new_rows,
@@ -29,10 +30,13 @@ from setsquare.glm.box import solve_box
 from setsquare.glm.budget_steps import _is_finite
 from setsquare.glm.decisions import check_decisions, solve_decisions
 from setsquare.glm.deferred import Deferred
-from setsquare.glm.preparation import prepare
+from setsquare.glm.large import Krylov
+from setsquare.glm.objective import spread_of
+from setsquare.glm.preparation import Survey, _whitening, prepare
 from setsquare.glm.problem import _check_summary
 from setsquare.glm.ridge import choose_ridge
 from setsquare.glm.unconstrained_loss import _quasi_newton
+from setsquare.projection.moments import Moments
 
 
 def data(n: int = 120, q: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -304,3 +308,45 @@ def test_a_quasi_newton_step_solves_the_updated_system():
         B = B - np.outer(B @ s, B @ s) / (s @ B @ s) + np.outer(u, u) / (s @ u)
     uphill = (np.ones(4), -np.ones(4))  # a pair without curvature, which is left out
     np.testing.assert_allclose(_quasi_newton(H, [*pairs, uphill], target), np.linalg.solve(B, target), rtol=1e-9)
+
+
+def test_the_units_that_moved_the_fit_most_are_solved_again(monkeypatch):
+    monkeypatch.setattr(further_steps, "MOST_UNITS", 2)
+    far = further_steps.FAR * np.array([5.0, 0.5, 2.0, 9.0, 7.0])
+    found = further_steps.far_units(far, None)
+    assert found is not None and found.rows.tolist() == [3, 4] and found.unit.tolist() == [0, 1]
+    few = further_steps.far_units(far[:3], None)
+    assert few is not None and few.rows.tolist() == [0, 2]
+    by_unit = further_steps.far_units(np.repeat(far, 2), np.repeat(np.arange(5), 2))
+    assert by_unit is not None and by_unit.rows.tolist() == [6, 7, 8, 9] and by_unit.unit.tolist() == [0, 0, 1, 1]
+    assert further_steps.far_units(far[1:2], None) is None
+
+
+def test_nothing_is_known_about_curvature_before_the_first_search():
+    search: Any = SimpleNamespace(ritz=None)
+    assert Krylov.bounds(search) == (-np.inf, 0)
+
+
+def test_one_square_that_is_infinite_makes_the_spread_infinite():
+    assert spread_of(np.zeros(2), np.array([np.inf, 1.0])) == np.inf
+    assert spread_of(np.zeros(1), np.array([np.inf])) == np.inf
+    assert spread_of(np.array([1.0, 0.0]), np.array([5.0, 5.0])) == 3.0
+
+
+def test_statistics_of_rows_are_merged():
+    def survey(eps: float, filled: Any) -> Survey:
+        moments = Moments.of([np.arange(4.0)[:, None]], None)
+        return Survey(np.ones(1), filled, moments, (np.ones(1),), eps, np.full(1, 2.0))
+
+    both = survey(1e-16, np.array([3])).merge(survey(1e-7, np.array([4])))
+    assert both.eps == 1e-7 and both.filled is not None and both.filled.tolist() == [7]
+    assert both.mean.tolist() == [2.0] and both.squares.tolist() == [4.0] and both.moments.weight == 8.0
+    for one, other in ((None, np.array([3])), (np.array([3]), None), (None, None)):
+        assert survey(1e-7, one).merge(survey(1e-16, other)).filled is None
+
+
+def test_moments_that_are_not_positive_definite_are_not_whitened():
+    gram = np.diag([4.0, -1.0])
+    np.testing.assert_allclose(_whitening(gram, np.array([0])), [[0.5], [0.0]])
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        _whitening(gram, np.array([0, 1]))
