@@ -8,18 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
+from sklearn.linear_model import LogisticRegression
 
 import setsquare as sq
 from setsquare.auditing import Limits
 from setsquare.auditing.documents.group_sections import _mark
 from setsquare.auditing.documents.sections import certificate
 from setsquare.auditing.evaluations import run
+from setsquare.auditing.evaluations.independence import _kernel_tests
 from setsquare.auditing.evaluations.unit_glms import _inverses
 from setsquare.auditing.groups.critical_values import _draw_largest
 from setsquare.auditing.groups.partitions import partition_column
 from setsquare.auditing.held_out import determines
 from setsquare.auditing.monitoring import state
-from setsquare.auditing.verdict import _other
+from setsquare.auditing.probes import models
+from setsquare.auditing.verdict import _nothing_found, _other
 from setsquare.errors import InputError
 from setsquare.tables.column import Levels, Numbers
 
@@ -141,3 +145,40 @@ def test_a_certificate_of_decisions_is_not_one_of_probabilities():
     section = certificate(model.solution_.certificate)
     assert section is not None
     assert "The decisions are orthogonal to the protected columns there, up to smoothing" in str(section)
+
+
+@pytest.mark.parametrize(
+    ("upper", "estimate", "words"),
+    [
+        (0.3, 0.02, "cannot be ruled out with 100 rows; ruling out 0.1 takes about 900 rows."),
+        (0.3, 0.08, "cannot be ruled out with 100 rows."),
+        (0.1, 0.02, "a correlation above 0.100 is ruled out with 95 % confidence."),
+    ],
+)
+def test_rows_that_would_rule_out_the_limit_grow_with_its_square(upper, estimate, words):
+    found: Any = SimpleNamespace(correlation_upper=upper, correlation=estimate, n=100, confidence=0.95, groups=())
+    assert _nothing_found("p = 0.3", found, 0.1)[1].endswith(words)
+
+
+def test_every_permutation_counts():
+    """Permutations that change nothing give the observed value each, so the p-value is 1."""
+    rng = np.random.default_rng(0)
+    same: Any = SimpleNamespace(permutation=np.arange)
+    Y = rng.normal(size=(12, 1))
+    (found,) = _kernel_tests(Y, [Y + 0.1 * rng.normal(size=(12, 1))], 1, pdist, same, 19)
+    assert found.p_value == 1.0 and found.n_permutations == 19
+
+
+@pytest.mark.parametrize(("counts", "can_stop"), [((10, 12), True), ((9, 12), False)])
+def test_a_probe_stops_early_if_every_level_has_ten_rows(monkeypatch, counts, can_stop):
+    asked = []
+
+    def model(kind: Any, n_levels: int, units: Any, seed: int, can_stop: bool) -> Any:
+        asked.append(can_stop)
+        return LogisticRegression()
+
+    monkeypatch.setattr(models, "_model", model)
+    target = np.repeat([0.0, 1.0], counts)
+    A = np.random.default_rng(0).normal(size=(len(target), 2))
+    scores, n_warnings = models.recover("boosting", A, target, 2, A[:3], 0, np.arange(len(target)))  # type: ignore[arg-type]
+    assert asked == [can_stop] and scores.shape == (3, 2) and n_warnings == 0

@@ -11,6 +11,7 @@ import pytest
 
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.families import family
+from setsquare.families.softmax import contrasts
 from setsquare.glm import (
     Descent,
     Problem,
@@ -350,3 +351,8 @@ def test_moments_that_are_not_positive_definite_are_not_whitened():
     np.testing.assert_allclose(_whitening(gram, np.array([0])), [[0.5], [0.0]])
     with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
         _whitening(gram, np.array([0, 1]))
+
+
+def test_mean_probabilities_from_contrasts_add_up_to_one():
+    share = np.array([0.2, 0.3, 0.5])
+    np.testing.assert_allclose(intercept._shares(contrasts(3).T @ share), share, atol=1e-15)
