@@ -16,7 +16,18 @@ from tests.golden.test_tables import holes, later, people
 
 from setsquare import tables
 from setsquare.families import family
-from setsquare.tables import column, expansion, frame, learn, partly_missing, roles, smooth, summary, validation
+from setsquare.tables import (
+    column,
+    expansion,
+    frame,
+    learn,
+    partly_missing,
+    roles,
+    smooth,
+    summary,
+    text_values,
+    validation,
+)
 from setsquare.tables import outcome as outcomes
 from setsquare.tables.coders import Numeric, locate_cells, locate_levels, order_levels
 from setsquare.tables.design import Design, read_stored
@@ -139,12 +150,12 @@ SIZES = [
     (400, 20),
     (400, 21),
 ]
-case("strays", each(lambda n, bad: len(validation.stray_values(_strays(n, bad))), *SIZES))
+case("strays", each(lambda n, bad: len(text_values.stray_values(_strays(n, bad))), *SIZES))
 WORDS = ["1", " 2 ", "+3.", "-.5", "1e5", "1E-5", "2.5e+3", ".", "e5", "1,5", "0x1", "", "1 2", "--1", "inf"]
-case("stray-words", each(lambda v: validation.stray_values([*map(str, range(90)), v]), *WORDS))
-case("stray-kinds", each(validation.stray_values, [1, 2, 3, "4"], [1, 2, 3], ["1", "2", 3, "4", "5"], []))
+case("stray-words", each(lambda v: text_values.stray_values([*map(str, range(90)), v]), *WORDS))
+case("stray-kinds", each(text_values.stray_values, [1, 2, 3, "4"], [1, 2, 3], ["1", "2", 3, "4", "5"], []))
 for bad in (1, 5, 6):
-    case(f"refuse-strays-{bad}", lambda b=bad: validation.refuse_strays("It", dict.fromkeys(_strays(90, b), 2)))
+    case(f"refuse-strays-{bad}", lambda b=bad: text_values.refuse_strays("It", dict.fromkeys(_strays(90, b), 2)))
 
 VALUES = [
     outcomes.Values(low, high, levels, text, whole, columns, lowest)

@@ -19,7 +19,8 @@ from setsquare.notes import Note, Option
 from setsquare.tables.frame import to_numpy
 from setsquare.tables.outcome import MANY_CLASSES, Values, class_name, positive_class, refuse_positive
 from setsquare.tables.outcome import guess_family as guess
-from setsquare.tables.validation import is_missing, refuse_lazy, refuse_masked, refuse_strays
+from setsquare.tables.text_values import refuse_strays
+from setsquare.tables.validation import is_missing, refuse_lazy, refuse_masked
 
 #: Codes of notes: the predictions are class labels; some lie outside the range of their family.
 LABELS, OUTSIDE = "class-labels", "outside-range"

@@ -48,8 +48,8 @@ class AuditedColumns:
     family: Family | None = None
     """Family of the predictions (and the outcome); guessed by default."""
     positive: str | None = None
-    """The class, of two, whose probability the predictions give; by default 1, true, yes, or the class that a column of
-    predictions is named after."""
+    """The class, of two, whose probability the predictions give; by default 1, true, yes, y, or the class that a column
+    of predictions is named after."""
     threshold: float | None = None
     """Predictions of at least this are positive decisions; gives selection rates and impact ratios by group."""
     decisions: str | None = None

@@ -15,7 +15,8 @@ from setsquare._typing import Array, BoolArray, IntArray, Table
 from setsquare.errors import InputError, MissingValuesError
 from setsquare.notes import Note, Option
 from setsquare.tables.frame import Frame, is_sparse, open_table, to_numpy
-from setsquare.tables.validation import is_missing, refuse_no_rows, stray_values
+from setsquare.tables.text_values import stray_values
+from setsquare.tables.validation import is_missing, refuse_no_rows
 
 #: A level as plain data, fit for JSON; None stands for "missing" where that is a level of its own.
 Level: TypeAlias = str | int | float | bool | None
@@ -219,6 +220,13 @@ def _from_series(series: nw.Series[Any], name: str) -> Column:
         return _from_objects(series.to_numpy(), name)
     if series.is_null().all():
         return Levels(np.full(len(series), -1), ())
+    if dtype.is_temporal():
+        raise InputError(
+            f"Column {name!r} holds dates or times: leave it out, or convert it to numbers (years, or days since a "
+            "first day)."
+        )
+    if isinstance(dtype, nw.List | nw.Array):
+        raise _lists(name)
     raise _uncodable(name, str(dtype))
 
 
@@ -303,7 +311,8 @@ def _from_objects(values: np.ndarray[Any, Any], name: str) -> Column:
     try:
         distinct = list(dict.fromkeys(items))
     except TypeError as error:
-        raise _uncodable(name, "object") from error
+        listed = any(isinstance(item, list | tuple | np.ndarray) for item in items)
+        raise (_lists(name) if listed else _uncodable(name, "object")) from error
     present = [value for value in distinct if not is_missing(value)]
     kinds = {_kind(of) for of in set(map(type, items))} - {None}
     if not any(isinstance(value, Real | Decimal) for value in present):
@@ -361,9 +370,16 @@ def refuse_missing(counts: Mapping[str, int]) -> None:
     raise MissingValuesError(Note("missing-values", text, columns=columns, drop=drop, level=level))
 
 
+def _lists(name: str) -> InputError:
+    return InputError(
+        f"Column {name!r} holds a list of values in each row: pass them as a matrix with one column per value, such as "
+        f"np.stack(table[{name!r}]), or leave the column out."
+    )
+
+
 def _uncodable(name: str, dtype: str) -> InputError:
     return InputError(
-        f"Column {name!r} of type {dtype} has no coding; convert it to numbers or to text, or leave it out."
+        f"Column {name!r} of type {dtype} cannot be read; convert it to numbers or to text, or leave it out."
     )
 
 

@@ -13,13 +13,8 @@ import numpy as np
 from setsquare.errors import InputError
 from setsquare.families import Family, family
 from setsquare.notes import Note, Option
-from setsquare.tables.validation import (
-    check_same_rows,
-    is_missing,
-    refuse_missing_outcome,
-    refuse_strays,
-    require_finite,
-)
+from setsquare.tables.text_values import refuse_strays
+from setsquare.tables.validation import check_same_rows, is_missing, refuse_missing_outcome, require_finite
 
 #: More labels than this are an identifier.
 MANY_CLASSES = 100
@@ -167,7 +162,7 @@ def positive_class(
 ) -> str:
     """Choose the positive class of two, never by alphabet.
 
-    It is the class that was asked for; else 1, True or "yes"; else the class that a column of predictions is named
+    It is the class that was asked for; else 1, True, "yes" or "y"; else the class that a column of predictions is named
     after; else `otherwise`, for models whose own order of classes decides. If none of these applies, it is refused.
 
     Examples
@@ -241,7 +236,8 @@ def _is_number(name: str) -> bool:
 
 def _affirms(name: str, other: str) -> bool:
     """Whether a class means yes; neither of the codes 1 and 2 does."""
-    if name.strip().casefold() in ("yes", "true"):
+    word, against = name.strip().casefold(), other.strip().casefold()
+    if word in ("yes", "true") or (word, against) in (("y", "n"), ("t", "f")):
         return True
     return _number(name) == 1.0 and (not _is_number(other) or _number(other) in (0.0, -1.0))
 

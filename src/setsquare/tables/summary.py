@@ -23,7 +23,7 @@ from setsquare.tables.column import (
     read,
 )
 from setsquare.tables.frame import open_table
-from setsquare.tables.validation import refuse_strays
+from setsquare.tables.text_values import refuse_strays
 
 #: A text column with more levels than this, and than half the rows, is taken for an identifier.
 MANY_LEVELS = 50

@@ -200,3 +200,14 @@ def test_a_report_on_labels_takes_the_positive_class_of_the_audit() -> None:
     two = np.column_stack([P, 1 - P])
     assert sq.report.build(sq.audit(two, GROUP), predictions=two, protected=GROUP).section("levels")
     assert sq.report.build(sq.audit(two, GROUP), predictions=two, protected=GROUP, outcome=DECISION).section("levels")
+
+
+@pytest.mark.parametrize(("classes", "positive"), [(["N", "Y"], "Y"), (["f", "t"], "t"), (["F ", "T"], "T")])
+def test_single_letters_mean_yes_where_the_other_means_no(classes: list[str], positive: str) -> None:
+    assert positive_class(classes) == positive
+
+
+def test_single_letters_alone_mean_nothing() -> None:
+    for classes in (["X", "Y"], ["S", "T"]):
+        with pytest.raises(InputError, match="It is unclear which"):
+            positive_class(classes)

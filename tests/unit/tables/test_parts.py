@@ -24,6 +24,7 @@ from setsquare.tables.outcome import Values, bears, class_name, guess_family, po
 from setsquare.tables.partly_missing import check_known, encode_partly, learn_partly
 from setsquare.tables.smooth import gaussian, learn_spline
 from setsquare.tables.summary import observe, observed
+from setsquare.tables.text_values import refuse_strays, stray_values
 from setsquare.tables.validation import (
     check_alignment,
     check_classes,
@@ -44,8 +45,6 @@ from setsquare.tables.validation import (
     read_weight,
     refuse_constant_protected,
     refuse_missing_outcome,
-    refuse_strays,
-    stray_values,
 )
 
 RNG = np.random.default_rng

@@ -14,7 +14,7 @@ import pytest
 import setsquare as sq
 from setsquare import tables
 from setsquare.errors import InputError
-from setsquare.tables.validation import stray_values
+from setsquare.tables.text_values import stray_values
 
 N = 400
 RNG = np.random.default_rng(0)
@@ -97,3 +97,48 @@ def test_new_rows_with_a_stray_value_are_told_which() -> None:
 def test_numbers_with_a_text_among_them_are_told_which() -> None:
     with pytest.raises(InputError, match=r"'x0' mixes types \(number, text, such as '\.'\)"):
         sq.audit(SCORE, np.array([".", *range(N - 1)], dtype=object)[:, None])
+
+
+WRITTEN = {
+    "numbers": [f"{j / 10 + 0.05:.2f}" for j in range(N)],
+    "numbers, with commas": [f"{j / 10 + 0.05:.2f}".replace(".", ",") for j in range(N)],
+    "percentages": [f"{j / 10:.1f}%" for j in range(N)],
+    "dates": [f"{j % 28 + 1:02d}.{j % 12 + 1:02d}.{2000 + j % 20}" for j in range(N)],
+}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_numbers_and_dates_as_text_are_refused(kind: str) -> None:
+    """Before, each value became a group of its own."""
+    told = rf"Column 'a' holds {kind.split(',')[0]} as text \(.*groups: .*convert the column to a category"
+    with pytest.raises(InputError, match=told):
+        sq.audit(SCORE, pd.DataFrame({"a": WRITTEN[kind]}))
+    with pytest.raises(InputError, match=f"The column of predictions holds {kind.split(',')[0]} as text"):
+        sq.compare({"a": WRITTEN[kind]}, np.where(SCORE > 0.5, "yes", "no"), SCORE**2)
+
+
+def test_codes_as_text_are_groups() -> None:
+    codes = [f"{j % 30:05d}" for j in range(N)]
+    assert sq.audit(SCORE, pd.DataFrame({"a": codes})).n_protected == 29
+    whole = [str(j % 30 + 1) for j in range(N)]
+    assert sq.audit(SCORE, pd.DataFrame({"a": whole})).n_protected == 29
+    grades = [str(j % 8 / 2) for j in range(N)]
+    assert sq.audit(SCORE, pd.DataFrame({"a": grades})).n_protected == 7
+    versions = pd.DataFrame({"a": [f"1.{j % 30}.0" for j in range(N)]})
+    assert sq.audit(SCORE, versions).n_protected == 29
+
+
+def test_dates_and_lists_are_refused_with_advice() -> None:
+    days = pd.date_range("2024-01-01", periods=N)
+    with pytest.raises(InputError, match=r"Column 'd' holds dates or times: leave it out.*days since"):
+        sq.audit(SCORE, pd.DataFrame({"d": days}))
+    vectors = list(RNG.normal(size=(N, 3)))
+    for table in (pd.DataFrame({"v": vectors}), pl.DataFrame({"v": np.stack(vectors)}), pa.table({"v": vectors})):
+        with pytest.raises(InputError, match=r"Column 'v' holds a list of values in each row.*np\.stack"):
+            sq.LinearOrthogonalizer().fit(table, protected=SCORE)
+
+
+def test_strange_labels_are_not_all_listed() -> None:
+    labels = [f"label {j}" for j in range(30)] + ["yes"] * (N - 30)
+    with pytest.raises(InputError, match=r"label 0, label 1, label 10, label 11, label 12, … are not among"):
+        sq.compare({"a": labels}, np.where(SCORE > 0.5, "yes", "no"), SCORE**2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from setsquare.families import Family
 from setsquare.notes import Note
 from setsquare.tables import n_rows
 from setsquare.tables.outcome import MANY_CLASSES, bears, class_name, positive_class, refuse_positive, refuse_text
+from setsquare.tables.text_values import refuse_strays
 from setsquare.tables.validation import check_alignment, check_same_rows, read_cluster, read_weight
 
 
@@ -84,8 +86,15 @@ def _ordered_classes(outcome: Raw, given: Mapping[str, Raw], glm: Family) -> tup
             "classes."
         )
     if width is None and glm.name == "binomial" and len(union) > 2:
+        for raw in given.values():
+            if is_text(raw):
+                refuse_strays("The column of predictions", Counter(raw.array.astype(str).tolist()))
         strange = sorted(set(union) - set(seen))
-        raise InputError(f"Predicted labels {', '.join(strange)} are not among the outcomes {', '.join(seen)}.")
+        more = ", …" if len(strange) > 5 else ""
+        raise InputError(
+            f"Predicted labels {', '.join(strange[:5])}{more} are not among the outcomes {', '.join(seen)}: write the "
+            "classes alike in both."
+        )
     if len(union) < 2:
         raise InputError(f"The outcome is {union[0]} in every row: there is nothing to compare.")
     return union
@@ -145,6 +154,12 @@ def _are_classes(raw: Raw, classes: tuple[str, ...]) -> bool:
         return False
 
 
+def _are_shares(raw: Raw) -> bool:
+    """Whether numbers are between 0 and 1 and not all whole."""
+    low, high = raw.array.min(), raw.array.max()
+    return bool(low >= 0.0 and high <= 1.0 and (raw.array != np.floor(raw.array)).any())
+
+
 def code_outcome(outcome: Raw, classes: tuple[str, ...]) -> Array:
     """The outcome as numbers, or as class numbers."""
     return _codes(outcome, classes) if classes else outcome.array.astype(np.float64)
@@ -160,6 +175,11 @@ def align(raw: Raw, glm: Family, classes: tuple[str, ...]) -> tuple[Array, tuple
         raw = Raw(raw.array[:, [names.index(name) for name in classes]], classes, raw.missing)
     labels = raw.array.ndim == 1 and bool(classes) and (is_text(raw) or glm.is_vector or _are_classes(raw, classes))
     if labels:
+        if glm.is_vector and raw.array.dtype.kind == "f" and _are_shares(raw):
+            raise InputError(
+                f"The outcome has {len(classes)} classes ({', '.join(classes[:5])}{', …' if len(classes) > 5 else ''}) "
+                "and the predictions are one column of probabilities: give a column of probabilities per class."
+            )
         codes = _codes(raw, classes)
         note = Note(
             LABELS, "The predictions are class labels: give probabilities where you have them.", severity="caution"
