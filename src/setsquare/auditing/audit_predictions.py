@@ -305,9 +305,11 @@ def _check_subject(subject: Subject, names: tuple[str, ...]) -> tuple[str, ...]:
         raise InputError("The linear evaluation model takes one column of predictions: use 'glm' for classes.")
     low, high = subject.family.activation.range
     if not (subject.classes or subject.is_constant or low < subject.mean < high):
+        percent = subject.family.name == "binomial" and 1.0 < subject.mean <= 100.0
+        advice = "divide them by 100 if they are percentages, or choose" if percent else "choose"
         raise InputError(
             f"The mean of the predictions is {subject.mean:g}, which the {subject.family.name} family cannot have: "
-            "choose another family."
+            f"{advice} another family."
         )
     return names
 

@@ -19,6 +19,7 @@ from setsquare.auditing.protected import (
     check_size,
     note_constant,
     note_left_out,
+    note_variants,
     reference_groups,
 )
 from setsquare.errors import InputError
@@ -84,7 +85,7 @@ def open_stream(
     learned = tables.settle(table, roles.features, basis=basis, reference=reference, missing=missing, largest=largest)
     outcomes, total = seen.outcomes, table.n_rows
     check_size(learned, outcomes.n_rows)
-    notes = (*note_left_out(total - outcomes.n_rows, total), *note_constant(learned))
+    notes = (*note_left_out(total - outcomes.n_rows, total), *note_constant(learned), *note_variants(learned))
     family, guessed = guess_family(outcomes.low, outcomes.high, glm)
     outside = outside_note(seen.n_outside, outcomes.n_rows, family.name)
     encoder = Encoder(Reader(learned, Design(()), (), False), roles, Numbers(family), outcomes.weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,6 +29,8 @@ from setsquare.tables.validation import read_cluster, refuse_constant_protected
 
 #: Largest number of coded protected columns: an audit tests each of them, and its time grows with their square.
 MOST_COLUMNS = 1000
+#: Most columns that a note lists by name.
+MOST_NAMED = 10
 #: Predictions (n,) or (n, k), or their summary if they are read together with the protected columns.
 Predictions = Array | OutcomeSummary
 
@@ -151,6 +153,12 @@ def _as_protected(block: Block) -> Block:
     return replace(block, X=block.Z)
 
 
+def list_names(names: Sequence[str]) -> str:
+    """Name at most ten columns, and count the others."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def _without_lone_rows(columns: Protected) -> Protected:
     """Drop rows that determine an effect alone, again and again if others do then."""
     blocks = columns.rows.in_memory()
@@ -170,7 +178,7 @@ def _without_lone_rows(columns: Protected) -> Protected:
     )
     left = left.tested or left
     names = np.asarray(columns.names, dtype=object)[columns.varies & ~left.varies]
-    about = f" ({', '.join(names)})" if len(names) else ""
+    about = f" ({list_names(names.tolist())})" if len(names) else ""
     text = (
         "{count} row(s) determine an effect alone{about}, such as the single row of a level: they "
         "cannot be tested and were left out (for a reference level, together with the effects relative to it)."
@@ -249,6 +257,23 @@ def note_constant(learned: Design) -> tuple[Note, ...]:
     return (Note("constant-columns", text, severity="caution", columns=listed),) if listed else ()
 
 
+def note_variants(learned: Design) -> tuple[Note, ...]:
+    """Note groups that differ only in capitals or blanks, such as "F" and "f": they may be one group."""
+    found = []
+    for coder in learned.coders:
+        if isinstance(coder, Categorical):
+            alike: dict[str, list[str]] = {}
+            for level in coder.levels:
+                if isinstance(level, str):
+                    alike.setdefault("".join(level.split()).casefold(), []).append(level)
+            found += [f"{coder.name} {', '.join(map(repr, same))}" for same in alike.values() if len(same) > 1]
+    text = (
+        "{groups}: groups that differ only in capitals or blanks were counted apart; write them alike if they are one."
+    )
+    listed = "; ".join(found[:MOST_NAMED]) + ("; …" if len(found) > MOST_NAMED else "")
+    return (Note("variants-of-groups", text, severity="caution", groups=listed),) if found else ()
+
+
 def cluster_numbers(cluster: Any, n: int) -> IntArray | None:
     """Clusters as numbers from 0; missing labels and a wrong count are refused."""
     if cluster is None:
@@ -275,7 +300,7 @@ def code_protected(
         cluster = None if cluster is None else np.unique(cluster[keep], return_inverse=True)[1]
     learned, n = tables.learn(protected, **reading, weight=weight), int(keep.sum())
     check_size(learned, n)
-    notes = (*note_left_out(len(keep) - n, len(keep)), *note_constant(learned))
+    notes = (*note_left_out(len(keep) - n, len(keep)), *note_constant(learned), *note_variants(learned))
     encoded = learned.apply(protected)
     values, references = dense(encoded.values), reference_groups(learned)
     columns = Protected(values, encoded.names, encoded.sources, weight, cluster, references=references)

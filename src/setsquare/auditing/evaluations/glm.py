@@ -27,7 +27,7 @@ from setsquare.auditing.evaluations.score import (
     signed,
     summed_rows_of,
 )
-from setsquare.auditing.protected import Predictions, Protected
+from setsquare.auditing.protected import Predictions, Protected, list_names
 from setsquare.document.formats import joined
 from setsquare.families import Family, contrasts
 from setsquare.glm.certify import settle_status
@@ -244,7 +244,7 @@ def _conclude(
             by_source = (replace(joint, name=by_source[0].name),)  # with one source this is the joint test
     if fit.undetermined:
         text = "{columns}: constant, or determined by the other protected columns; no effect of their own."
-        notes.append(Note("undetermined-columns", text, columns=", ".join(fit.undetermined)))
+        notes.append(Note("undetermined-columns", text, columns=list_names(fit.undetermined)))
     title = f"{_regression(glm, tested)}, {_errors(vcov, fit)}"
     effects = _effects(fit, single, tested, confidence, classes)
     return Evaluation("glm", title, effects, joint, by_source, notes=tuple(notes))
