@@ -191,7 +191,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         if not isinstance(self.prefit, bool | np.bool_):
             check_choice("prefit", self.prefit, ("held out",))
         if isinstance(self.cv, str):
-            check_choice("cv", self.cv, (IN_SAMPLE,))
+            _check_cv(self.cv)
         if self.missing == "drop":
             raise InputError('Predictions are made for every row, so none can be dropped: use missing="level".')
         if protected is not None:
@@ -397,3 +397,10 @@ def _as_units(predictions: Any, classes: bool) -> Array:
     if not classes:
         return values.reshape(len(values), -1)
     return values[:, 1:] if values.shape[1] == 2 else values
+
+
+def _check_cv(cv: str) -> None:
+    """Refuse a text other than "training rows"; "prefit" is what scikit-learn had for fitted models."""
+    if cv != IN_SAMPLE:
+        fitted = "; for a fitted model pass prefit=True" if cv == "prefit" else ""
+        raise InputError(f"cv={cv!r} is not a number of folds, a splitter, None or {IN_SAMPLE!r}{fitted}.")

@@ -166,10 +166,10 @@ def _as_tensor(protected: Any) -> Tensor:
         return protected.detach()
     try:
         return torch.as_tensor(np.array(protected))  # np.array also reads tables
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError):
         raise InputError(
-            f"The protected columns could not be read as numbers ({error}): pass a tensor, with one dummy column per "
-            "category."
+            "The protected columns are not all numbers: pass a tensor with one dummy column per category, such as "
+            "torch.tensor(pandas.get_dummies(table, drop_first=True).to_numpy(float))."
         ) from None
 
 

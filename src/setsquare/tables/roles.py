@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +12,8 @@ import numpy as np
 
 from setsquare import tables
 from setsquare._typing import Array, BoolArray, Matrix, Table
-from setsquare.errors import InputError
+from setsquare.errors import InputError, MissingValuesError
+from setsquare.notes import Note, Option, message
 from setsquare.tables.design import Design, Encoded, read_stored
 from setsquare.tables.frame import Frame, dense, is_dataframe, is_formula, open_table, resolve
 from setsquare.tables.mixed_matrix import MixedMatrix
@@ -140,7 +142,8 @@ class Reader:
         if not self.inside:
             check_alignment(table, protected, "protected")
         design = replace(self.protected, missing=_strict(self.protected))
-        encoded = _written(design, table if self.inside else protected, as_codes)
+        with _after_fitting():
+            encoded = _written(design, table if self.inside else protected, as_codes)
         check_same_rows("protected has", encoded.values.shape[0], "the features have", tables.n_rows(table))
         return encoded.values, encoded.n_pooled
 
@@ -148,7 +151,8 @@ class Reader:
         """Controls of new rows, from inside the feature table."""
         if self.given is None:
             return None
-        return dense(replace(self.given, missing=_strict(self.given)).apply(table).values)
+        with _after_fitting():
+            return dense(replace(self.given, missing=_strict(self.given)).apply(table).values)
 
     def stored_matrix(self, table: Table, *, learned: bool, as_codes: bool = False) -> tuple[Matrix, Mapping[str, int]]:
         """As :meth:`feature_matrix`, but a floating-point array that needs no coding is returned as it is.
@@ -166,8 +170,26 @@ class Reader:
         """
         assert self.features is not None
         design = replace(self.features, missing=_strict(self.features))
-        encoded = design.split(table) if as_codes else design.apply(table)
+        with _after_fitting():
+            encoded = design.split(table) if as_codes else design.apply(table)
         return encoded.values, encoded.n_pooled
+
+
+@contextmanager
+def _after_fitting() -> Iterator[None]:
+    """Advise on missing values in new rows, none of which can be dropped: every row has a prediction."""
+    try:
+        yield
+    except MissingValuesError as error:
+        found = message(error)
+        if "columns" not in found.fields:
+            raise
+        text = (
+            "Missing (NaN) values in {columns} of the rows to predict, and each row has a prediction: fill them, leave "
+            "out those rows, or fit the model with {level}, which gives them a level of their own."
+        )
+        columns, level = found.fields["columns"], Option("missing", "level")
+        raise MissingValuesError(Note("missing-values", text, columns=columns, level=level)) from None
 
 
 def _strict(design: Design) -> Any:

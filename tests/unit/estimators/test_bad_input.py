@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -248,3 +248,28 @@ def test_weights_that_the_model_inside_cannot_take_are_said(table):
         sq.PredictionOrthogonalizer(inside).fit(
             table[["a", "b"]], table["y"], protected=table["age"], sample_weight=np.ones(N)
         )
+
+
+def test_missing_values_in_new_rows_are_not_to_be_dropped() -> None:
+    """Before, the message advised ``missing="drop"``, which the model had."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=200), "b": rng.normal(size=200), "sex": rng.choice(["f", "m"], 200)})
+    table.loc[3, "a"] = np.nan
+    model = sq.OrthogonalGLMRegressor(protected="sex", missing="drop").fit(table, rng.normal(size=200))
+    with pytest.raises(MissingValuesError, match=r"column 'a' \(1\) of the rows to predict.*missing='level'") as told:
+        model.predict(table)
+    assert "drop" not in str(told.value)
+
+
+def test_a_fitted_model_is_not_a_kind_of_folds() -> None:
+    rng = np.random.default_rng(0)
+    model = sq.PredictionOrthogonalizer(LinearRegression(), cv="prefit")
+    with pytest.raises(InputError, match=r"cv='prefit' is not .*'training rows'; for a fitted model pass prefit=True"):
+        model.fit(rng.normal(size=(50, 2)), rng.normal(size=50), protected=rng.normal(size=50))
+
+
+def test_names_that_a_pipeline_lost_are_explained() -> None:
+    rng = np.random.default_rng(0)
+    model = sq.OrthogonalGLMRegressor(protected="sex")
+    with pytest.raises(InputError, match=r"no column 'sex'; the table is an array without names.*set_output"):
+        model.fit(rng.normal(size=(50, 3)), rng.normal(size=50))

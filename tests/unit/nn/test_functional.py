@@ -172,3 +172,9 @@ def test_a_weighted_projection_is_that_of_repeated_rows() -> None:
     repeated = project_out(Y[rows], X[rows])
     first = torch.cat([torch.tensor([True]), rows[1:] != rows[:-1]])
     torch.testing.assert_close(weighted, repeated[first])
+
+
+def test_protected_columns_of_text_are_refused_with_an_example() -> None:
+    with pytest.raises(InputError, match=r"not all numbers: pass a tensor .*get_dummies") as told:
+        project_out(torch.zeros(2, 3), np.array(["GE", "Siemens"]))
+    assert "numpy.str_" not in str(told.value)
