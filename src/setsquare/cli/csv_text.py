@@ -23,6 +23,7 @@ _QUOTED = re.compile(r'"[^"]*"')
 #: Numbers with a decimal comma, and those of them that may be thousands instead.
 _COMMA, _THOUSANDS = r"^\s*[+-]?[0-9]*,[0-9]+([eE][+-]?[0-9]+)?\s*$", r"^\s*[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+\s*$"
 _WHOLE = r"^\s*[+-]?[0-9]+\s*$"
+_ZERO = r"^\s*0[0-9]+\s*$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,14 @@ def _are_decimal(column: Any) -> bool:
     numbers = pc.or_(with_comma, pc.match_substring_regex(column, _WHOLE))
     clear = pc.and_(with_comma, pc.invert(pc.match_substring_regex(column, _THOUSANDS)))
     return bool(pc.all(numbers).as_py()) and bool(pc.any(clear).as_py())
+
+
+def leading_zeros(table: pa.Table) -> tuple[Note, ...]:
+    """Note columns of texts with whole numbers such as 01067, which are often codes of groups."""
+    names = [name for name in table.column_names if pc.any(pc.match_substring_regex(table[name], _ZERO)).as_py()]
+    text = "Numbers in {names} have leading zeros and were read as quantities: pass --categorical {codes} for codes."
+    fields = {"names": ", ".join(names), "codes": ",".join(names)}
+    return (Note("leading-zeros", text, severity="caution", **fields),) if names else ()
 
 
 def decimal_commas(names: list[str]) -> Note:

@@ -15,6 +15,7 @@ from setsquare.cli.csv_text import (
     decimal_commas,
     guessed_encoding,
     is_utf8,
+    leading_zeros,
     read_decimal_commas,
     refuse_encoding,
 )
@@ -98,7 +99,20 @@ def _read_csv(source: Source, columns: list[str], text: Sequence[str]) -> tuple[
         kept = [name for name in table.column_names if name not in text]
         table, found = read_decimal_commas(table, kept)
         notes.extend([decimal_commas(found)] if found else [])
-    return table, tuple(notes)
+    whole = [name for name in table.column_names if pa.types.is_integer(table.schema.field(name).type)]
+    return table, (*notes, *(leading_zeros(_first_texts(source, whole, guessed)) if whole else ()))
+
+
+def _first_texts(source: Source, columns: list[str], guessed: bool) -> pa.Table:
+    """The first rows of some columns, as texts."""
+    convert = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.string()))
+    options = csv.ReadOptions(encoding=FALLBACK if guessed else source.encoding.name, block_size=_PIECE)
+    parsing = csv.ParseOptions(delimiter=source.delimiter)
+    try:
+        with open_unpacked(source.content, source.name, packed=source.packed) as stream:
+            return pa.Table.from_batches([csv.open_csv(stream, options, parsing, convert).read_next_batch()])
+    except (pa.ArrowInvalid, StopIteration):  # a row is longer than the piece, or a text has line breaks
+        return pa.table({})
 
 
 def _parse_csv(source: Source, columns: list[str], text: Sequence[str], encoding: str) -> pa.Table | None:

@@ -11,6 +11,7 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from setsquare.auditing.comparison.result import Comparison
+from setsquare.auditing.documents.sections import metric_name
 from setsquare.auditing.result import AuditResult
 from setsquare.document import Document, Documented, Headline, plain, section, table
 from setsquare.document.formats import joined
@@ -51,7 +52,7 @@ class ModelCard(Documented):
         details, parameters = self.fields["model_details"], self.fields["model_parameters"]
         about = self.fields["considerations"]
         rows = [
-            [metric["type"], metric.get("slice", ""), [metric["value"], *_ends(metric)]]
+            [metric_name(metric["type"]), metric.get("slice", ""), [metric["value"], *_ends(metric)]]
             for metric in self.fields["quantitative_analysis"]["performance_metrics"]
         ]
         numbers = table(
@@ -242,7 +243,9 @@ def _costs(model: Any, audited: AuditResult | Comparison | None) -> list[str]:
         said.append(f"The constraint costs {certificate.cost:.1%} of the attainable reduction of the training loss.")
     if isinstance(audited, Comparison) and len(audited.sides) > 1:
         first, last = audited.sides[0].name, audited.sides[-1]
-        said += [f"{each.metric}: {each.difference.estimate:+.4f} against {first}." for each in last.scores]
+        said += [
+            f"{metric_name(each.metric)}: {each.difference.estimate:+.4f} against {first}." for each in last.scores
+        ]
     return said
 
 

@@ -279,11 +279,13 @@ def refuse_coding(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @contextmanager
-def naming(name: str) -> Iterator[None]:
-    """Lead an error with the name of the predictions that it is about."""
+def naming(name: str, *, among: int = 2) -> Iterator[None]:
+    """Lead an error with the name of the predictions that it is about, where there are several."""
     try:
         yield
     except InputError as error:
+        if among < 2:
+            raise
         raise type(error)(lead(name, message(error))) from error
 
 

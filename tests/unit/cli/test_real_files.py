@@ -107,7 +107,7 @@ def test_an_encoding_and_a_decimal_sign_can_be_named(call, table: pd.DataFrame) 
         (("--encoding", "klingon"), "--encoding klingon is not known"),
         (("--encoding", "utf-8"), "other.csv is not encoded in utf-8: pass another --encoding, such as cp1252."),
         (("--encoding", "ascii"), "other.csv is not encoded in ascii: pass another --encoding"),
-        (("--decimal", "."), "The predictions are text with"),
+        (("--decimal", "."), "The column of predictions holds numbers as text"),
         (("--sheet", "scores"), "--sheet is for Excel files, and other.csv is not one"),
         (("--decimal", "·"), "--decimal"),
     ],
@@ -293,3 +293,25 @@ def test_the_state_of_another_monitor_is_refused(call) -> None:
     Path("state.json").write_text("{}")
     code, out, err = call(*watch, "--protected", "sex")
     assert (code, out) == (2, "") and "state.json" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("source", ["codes.csv", "-"])
+def test_leading_zeros_are_noted_and_kept_in_groups(call, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    rows = "\n".join(f"{j % 7 / 7:.3f};{(j % 4) * 1500 + 1067:05d};{j % 10};Köln" for j in range(N))
+    text = f"score;PLZ;digit;ort\n{rows}\n".encode("cp1252")
+    Path("codes.csv").write_bytes(text)
+    for options, noted in (((), True), (("--categorical", "PLZ"), False)):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        asked = ("--predictions", "score", "--protected", "PLZ,digit", "--json", "out.json", *options)
+        code, out, err = call("audit", source, *asked)
+        assert (code, err) == (0, "")
+        assert ("Numbers in PLZ have leading zeros" in notes_of()) == noted
+        assert ("PLZ: 02567" in out) != noted
+
+
+def test_an_error_about_the_only_predictions_does_not_name_them(call) -> None:
+    """Before, "score: Missing (NaN) values in column 'sex'" could be read as if the score had them."""
+    Path("gaps.csv").write_text("score,y,sex\n" + "\n".join(f"0.{j % 9},{j % 2},{'fm '[j % 3]}" for j in range(90)))
+    Path("gaps.csv").write_text(Path("gaps.csv").read_text().replace(", ", ","))
+    code, _, err = call("audit", "gaps.csv", "--predictions", "score", "--protected", "sex", "--outcome", "y")
+    assert code == 2 and err.startswith("setsquare: Missing (NaN) values in column 'sex' (30)")

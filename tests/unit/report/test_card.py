@@ -68,6 +68,7 @@ def test_a_card_is_written_as_markdown_page_and_word_file(rows, compared) -> Non
     model = sq.OrthogonalGLMClassifier(protected=["sex"]).fit(rows[["sex", "debt", "income"]], rows["y"])
     card = model_card(model, compared, name="Credit | <b>")
     markdown = card.to_markdown()
+    assert "| AUC |" in markdown and "| auc |" not in markdown and "* AUC: " in markdown
     assert markdown.startswith("# Credit \\| &lt;b>") and "Columns debt and income." in markdown
     assert "The protected columns (sex) are not needed to predict." in markdown
     assert "<h1" in card.to_html() and card.to_docx().startswith(b"PK")

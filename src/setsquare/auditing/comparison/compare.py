@@ -76,7 +76,7 @@ def compare(
     given |= {} if rows.family.is_vector else {"outcome": rows.outcome}
     asked, coded, audits = read_options(family=rows.family, **given), None, {}
     for name, values in rows.values.items():
-        with naming(name):
+        with naming(name, among=len(rows.values)):
             audited = audit_rows(values, rows.protected, asked, coded)
         found, coded = audited.result, audited.coded  # the protected columns are the same for all
         kept = (note for note in found.notes if note.code != LABELS)
@@ -91,7 +91,7 @@ def side_by_side(rows: PredictedRows, audits: Mapping[str, AuditResult], *, min_
     weight, codes, confidence = rows.sample.weight, rows.sample.cluster, rows.sample.confidence
     scores, sides = score_models(rows), []
     for name, values in rows.values.items():
-        with naming(name):
+        with naming(name, among=len(rows.values)):
             own = calibration(rows.outcome, values, rows.family, weight, confidence=confidence, cluster=codes)
         large, slope = (interval(m, confidence, codes) for m in (own.in_the_large, own.slope))
         sides.append(Side(name, audits[name], scores[name], own, large, slope))

@@ -58,7 +58,7 @@ def read_compared(
     classes = class_names(outcome, given, glm, positive)
     values, notes = {}, {}
     for name, raw in given.items():
-        with naming(name):
+        with naming(name, among=len(given)):
             values[name], notes[name] = align(raw, glm, classes)
     codes = cluster_numbers(cluster, outcome.n_rows)
     sample = Sample(weight, codes, confidence)
