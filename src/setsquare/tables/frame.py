@@ -47,7 +47,12 @@ class Frame:
         if not self.places:
             self.places.update((name, j) for j, name in enumerate(self.names))
         if name not in self.places:
-            check_column(name, self.names, unnamed=not isinstance(self.source, nw.DataFrame))
+            if not (isinstance(self.source, nw.DataFrame) or difflib.get_close_matches(name, self.names, n=1)):
+                raise InputError(
+                    f"There is no column {name!r}; the table is an array without names (x0, x1, …): pass a dataframe, "
+                    'or the column itself; in a pipeline, set_output(transform="pandas") keeps the names'
+                )
+            check_column(name, self.names)
         return self.places[name]
 
     def column(self, name: str) -> Any:
@@ -211,8 +216,8 @@ def slice_rows(table: Table, start: int, count: int) -> Table:
     return _native(open_table(table).source[start : start + count])
 
 
-def check_column(name: str, names: Sequence[str], *, unnamed: bool = False) -> None:
-    """Refuse a name that is not among `names`, and suggest the nearest; those of an array are `unnamed`.
+def check_column(name: str, names: Sequence[str]) -> None:
+    """Refuse a name that is not among `names`, and suggest the nearest.
 
     Examples
     --------
@@ -221,11 +226,6 @@ def check_column(name: str, names: Sequence[str], *, unnamed: bool = False) -> N
     if name not in names:
         if close := difflib.get_close_matches(name, names, n=3):
             hint = f"did you mean {' or '.join(map(repr, close))}?"
-        elif unnamed:
-            hint = (
-                "the table is an array without names (x0, x1, …): pass a dataframe, or the column itself; in a "
-                'pipeline, set_output(transform="pandas") keeps the names'
-            )
         else:
             hint = f"the table has {', '.join(map(repr, names[:8]))}{', …' if len(names) > 8 else ''}"
         raise InputError(f"There is no column {name!r}; {hint}")
