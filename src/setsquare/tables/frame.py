@@ -47,7 +47,8 @@ class Frame:
         if not self.places:
             self.places.update((name, j) for j, name in enumerate(self.names))
         if name not in self.places:
-            if not (isinstance(self.source, nw.DataFrame) or difflib.get_close_matches(name, self.names, n=1)):
+            unnamed = not isinstance(self.source, nw.DataFrame) and self.names[:1] == ("x0",)
+            if unnamed and not difflib.get_close_matches(name, self.names, n=1):
                 raise InputError(
                     f"There is no column {name!r}; the table is an array without names (x0, x1, …): pass a dataframe, "
                     'or the column itself; in a pipeline, set_output(transform="pandas") keeps the names'

@@ -249,7 +249,7 @@ BAD = {
     "units": (({"one": rng.normal(size=(N, 4))}, ETA, GROUP), "use audit"),
     "text and a number family": (({"one": P}, np.where(Y, "a", "b"), GROUP, "gaussian"), "text"),
     "outcome out of range": (({"one": P}, 3.0 * Y3, GROUP, "binomial"), "two classes"),
-    "missing prediction": (({"one": np.where(np.arange(N) == 0, np.nan, P)}, Y, GROUP), "one: "),
+    "missing prediction": (({"one": np.where(np.arange(N) == 0, np.nan, P), "two": P}, Y, GROUP), "one: "),
     "misaligned prediction": (({"one": pd.Series(P)[::-1]}, pd.Series(Y), pd.DataFrame({"g": GROUP})), "order"),
 }
 
