@@ -264,7 +264,8 @@ def test_a_group_mean_outside_the_range_is_an_infinite_effect() -> None:
 
 BAD = {
     "nothing": ([], "no predictions"),
-    "text that is no label": ([f"{p}" for p in P], "different values"),
+    "text that is no label": ([f"person {j}" for j in range(N)], "different values"),
+    "numbers as text": ([f"{p}" for p in P], "holds numbers as text"),
     "table of text": (np.array([["a", "b"]] * N), "text"),
     "rows of unequal length": ([[1, 2], [3]] * (N // 2), "as an array"),
     "one row": (P[None], "The predictions have 1 rows"),
