@@ -58,7 +58,7 @@ def test_fewer_rows_than_folds_are_refused(data):
 
 def test_words_that_do_not_exist_are_refused(data):
     Z, x, y = data
-    refused("cv='in-sample' is not one of 'training rows'", Z, y, x, cv="in-sample")
+    refused("cv='in-sample' is not a number of folds, a splitter, None or 'training rows'", Z, y, x, cv="in-sample")
     refused("cv must be a number of folds", Z, y, x, cv=2.5)
     refused("prefit='yes' is not one of 'held out'", Z, y, x, prefit="yes")
 

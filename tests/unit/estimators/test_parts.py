@@ -331,7 +331,7 @@ def test_predictions_outside_the_range_of_an_activation_are_refused() -> None:
     for options, what in (
         ({"method": "none"}, "method='none' is not one of 'generalized', 'linear'"),
         ({"prefit": "seen"}, "prefit='seen' is not one of 'held out'"),
-        ({"cv": "rows"}, "cv='rows' is not one of 'training rows'"),
+        ({"cv": "rows"}, "cv='rows' is not a number of folds, a splitter, None or 'training rows'"),
         ({"missing": "drop"}, "none can be dropped"),
         ({"given": "outcome"}, "would need the outcome of the rows to be corrected"),
     ):
