@@ -53,7 +53,7 @@ def test_errors_and_warnings_carry_notes() -> None:
     assert (plain, plain.code) == ("Rows {were} pooled.", "PooledLevelWarning")
     values = np.array([0.1, np.nan, 0.3, 0.4, 0.5, 0.6])
     with pytest.raises(InputError) as caught:
-        sq.compare({"model": values}, [0, 1, 0, 1, 0, 1], [1, 2, 1, 2, 2, 1])
+        sq.compare({"model": values, "other": np.arange(6) / 6}, [0, 1, 0, 1, 0, 1], [1, 2, 1, 2, 2, 1])
     note = message(caught.value)
     assert note.code == "missing-predictions" and note.fields["count"] == 1
     assert phrase(note).startswith("model: 1 row(s)") and "pass --missing drop" in phrase(note)
