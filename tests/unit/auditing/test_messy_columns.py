@@ -49,3 +49,10 @@ def test_one_column_of_probabilities_does_not_predict_three_classes() -> None:
     outcome = np.array(["low", "medium", "high"])[np.arange(N) % 3]
     with pytest.raises(InputError, match=r"has 3 classes .*one column of probabilities: give a column .* per class"):
         sq.compare({"score": SCORE}, outcome, pd.DataFrame({"sex": SEX}))
+
+
+def test_the_four_fifths_table_counts_rows_without_a_group() -> None:
+    """Before, they were in no table and no note."""
+    sex = pd.Series(SEX).where(np.arange(N) >= 40)
+    result = sq.audit(SCORE, sex.to_frame("sex"), missing="level", threshold=0.5, standard="four-fifths")
+    assert "Rows of unknown category, left out of the table: sex 40." in " ".join(str(result).split())

@@ -167,13 +167,15 @@ def _notes(
     standard: str, rate: str, rows: Sequence[StandardRow], unknown: Sequence[tuple[str, int]]
 ) -> tuple[Note, ...]:
     notes = [Note("standard-source", "Standard: {source} {more}", source=SOURCES[standard], more=DISCLAIMER)]
+    listed = ", ".join(f"{source} {count}" for source, count in unknown)
+    absent = Note("unknown-groups", "Rows of unknown category, left out of the table: {rows}.", rows=listed)
     if standard != "ll144":
+        notes += [absent] if any(count for _, count in unknown) else []
         text = "A selection rate below {limit:.0%} of the highest one is generally regarded as adverse impact."
         return (*notes, Note("four-fifths-ratio", text, limit=FOUR_FIFTHS))
     text = "The impact ratio is a group's {rate} divided by the highest one. The law sets no threshold for it."
     notes.append(Note("ll144-ratio", text, rate=rate.replace("_", " ")))
-    listed = ", ".join(f"{source} {count}" for source, count in unknown)
-    notes.append(Note("unknown-groups", "Rows of unknown category, left out of the table: {rows}.", rows=listed))
+    notes.append(absent)
     gone = [row for row in rows if row.is_left_out]
     if stated := [f"{row.source}: {row.group} ({row.n} rows, rate {row.rate:.3f})" for row in gone if row.rate >= 0.0]:
         text = "No impact ratio is given for groups with fewer than {limit} % of the rows: {groups}."
