@@ -16,8 +16,14 @@ from setsquare.document.formats import joined, percent
 from setsquare.errors import InputError
 from setsquare.estimators.refits import check_refits, problem_again, refit_few_rows, refit_problem, without_fit
 from setsquare.glm.solution import Solution
+from setsquare.notes import Note
 from setsquare.tables.frame import to_frame
 from setsquare.tables.validation import check_confidence
+
+#: Number of clusters below which a table says that its intervals are too narrow. In simulations (600 and 1200 rows, six
+#: features with effects of their cluster, 300 fits) intervals at 95 % covered 0.87 with 10 clusters, 0.90 with 20, 0.93
+#: with 40 and 0.95 with 120; with normal quantiles 0.83, 0.89, 0.92 and 0.95.
+FEW_CLUSTERS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,9 @@ class Coefficients(Documented):
         Coefficients that rest on so few rows that a sandwich standard error can be far off.
     by_refits : ndarray of bool of shape (k, 1 + q)
         Coefficients whose standard errors come from refits to resampled rows.
+    n_clusters : int or None
+        Number of clusters of cluster-robust standard errors: intervals and p-values are those of a t distribution
+        with one degree of freedom less. Without clusters they are normal.
     """
 
     names: tuple[str, ...]
@@ -49,10 +58,13 @@ class Coefficients(Documented):
     about: tuple[str, ...]
     few_rows: BoolArray
     by_refits: BoolArray
+    n_clusters: int | None = None
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary per coefficient."""
-        half = float(special.ndtri(0.5 + 0.5 * self.confidence))
+        df = None if self.n_clusters is None else max(self.n_clusters - 1.0, 1.0)
+        middle = 0.5 + 0.5 * self.confidence
+        half = float(special.ndtri(middle) if df is None else special.stdtrit(df, middle))
         found = []
         for c, label in enumerate(self.classes or ("",)):
             for j, name in enumerate(self.names):
@@ -60,7 +72,8 @@ class Coefficients(Documented):
                 z = b / s if s > 0.0 else math.nan
                 row: dict[str, Any] = {"class": label} if self.classes else {}
                 row |= {"term": name, "estimate": b, "std_error": s, "statistic": z}
-                row["p_value"] = float(2.0 * special.ndtr(-abs(z))) if z == z else math.nan
+                tail = special.ndtr(-abs(z)) if df is None else special.stdtr(df, -abs(z))
+                row["p_value"] = float(2.0 * tail) if z == z else math.nan
                 row |= {"ci_low": b - half * s, "ci_high": b + half * s}
                 source = "refits" if self.by_refits[c, j] else "sandwich"
                 found.append(row | {"few_rows": bool(self.few_rows[c, j]), "source": source})
@@ -138,7 +151,8 @@ class Summarised:
         found, few = refit_few_rows(self, refits), self.solution_.few_rows
         assert few is not None
         use = few & np.isfinite(found.errors)
-        return summarise(self, np.where(use, found.errors, errors), confidence, how, few, use, found.sentence)
+        n = self.solution_.n_clusters
+        return summarise(self, np.where(use, found.errors, errors), confidence, how, few, use, found.sentence, n)
 
     def bootstrap(
         self,
@@ -184,7 +198,8 @@ class Summarised:
         unit = "rows" if cluster is None else "clusters"
         failed = f" ({found.n_failed} more had no solution)" if found.n_failed else ""
         how = f"standard deviation over {found.n_refits} refits to resampled {unit}{failed}"
-        return summarise(self, found.std_error, confidence, how, by_refits=np.ones_like(found.std_error, dtype=bool))
+        n, every = None if cluster is None else problem.n_units, np.ones_like(found.std_error, dtype=bool)
+        return summarise(self, found.std_error, confidence, how, by_refits=every, n_clusters=n)
 
 
 def _refuse(model: Any) -> None:
@@ -211,6 +226,7 @@ def summarise(
     few_rows: BoolArray | None = None,
     by_refits: BoolArray | None = None,
     sentence: str = "",
+    n_clusters: int | None = None,
 ) -> Coefficients:
     """Table of the coefficients of a fitted classifier or regressor; ``how`` the standard errors were found.
 
@@ -222,6 +238,12 @@ def summarise(
     about: tuple[str, ...] = (
         f"{certificate.n_rows:,} rows, {model.family_}; {_constraint(model)}. Standard errors: {how}.",
     )
+    if n_clusters is not None and n_clusters < FEW_CLUSTERS:
+        text = (
+            "{n} clusters are few: intervals and p-values are those of a t distribution, and are still too narrow (in "
+            "simulations, intervals at 95 % covered 87 % with 10 clusters, 90 % with 20 and 93 % with 40)."
+        )
+        about += (Note("few-clusters", text, severity="warning", n=n_clusters),)
     if model.l2_:
         about += ("With a ridge, coefficients are shrunk: the intervals are about their expectation.",)
     if certificate.missing_protected:
@@ -233,7 +255,7 @@ def summarise(
     estimate = np.column_stack([solution.intercept, solution.coef])
     about += (sentence,) if sentence else ()
     few, refitted = (np.zeros(estimate.shape, dtype=bool) if mask is None else mask for mask in (few_rows, by_refits))
-    return Coefficients(names, classes, estimate, std_error, confidence, about, few, refitted)
+    return Coefficients(names, classes, estimate, std_error, confidence, about, few, refitted, n_clusters)
 
 
 def _constraint(model: Any) -> str:

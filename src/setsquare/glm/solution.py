@@ -132,6 +132,8 @@ class Solution:
         Standard errors of intercepts and coefficients, or None; read them as ``std_error`` and ``few_rows``.
     by_cluster : bool
         Whether they are cluster-robust.
+    n_clusters : int or None
+        Number of clusters, if so; None also for models saved by an earlier version.
     refits : HeldProblem
         For the standard errors of coefficients that rest on few rows.
     """
@@ -148,6 +150,7 @@ class Solution:
         default_factory=lambda: Deferred[StandardErrors | None](None), repr=False, compare=False
     )
     by_cluster: bool = False
+    n_clusters: int | None = None
     refits: HeldProblem = field(default_factory=HeldProblem, repr=False, compare=False)
 
     @property

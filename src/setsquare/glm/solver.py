@@ -142,7 +142,8 @@ def solve(
         held = HeldProblem(None if is_large(problem) else problem)
         compute = partial(_measure_errors, held, prepared, end, solution.certificate.flat_features)
         errors: Deferred[StandardErrors | None] = defer(problem, prepared.objective, end, compute, None, slow=True)
-        return replace(solution, errors=errors, by_cluster=problem.cluster is not None, refits=held)
+        clusters = None if problem.cluster is None else problem.n_units
+        return replace(solution, errors=errors, by_cluster=clusters is not None, n_clusters=clusters, refits=held)
 
 
 class Fitted(NamedTuple):
