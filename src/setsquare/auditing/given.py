@@ -20,7 +20,7 @@ from setsquare.errors import InputError, MissingValuesError
 from setsquare.families import family
 from setsquare.glm.given import OUTCOME, Conditioned, OutcomeBasis, outcome_basis
 from setsquare.glm.outcome_summary import OutcomeSummary
-from setsquare.notes import Note, Option
+from setsquare.notes import Note, Option, message
 from setsquare.projection.basis import protected_basis
 from setsquare.projection.controls import fit_controls
 from setsquare.rows.blocks import ArrayRows, mean_weight
@@ -132,15 +132,16 @@ def _of_table(given: Any, keep: BoolArray, missing: str, source: Table) -> tuple
     rows = given if keep.all() else tables.filter_rows(given, keep)
     try:
         learned = tables.learn(rows, missing="level" if missing == "level" else "error")
-    except MissingValuesError:
-        if missing == "level":
+    except MissingValuesError as error:
+        columns = message(error).fields.get("columns")
+        if missing == "level" or columns is None:
             raise
         text = (
-            "The given columns have missing values, and {drop} leaves out rows without predictions or protected "
-            "columns only: fill them, leave out those rows, or give them a level of their own ({level})."
+            "Missing (NaN) values in {columns} among those given: {drop} leaves out rows without predictions or "
+            "protected columns only. Fill them, leave out those rows, or give them a level of their own ({level})."
         )
         drop, level = Option("missing", "drop"), Option("missing", "level")
-        raise MissingValuesError(Note("missing-given", text, drop=drop, level=level)) from None
+        raise MissingValuesError(Note("missing-given", text, columns=columns, drop=drop, level=level)) from None
     if not learned.names:
         raise InputError(f"Nothing is given: {', '.join(learned.columns)} are constant. Pass columns that vary.")
     C = dense(learned.apply(rows).values)

@@ -90,7 +90,7 @@ def test_controls_need_one_prediction_per_row(people: pd.DataFrame) -> None:
 @pytest.mark.parametrize("missing", ["error", "drop"])
 def test_missing_controls_name_what_helps(people: pd.DataFrame, missing: str) -> None:
     given = people[["age"]].where(people["age"] > -1.0)
-    with pytest.raises(MissingValuesError, match=r"given columns have missing values, .* \(missing='level'\)"):
+    with pytest.raises(MissingValuesError, match=r"in column 'age'.* among those given: .* \(missing='level'\)"):
         sq.audit(people["p"], people["sex"], given=given, missing=missing)
 
 

@@ -239,7 +239,7 @@ def test_shapes_and_columns_that_do_not_fit(small: tuple[nn.Sequential, Tensor, 
         blind(model, ["1"], batch_dim=5)(x, protected=group)
     for protected, message in (
         (torch.tensor(1.0), "shape \\(\\)"),
-        (["a", "b"] * 30, "could not be read as numbers"),
+        (["a", "b"] * 30, "are not all numbers"),
         (torch.arange(60), "one_hot"),
     ):
         with pytest.raises(InputError, match=f"Layer '1': The protected columns.*{message}"):

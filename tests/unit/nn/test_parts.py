@@ -220,7 +220,7 @@ def test_protected_columns_are_read_in_double_precision() -> None:
         (torch.ones(3, 2), y, 1, r"Expected 1 protected column\(s\), got 2"),
         (torch.ones(0, 1), torch.zeros(0, 2), None, "The batch has no rows"),
         (torch.tensor([1.0, torch.nan, 0.0]), y, None, "The protected columns have missing"),
-        (["a", "b", "c"], y, None, "could not be read as numbers"),
+        (["a", "b", "c"], y, None, "are not all numbers"),
         (torch.tensor([0, 1, 2]), y, None, "may be group ids"),
     ):
         with pytest.raises(InputError, match=what):
