@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,9 @@ from setsquare.auditing.documents.group_sections import _mark
 from setsquare.auditing.documents.sections import certificate
 from setsquare.auditing.evaluations import run
 from setsquare.auditing.evaluations.independence import _kernel_tests
+from setsquare.auditing.evaluations.records import Evaluation, Test
 from setsquare.auditing.evaluations.unit_glms import _inverses
+from setsquare.auditing.fold_dependence import _correct
 from setsquare.auditing.groups.critical_values import _draw_largest
 from setsquare.auditing.groups.partitions import partition_column
 from setsquare.auditing.held_out import determines
@@ -182,3 +185,12 @@ def test_a_probe_stops_early_if_every_level_has_ten_rows(monkeypatch, counts, ca
     A = np.random.default_rng(0).normal(size=(len(target), 2))
     scores, n_warnings = models.recover("boosting", A, target, 2, A[:3], 0, np.arange(len(target)))  # type: ignore[arg-type]
     assert asked == [can_stop] and scores.shape == (3, 2) and n_warnings == 0
+
+
+def test_bounds_of_tests_grow_with_the_dependence_of_folds():
+    given = Test("x", 1.0, 1.0, 0.5, "robust", upper=0.3)
+    mutual: Any = SimpleNamespace(concerning=lambda evaluation, test: np.array([0.75]))
+    found = _correct(Evaluation("glm", "", (), given), mutual)
+    assert found.joint.upper == pytest.approx(0.375)
+    assert _correct(Evaluation("glm", "", (), replace(given, upper=0.9)), mutual).joint.upper == 1.0
+    assert _correct(Evaluation("glm", "", (), replace(given, upper=None)), mutual).joint.upper is None

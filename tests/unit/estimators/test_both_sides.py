@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse
 from scipy.special import logit
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold
 
@@ -360,3 +361,8 @@ def test_protected_columns_of_arrays_are_those_that_came_as_such():
 def test_the_columns_of_a_correction_are_those_of_its_kind():
     with pytest.raises(NotImplementedError):
         MomentFitting()._columns()
+
+
+def test_components_that_were_not_learned():
+    with pytest.raises(NotFittedError):
+        components.PrincipalComponents().transform(np.zeros((2, 2)))

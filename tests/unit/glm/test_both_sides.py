@@ -31,6 +31,7 @@ from setsquare.glm.box import solve_box
 from setsquare.glm.budget_steps import _is_finite
 from setsquare.glm.decisions import check_decisions, solve_decisions
 from setsquare.glm.deferred import Deferred
+from setsquare.glm.dense_pass import equal_weight
 from setsquare.glm.large import Krylov
 from setsquare.glm.objective import spread_of
 from setsquare.glm.preparation import Survey, _whitening, prepare
@@ -356,3 +357,8 @@ def test_moments_that_are_not_positive_definite_are_not_whitened():
 def test_mean_probabilities_from_contrasts_add_up_to_one():
     share = np.array([0.2, 0.3, 0.5])
     np.testing.assert_allclose(intercept._shares(contrasts(3).T @ share), share, atol=1e-15)
+
+
+@pytest.mark.parametrize(("weight", "found"), [([3.0], 3.0), ([2.0, 2.0], 2.0), ([2.0, 3.0], None), ([], None)])
+def test_the_weight_of_every_row(weight, found):
+    assert equal_weight(np.array(weight)) == found

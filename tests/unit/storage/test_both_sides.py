@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from setsquare.errors import InputError
-from setsquare.storage.checks import _check_names, check_design
+from setsquare.storage.checks import _check_cells, _check_names, check_design
 from setsquare.storage.states import _check_formula, _write_activation
 from setsquare.tables.coders import Numeric, SavedTerms
 from setsquare.tables.design import Design
@@ -48,3 +48,14 @@ def test_a_model_may_have_no_features_but_not_fewer():
     for wrong in (-1, True, 2.0):
         with pytest.raises(InputError, match="number of features"):
             _check_names(SimpleNamespace(n_features_in_=wrong))
+
+
+def test_cells_of_one_column_and_one_cell():
+    def cells(levels: Any = (("a", "b"),), columns: Any = ("x",), cells: Any = ((0,), (1,))) -> Any:
+        return SimpleNamespace(levels=levels, columns=columns, cells=cells)
+
+    _check_cells(cells())
+    _check_cells(cells(cells=((1,),)))
+    for wrong in (cells((), (), ((),)), cells(cells=()), cells(cells=((1,), (0,))), cells(cells=((2,),))):
+        with pytest.raises(InputError, match="cells"):
+            _check_cells(wrong)
