@@ -163,12 +163,12 @@ def test_rows_that_would_rule_out_the_limit_grow_with_its_square(upper, estimate
     assert _nothing_found("p = 0.3", found, 0.1)[1].endswith(words)
 
 
-def test_every_permutation_counts():
-    """Permutations that change nothing give the observed value each, so the p-value is 1."""
-    rng = np.random.default_rng(0)
-    same: Any = SimpleNamespace(permutation=np.arange)
-    Y = rng.normal(size=(12, 1))
-    (found,) = _kernel_tests(Y, [Y + 0.1 * rng.normal(size=(12, 1))], 1, pdist, same, 19)
+def test_every_permutation_counts_and_moves_rows_and_columns():
+    """Points on a circle have the same distances after a turn, so the p-value is 1."""
+    angle = 2.0 * np.pi * np.arange(12) / 12
+    turned: Any = SimpleNamespace(permutation=lambda n: np.roll(np.arange(n), 1))
+    Y = np.column_stack([np.cos(angle), np.sin(angle)])
+    (found,) = _kernel_tests(Y, [Y], 1, pdist, turned, 19)
     assert found.p_value == 1.0 and found.n_permutations == 19
 
 
