@@ -17,6 +17,15 @@ from setsquare.notes import Note, Option
 from setsquare.tables.validation import check_clusters, check_folds, read_cluster, read_time
 
 Folds = list[tuple[IntArray, IntArray]]
+#: Value of ``cv`` that learns the correction on the rows that the model is fitted on.
+IN_SAMPLE = "training rows"
+
+
+def check_cv_text(cv: str) -> None:
+    """Refuse a text other than "training rows"; "prefit" is what scikit-learn had for fitted models."""
+    if cv != IN_SAMPLE:
+        fitted = "; for a fitted model pass prefit=True" if cv == "prefit" else ""
+        raise InputError(f"cv={cv!r} is not a number of folds, a splitter, None or {IN_SAMPLE!r}{fitted}.")
 
 
 def split_rows(cv: Any, outcome: Any, cluster: Any, classifier: bool, seed: int) -> Folds:
@@ -164,5 +173,5 @@ def _refuse_missing_class(y: np.ndarray[Any, Any], folds: Folds) -> None:
                 "it: pool the class with another, give it rows in more clusters or folds, {in_sample:or pass} to "
                 "learn the correction on the training rows."
             )
-            in_sample = Option("cv", "training rows")
+            in_sample = Option("cv", IN_SAMPLE)
             raise InputError(Note("class-in-one-fold", text, count=count, name=str(name), in_sample=in_sample))

@@ -18,7 +18,7 @@ from setsquare._typing import Array, Table
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.estimators.controls import check_given, learn_controls, residual_names, residuals
 from setsquare.estimators.feature_table import validate_features
-from setsquare.estimators.folds import cross_fitted_predictions, split_rows
+from setsquare.estimators.folds import IN_SAMPLE, check_cv_text, cross_fitted_predictions, split_rows
 from setsquare.estimators.scoring import refuse_blind_scorers
 from setsquare.estimators.training_rows import sign_of_training
 from setsquare.estimators.warn import (
@@ -38,8 +38,6 @@ from setsquare.tables.outcome import read_outcome
 from setsquare.tables.roles import Columns, TrainingMatrices, learn_reader
 from setsquare.tables.validation import check_alignment, check_choice, check_finite, read_weight, refuse_coding
 
-#: Value of ``cv`` that learns the correction on the rows that the model is fitted on.
-IN_SAMPLE = "training rows"
 #: Number of protected columns, dummies counted, up to which a correction takes seconds.
 MOST_COLUMNS = 1000
 
@@ -191,7 +189,7 @@ class PredictionOrthogonalizer(MetaEstimatorMixin, BaseEstimator):
         if not isinstance(self.prefit, bool | np.bool_):
             check_choice("prefit", self.prefit, ("held out",))
         if isinstance(self.cv, str):
-            _check_cv(self.cv)
+            check_cv_text(self.cv)
         if self.missing == "drop":
             raise InputError('Predictions are made for every row, so none can be dropped: use missing="level".')
         if protected is not None:
@@ -397,10 +395,3 @@ def _as_units(predictions: Any, classes: bool) -> Array:
     if not classes:
         return values.reshape(len(values), -1)
     return values[:, 1:] if values.shape[1] == 2 else values
-
-
-def _check_cv(cv: str) -> None:
-    """Refuse a text other than "training rows"; "prefit" is what scikit-learn had for fitted models."""
-    if cv != IN_SAMPLE:
-        fitted = "; for a fitted model pass prefit=True" if cv == "prefit" else ""
-        raise InputError(f"cv={cv!r} is not a number of folds, a splitter, None or {IN_SAMPLE!r}{fitted}.")
