@@ -39,6 +39,8 @@ LONGEST = 30.0
 SINGULAR = 1e-4
 #: Change of a row's linear predictor, on its natural scale, beyond which its curvature is raised.
 FAR = 5.0
+#: Factor of the tolerance of the constraint with several classes: the predictions of one may vary far less than all.
+RARE_CLASS = 1e-3
 #: Correlation with the basis up to which a point counts as near the constraint.
 NEAR = 0.1
 
@@ -348,8 +350,9 @@ def _restore(
     ``frame`` is that of the model, if it is known.
     """
     begin = theta
+    slack = 1.0 if objective.n_predictors == 1 else RARE_CLASS
     for _ in range(50):
-        if _is_feasible(model, settings) or not np.isfinite(model.loss):
+        if _is_feasible(model, settings, slack) or not np.isfinite(model.loss):
             break
         gap = float(np.abs(model.c).max())
         step = -(frame or algebra.frame(model)).pinv @ model.c

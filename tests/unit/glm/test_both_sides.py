@@ -362,3 +362,17 @@ def test_mean_probabilities_from_contrasts_add_up_to_one():
 @pytest.mark.parametrize(("weight", "found"), [([3.0], 3.0), ([2.0, 2.0], 2.0), ([2.0, 3.0], None), ([], None)])
 def test_the_weight_of_every_row(weight, found):
     assert equal_weight(np.array(weight)) == found
+
+
+def test_a_class_whose_predictions_hardly_vary_is_orthogonal_too() -> None:
+    Z = np.array([[-1.18207644, 0.64400577, 1.83731265], [-1.05469805, 2.98263428, 0.02646386]])
+    Z = np.vstack([Z, [-0.82796167, 0.57035618, -0.8554519]])
+    problem = Problem(
+        np.column_stack([Z, Z[:, 0]]),
+        np.array([1.0, 2.0, 0.0]),
+        np.array([[1.0], [1.0], [0.0]]),
+        "multinomial",
+        l2=1e-3,
+    )
+    certificate = solve(problem).certificate
+    assert certificate.is_orthogonal and certificate.max_correlation < 1e-9  # before: 2e-8, and not orthogonal
