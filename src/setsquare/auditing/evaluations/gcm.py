@@ -10,7 +10,8 @@ one control and ``sin(3c)`` or ``sin(6c)`` in both, noise half of the curve's si
 samples of 300 rows.
 
 Many levels, few clusters and unequal weights leave few independent rows per column: tests are Hotelling's, with the
-effective number of rows or clusters, and are used as far as the equal-variance tests of the same residuals agree.
+effective number of rows or clusters, and are used as far as the equal-variance tests of the same residuals agree. They
+still reject too often with many levels: in 7 to 10 % of 200 samples of 300 rows with 20 levels, at a nominal 5 %.
 """
 
 from __future__ import annotations
