@@ -15,7 +15,7 @@ import numpy as np
 from setsquare._typing import Array, Matrix
 from setsquare.families import Family, binomial
 from setsquare.families.activations import sigmoid_sum
-from setsquare.glm.overall import Ends, Overall, wrapped
+from setsquare.glm.overall import Ends, Overall, RowsAt, wrapped
 from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import Sums
 from setsquare.rows.products import (
@@ -55,21 +55,32 @@ class DensePass:
         Whether to sum the Hessian.
     overall : bool
         Whether to gather what leave-one-out systems share, which saves them a pass.
+    keep : bool
+        Whether to keep the rows for them instead, which saves them most of a pass.
     """
 
-    __slots__ = ("family", "is_steered", "lam", "mean", "overall", "raw", "second")
+    __slots__ = ("family", "is_steered", "keep", "lam", "mean", "overall", "raw", "second")
 
     def __init__(
-        self, family: Family, mean: float, raw: Array, lam: Array, *, second: bool, overall: bool = False
+        self,
+        family: Family,
+        mean: float,
+        raw: Array,
+        lam: Array,
+        *,
+        second: bool,
+        overall: bool = False,
+        keep: bool = False,
     ) -> None:
         self.family, self.mean, self.raw, self.lam, self.second = family, mean, raw, lam, second
         self.is_steered, self.overall = second and bool(lam.any()), overall
+        self.keep = keep and family.own_loss is None
 
     def __call__(self, block: Block) -> Sums:
         """Loss, constraint (r, 1), total and square of the predictions, steepness, gradient, Jacobian and Hessian.
 
         Shapes as in :meth:`Objective.model`: (1 + q, 1), (1, 1, r, 1 + q) and (1, 1, 1 + q, 1 + q). The last is an
-        ``Overall``, if wanted.
+        ``Overall``, or the rows, if wanted.
         """
         q, r, more = block.Z.shape[1], len(self.lam), self.overall and block.Q.shape[1] == len(self.lam)
         width = q + 1 + r
@@ -115,6 +126,9 @@ class DensePass:
             sums += products[:q, q : q + 1], products[None, None, q + 1 : width, :q], products[None, None, :q, :q]
         else:
             sums += products[:1].T, products[None, None, 1 : 1 + r]
+        if self.keep:
+            whole = isinstance(block.Z, np.ndarray) and len(block.weight) > 0  # a copy, in one piece
+            return *sums, wrapped(RowsAt(block, eta, slope, h, dh, d2h) if whole else None)
         if not self.overall:
             return sums
         if ends is None:

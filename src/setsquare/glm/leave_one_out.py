@@ -122,7 +122,7 @@ def _leave_rows_out(objective: Objective, shared: Shared, block: Block, Qt: Arra
         score = terms.slope[:, 0] + terms.mean_slope[:, 0, 0] * (Q @ shared.multipliers)[:, 0]
         near = zz - (2.0 / shared.slope[0, 0]) * projected[objective.n_basis] + float(np.sum(shared.centre**2))
         noise = drift(block, Q, score[:, None], float(np.square(w * score) @ near), terms)
-    out, fitted = eta + found.change[:, None], float(np.dot(block.weight, terms.loss))
+    out, fitted = eta + found.change[:, None], _fitted(shared, block, terms)
     return LeftOut(out, found.leverage, found.lost, found.steered, found.far, noise, fitted)
 
 
@@ -146,9 +146,14 @@ def _leave_units_out(objective: Objective, shared: Shared, block: Block) -> Left
         score = seen.slope[:, :, 0]
         tangent = np.einsum("nks,nk->ns", seen.root - shared.centre.T, block.weight[:, None] * score)
         noise = drift(block, Q, score, reach_of_units(block, tangent), terms)
-    out, fitted = eta + change[:, :, 0], float(np.dot(block.weight, terms.loss))
+    out, fitted = eta + change[:, :, 0], _fitted(shared, block, terms)
     scale = None if shared.spread is None else narrower
     return LeftOut(out, leverage, lost, moved, None if shared.point is None else far, noise, fitted, scale)
+
+
+def _fitted(shared: Shared, block: Block, terms: RowTerms) -> float:
+    """Mean loss of the fit; 0 where a pass before this one has measured it."""
+    return float(np.dot(block.weight, terms.loss)) if shared.loss is None else 0.0
 
 
 class Tallied(NamedTuple):
@@ -182,7 +187,7 @@ class Tallied(NamedTuple):
     constant : ndarray of shape (2, k, k)
         Second moments over units of the slopes of the intercept-only model's loss, and its curvature.
     fitted : ndarray of shape ()
-        Mean loss of the fit itself, with its barrier.
+        Mean loss of the fit itself, with its barrier; 0 where it is known already (``Shared.loss``).
     """
 
     c: Array
@@ -246,7 +251,7 @@ def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> 
         np.square(squares) @ w,
         np.asarray(w @ loss),
         np.asarray(left.leverage.sum()),
-        np.asarray(float(left.lost.sum())),
+        np.asarray(float(np.count_nonzero(left.lost))),
         steering,
     )
     beyond = weighted

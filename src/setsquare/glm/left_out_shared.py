@@ -14,9 +14,9 @@ from setsquare.glm.left_out_sums import firsts
 from setsquare.glm.left_out_systems import Known, Point, Shared, Spread
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import MANY_ROWS, Objective, linear_predictor
-from setsquare.glm.overall import Ends, Overall, wrapped
+from setsquare.glm.overall import Ends, Overall, RowsAt, wrapped
 from setsquare.glm.solution import Status
-from setsquare.rows.blocks import Block, BlockRows, cut, take_rows
+from setsquare.rows.blocks import Block, BlockRows, cut, quietly, take_rows
 from setsquare.rows.parallel import Sums, add_up
 from setsquare.rows.products import LEAST_STEP, thin_product
 
@@ -40,9 +40,10 @@ def share(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool =
     raw, multipliers = objective.raw(end.theta), end.lam.reshape(k, -1).T
     known: dict[int, Known] = {}
     overall, loss = end.model.overall, None
-    if overall is None:
-        overall, loss = _gather(objective, raw, multipliers, known)
-        loss += objective.ridge(end.theta)
+    if not isinstance(overall, Overall):
+        rows = overall if overall is not None and overall.are_current() else None
+        overall, loss = _gather(objective, raw, multipliers, known, rows)
+        loss = end.model.loss if rows is not None else loss + objective.ridge(end.theta)
     mean, slopes = overall.gap.copy(), overall.slopes
     mean[0] += objective.start.mean
     U = (T.T @ slopes).reshape(m, k, -1).transpose(1, 0, 2).reshape(k * m, -1)
@@ -119,14 +120,24 @@ def _may_be_single(objective: Objective, project: Array) -> bool:
     return bool((np.sqrt(white.gram.diagonal()) @ np.abs(P) <= MOST_TERMS * own).all())
 
 
-def _gather(objective: Objective, raw: Array, multipliers: Array, known: dict[int, Known]) -> tuple[Overall, float]:
-    """Sums over the rows and loss at a solution, in a pass that keeps what is ``known`` of few rows."""
+def _gather(
+    objective: Objective, raw: Array, multipliers: Array, known: dict[int, Known], rows: RowsAt | None
+) -> tuple[Overall, float]:
+    """Sums over the rows and loss at a solution, in a pass that keeps what is ``known`` of few rows.
+
+    The ``rows`` of a single block were kept by the pass that ended there, and their loss is that of the model.
+    """
     is_small = objective.rows.n_rows <= MANY_ROWS
 
     def kernel(block: Block) -> Sums:
-        eta, w = linear_predictor(block, raw), block.weight
-        terms = objective.terms_at(block, eta, multipliers)
-        loss = objective.family.value_terms(block.y, eta)[0] if objective.barrier else terms.loss
+        w = block.weight
+        if rows is not None:
+            eta, terms = rows.eta[:, None], rows.terms(np.dot(objective.basis(block), multipliers[:, 0]))
+            loss = np.zeros(())
+        else:
+            eta = linear_predictor(block, raw)
+            terms = objective.terms_at(block, eta, multipliers)
+            loss = np.dot(w, objective.family.value_terms(block.y, eta)[0] if objective.barrier else terms.loss)
         if is_small:
             known[id(block)] = Known(block, eta, terms)
         slopes, gap = w[:, None] * terms.mean_slope.reshape(len(w), -1), terms.mean - objective.start.mean
@@ -135,10 +146,13 @@ def _gather(objective: Objective, raw: Array, multipliers: Array, known: dict[in
         else:
             D = objective.controls(block)  # then k is 1
             sums = Overall(D.T @ (w[:, None] * gap), thin_product(block.Z, slopes * D), Ends.of(eta, w))
-        return wrapped(sums), np.dot(w, loss)
+        return wrapped(sums), loss
 
     m = objective.to_raw.shape[1]
-    (overall,), loss = objective.rows.reduce(in_pieces(kernel, m, objective.n_predictors))
+    if rows is not None:
+        (overall,), loss = quietly(kernel, rows.block)
+    else:
+        (overall,), loss = objective.rows.reduce(in_pieces(kernel, m, objective.n_predictors))
     return overall, float(loss)
 
 

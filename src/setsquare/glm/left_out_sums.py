@@ -78,14 +78,16 @@ def beside_constant(objective: Objective, block: Block, loss: Array) -> Sums:
     else:
         eta = null if block.offset is None else null + block.offset[:, 0]
         own, slope, bent = objective.family.row_losses(block.y[:, 0], eta)
-        slope, curvature = slope[:, None], np.reshape(np.sum(w * bent), (1, 1))
+        total = bent[0] * w.sum() if len(bent) == 1 else np.dot(w, bent)  # without an offset one value may be for all
+        slope, curvature = slope[:, None], np.full((1, 1), total)
     beside = np.empty((1 + k, len(w)))
     np.subtract(loss, own, out=beside[0])
     np.multiply(w, slope.T, out=beside[1:])
     beside[0] *= w
     if block.group is not None:
         beside = np.add.reduceat(beside, firsts(block.group), axis=1)
-    return np.asarray(beside[0] @ beside[0]), np.stack([beside[1:] @ beside[1:].T, curvature])
+    slopes = np.dot(beside[1:], beside[1:].T)
+    return np.asarray(np.dot(beside[0], beside[0])), np.concatenate([slopes, curvature]).reshape(2, k, k)
 
 
 def firsts(group: IntArray) -> IntArray:
@@ -110,4 +112,6 @@ def unit_sums(block: Block, Qt: Array, weighted: Array, mean_x: Array) -> Sums:
         own, units = (np.add.reduceat(part, first, axis=1) for part in (wQ * Qt, units))
         own *= units[-1]
     carried = np.stack([own.sum(axis=1), np.einsum("rn,rn->r", own, own)])
-    return units @ units.T, carried, columns
+    # Two products, because numpy computes a matrix times its own transpose by a routine that is slow for few rows.
+    moments = np.concatenate([np.dot(part, units.T) for part in (units[: k * r], units[k * r :])])
+    return moments, carried, columns

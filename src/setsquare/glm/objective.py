@@ -23,7 +23,7 @@ from setsquare.families import Family, RowTerms
 from setsquare.families.barrier import add_barrier, barrier_loss
 from setsquare.glm.dense_pass import DensePass, is_dense
 from setsquare.glm.hessian import Whitening
-from setsquare.glm.overall import Overall, unwrapped, wrapped
+from setsquare.glm.overall import Overall, RowsAt, unwrapped, wrapped
 from setsquare.rows.blocks import Block, Summable
 from setsquare.rows.cells import Cells
 from setsquare.rows.parallel import Sums
@@ -65,8 +65,8 @@ class Model(NamedTuple):
         Jacobian of the constraint.
     H : Hessian of shape (m, m), or an operator of that shape (see ``glm.wide``)
         Hessian of the Lagrangian ``loss + lam'c``; it can be indefinite. Not computed (NaN) without multipliers.
-    overall : Overall or None
-        What leave-one-out systems share, if the pass gathered it.
+    overall : Overall, RowsAt or None
+        What leave-one-out systems share, or the rows, if the pass gathered it; a step of up to ``newton.LINEAR`` ago.
     """
 
     loss: float
@@ -76,7 +76,7 @@ class Model(NamedTuple):
     g: Array
     J: Array
     H: Matrix
-    overall: Overall | None = None
+    overall: Overall | RowsAt | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +217,10 @@ class Objective:
         multipliers = (lam if lam is not None else np.zeros(self.n_constraints)).reshape(self.n_predictors, -1).T
         plain, overall = None, False
         if self.n_predictors == 1 and not self.barrier and not self.family.is_vector:
-            overall = self.n_basis > 0 and self.rows.n_rows > MANY_ROWS
-            mean = float(self.start.mean[0])
-            plain = DensePass(self.family, mean, raw[:, 0], multipliers[:, 0], second=second, overall=overall)
+            many, mean = self.rows.n_rows > MANY_ROWS, float(self.start.mean[0])
+            gathered = {"overall": self.n_basis > 0 and many, "keep": self.n_basis > 0 and not many}
+            plain = DensePass(self.family, mean, raw[:, 0], multipliers[:, 0], second=second, **gathered)
+            overall = plain.overall or plain.keep
 
         def kernel(block: Block) -> Sums:
             if plain is not None and is_dense(block.Z):
@@ -269,7 +270,7 @@ class Objective:
             return self.model(start.theta, np.zeros(self.n_constraints))
         return self._assemble(start.theta, start.sums)
 
-    def _assemble(self, theta: Array, sums: Sums, overall: Overall | None = None) -> Model:
+    def _assemble(self, theta: Array, sums: Sums, overall: Overall | RowsAt | None = None) -> Model:
         """Transform sums over the rows to whitened coordinates."""
         loss, c, total, square, steepness, g, J, *second = sums
         k, m, T = self.n_predictors, self.to_raw.shape[1], self.to_raw

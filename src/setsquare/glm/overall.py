@@ -1,4 +1,4 @@
-"""Sums at a point that all leave-one-out systems share, gathered by the pass over the rows that ends there."""
+"""What all leave-one-out systems share: sums at a point, or the rows there, from the pass that ends at it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from setsquare._typing import Array
+from setsquare.families import RowTerms
+from setsquare.rows.blocks import Block
 
 
 class Ends(NamedTuple):
@@ -60,8 +62,38 @@ class Overall(NamedTuple):
         return Overall(self.gap + other.gap, self.slopes + other.slopes, self.ends + other.ends)
 
 
+class RowsAt(NamedTuple):
+    """Rows of a block at a point, for few rows with a canonical link: a second evaluation would take longer.
+
+    Attributes
+    ----------
+    block : Block
+    eta, slope, h, dh, d2h : ndarray of shape (n,)
+        Linear predictor, ``h - y``, activation and its derivatives.
+    """
+
+    block: Block
+    eta: Array
+    slope: Array
+    h: Array
+    dh: Array
+    d2h: Array
+
+    def __add__(self, other: object) -> Unknown:  # type: ignore[override]
+        return Unknown()  # the rows of several blocks are evaluated again
+
+    def are_current(self) -> bool:
+        """Whether the outcome, which may be an array of the user, is still the one that was evaluated."""
+        return np.array_equal(self.h - self.block.y[:, 0], self.slope)
+
+    def terms(self, steer: Array) -> RowTerms:
+        """Terms of the Lagrangian with ``steer = Q lam`` (n,), except the loss of each row."""
+        curvature = (self.dh + self.d2h * steer)[:, None, None]
+        return RowTerms(np.zeros(0), self.slope[:, None], curvature, self.h[:, None], self.dh[:, None, None])
+
+
 class Unknown:
-    """Stands for an ``Overall`` that was not gathered; sums with it are unknown, too."""
+    """Stands for what was not gathered; sums with it are unknown, too."""
 
     def __add__(self, other: object) -> Unknown:
         return self
@@ -69,13 +101,13 @@ class Unknown:
     __radd__ = __add__
 
 
-def wrapped(found: Overall | None) -> Array:
+def wrapped(found: Overall | RowsAt | None) -> Array:
     """An array of one object, so that sums over blocks add it up."""
     one = np.empty(1, dtype=object)
     one[0] = Unknown() if found is None else found
     return one
 
 
-def unwrapped(found: Array) -> Overall | None:
+def unwrapped(found: Array) -> Overall | RowsAt | None:
     """The sum, or None if it is unknown."""
-    return found[0] if isinstance(found[0], Overall) else None
+    return found[0] if isinstance(found[0], (Overall, RowsAt)) else None

@@ -166,9 +166,10 @@ def _count_pairs(A: MixedMatrix, weight: Array, totals: Array, gram: Array) -> N
 
 def turn_negative(gram: Array, scaled: Array, weight: Array) -> None:
     """Restore the sign of rows of negative weight, which entered ``gram`` with its absolute value."""
-    if weight.min(initial=0.0) < 0.0:
-        rest = scaled[weight < 0.0]
-        gram -= 2.0 * (rest.T @ rest)
+    negative = np.flatnonzero(weight < 0.0)
+    if len(negative):
+        rest = scaled[negative]
+        gram -= 2.0 * np.dot(rest.T, rest)
 
 
 _kept = threading.local()
