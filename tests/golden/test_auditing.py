@@ -550,6 +550,10 @@ case(
 )
 
 
+#: Nearly collinear columns make these differ by up to 3e-6 between kernels of OpenBLAS.
+SENSITIVE = {"audit-spline", "model-weight"}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_auditing(golden, name):
-    golden(outcome(CASES[name]))
+    golden(outcome(CASES[name]), relative=1e-5 if name in SENSITIVE else 1e-6)

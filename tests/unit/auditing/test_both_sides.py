@@ -19,6 +19,7 @@ from setsquare.auditing.documents.sections import certificate
 from setsquare.auditing.evaluations import run
 from setsquare.auditing.evaluations.independence import _kernel_tests
 from setsquare.auditing.evaluations.records import Evaluation, Test
+from setsquare.auditing.evaluations.shape import plan_shape
 from setsquare.auditing.evaluations.unit_glms import _inverses
 from setsquare.auditing.fold_dependence import _correct
 from setsquare.auditing.groups.critical_values import _draw_largest
@@ -28,6 +29,7 @@ from setsquare.auditing.monitoring import state
 from setsquare.auditing.probes import models
 from setsquare.auditing.verdict import _nothing_found, _other
 from setsquare.errors import InputError
+from setsquare.projection.moments import Moments
 from setsquare.tables.column import Levels, Numbers
 
 
@@ -194,3 +196,15 @@ def test_bounds_of_tests_grow_with_the_dependence_of_folds():
     assert found.joint.upper == pytest.approx(0.375)
     assert _correct(Evaluation("glm", "", (), replace(given, upper=0.9)), mutual).joint.upper == 1.0
     assert _correct(Evaluation("glm", "", (), replace(given, upper=None)), mutual).joint.upper is None
+
+
+@pytest.mark.parametrize("error", [-1e-14, 0.0, 1e-14])
+def test_rounding_does_not_decide_whether_a_combination_of_twenty_rows_is_tested(error):
+    """Numbers of rows are computed from moments."""
+    X = np.repeat([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [93, 57, 43, 20], axis=0)
+    S = np.cov(X.T, bias=True) + error * np.array([[0.0, 1.0], [1.0, 0.0]])
+    sample = SimpleNamespace(n_columns=2, n_rows=len(X), moments=Moments(1.0, X.mean(axis=0), S))
+    ends, groups, sources = (np.zeros(2), np.ones(2)), (True, True), ("sex", "race")
+    assert plan_shape(sample, ends, groups, sources).products == ((0, 1),)
+    fewer = SimpleNamespace(n_columns=2, n_rows=len(X) - 1, moments=sample.moments)
+    assert plan_shape(fewer, ends, groups, sources).products == ()

@@ -204,5 +204,5 @@ def test_a_layer_with_more_units_than_inputs_is_erased_in_single_precision(
     for size in (1, 100, 1000):  # products are rounded in another order
         out = torch.cat([layer_output(blinded.eval(), part, "0") for part in x.split(size)])
         # With second moments few directions are left, whose spread is smaller in comparison with the rounding.
-        assert moments_of(out, group)[0] < (1e-6 if moments == 1 else 2e-5)
+        assert moments_of(out, group)[0] < (1e-6 if moments == 1 else 1e-4)
     assert float(blinded.corrections["0"].moments.matrix.abs().max()) < 100.0

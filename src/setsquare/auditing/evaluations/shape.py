@@ -104,6 +104,7 @@ def plan_shape(sample: Sample, ends: tuple[Array, Array], groups: tuple[bool, ..
             knots.append((j, places))
     share = np.where(np.asarray(groups), mean - ends[0], 0.5)  # share of the rows in a group
     count = sample.n_rows * np.where(np.outer(groups, groups), _smallest_cell(share, S), share * (1.0 - share))
+    count = np.round(count, 6)  # from moments: 20 rows may be 19.999999999
     varying = [j for j in range(p) if spread[j] > 0.0]
     pairs = [(a, b) for a, b in combinations(varying, 2) if sources[a] != sources[b]]
     pairs = [(a, b) for a, b in pairs if min(count[a, b], count[b, a]) >= FEW_ROWS]

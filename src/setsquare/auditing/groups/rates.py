@@ -19,6 +19,9 @@ from setsquare.auditing.groups.joint_cells import JointCells
 from setsquare.auditing.groups.partitions import Partition
 from setsquare.auditing.groups.shared_shape import share_shape
 
+#: Differences of AUCs that are rounding errors.
+ROUNDING = 1e-12
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -150,7 +153,11 @@ def auc_number(rows: Rows, y: Array, partitions: Sequence[Partition]) -> Number:
         with np.errstate(all="ignore"):
             area = np.where(n_down > 0.0, _sums(part, up * below), np.nan) / (n_up * n_down)  # exact without weights
             below, under = below / n_down[c], under / n_up[c]
-            psi = np.where(y == 1.0, up / n_up[c] * (below - area[c]), down / n_down[c] * (1.0 - under - area[c]))
+            # An area of 1 up to the rounding of weights is 1, and nothing varies.
+            area = np.where(np.abs(area - 1.0) <= ROUNDING, 1.0, area)
+            gap = np.where(y == 1.0, below, 1.0 - under) - area[c]
+            gap = np.where(np.abs(gap) <= ROUNDING, 0.0, gap)
+            psi = np.where(y == 1.0, up / n_up[c], down / n_down[c]) * gap
             kish = [total**2 / _sums(part, x**2) for total, x in ((n_up, up), (n_down, down))]
         psi = np.where((c >= 0) & np.isfinite(psi), psi, 0.0)
         estimates.append(area)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -88,6 +89,19 @@ def test_rows_doubled_in_clusters_change_no_interval() -> None:
         for one, other in zip(single(a, 2.5), single(b, 2.5), strict=True):
             np.testing.assert_allclose(one, other, atol=1e-9)
         assert c.error.mean() < 0.8 * a.error.mean()
+
+
+def test_an_auc_of_one_has_one_interval_however_the_weights_are_rounded() -> None:
+    frame = pd.DataFrame({"group": ["a"] * 9 + ["b"] * 9})
+    y = np.tile(np.repeat([0.0, 1.0], [4, 5]), 2)
+    score = np.where(frame["group"] == "a", y + np.tile(np.linspace(0.0, 0.5, 9), 2), np.tile([0.1, 0.8, 0.3], 6))
+    rows = [Rows(score, outcome=y, weight=np.random.default_rng(k).random(18) + 0.1) for k in range(30)]
+    thirds = [replace(one, weight=one.weight / 3.0) for one in rows if one.weight is not None]
+    for one, third in zip(rows, thirds, strict=True):
+        parts = [numbers(each, frame).numbers["auc"].estimates for each in (one, third)]
+        assert parts[0].value[0] == 1.0 and parts[0].covariance[0, 0] == 0.0
+        for name in ("covariance", "size", "df"):
+            np.testing.assert_allclose(getattr(parts[0], name), getattr(parts[1], name), rtol=1e-9)
 
 
 def test_auc_of_each_group_with_ties_and_weights() -> None:
