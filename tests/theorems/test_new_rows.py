@@ -173,16 +173,16 @@ def test_rows_and_clusters_of_one_row_follow_the_target_alike(name):
     Z, y, X, w, shift, _ = make(name, 300, 5, weights=True, offset=True)
     found = []
     for cluster in (None, np.arange(300)):
-        prepared, objective, end = fit(Problem(Z, y, X, name, w, shift, cluster=cluster), np.array([0.002, -0.001]))
+        _, objective, end = fit(Problem(Z, y, X, name, w, shift, cluster=cluster), np.array([0.002, -0.001]))
         inverse = invert(objective, end.model)
-        found.append(tally(objective, end, inverse, prepared.basis.mean, steer=True).steering)
+        found.append(tally(objective, end, inverse, steer=True).steering)
     np.testing.assert_allclose(found[0], found[1], atol=1e-10)
     if name == "poisson":  # the formula keeps the Hessian, which the large rows change: a start for secants
         return
     moved = []
     for side in (1e-4, -1e-4):
-        prepared, objective, end = fit(Problem(Z, y, X, name, w, shift), np.array([0.002 + side, -0.001]))
-        moved.append(tally(objective, end, invert(objective, end.model), prepared.basis.mean).c[:, 0])
+        _, objective, end = fit(Problem(Z, y, X, name, w, shift), np.array([0.002 + side, -0.001]))
+        moved.append(tally(objective, end, invert(objective, end.model)).c[:, 0])
     np.testing.assert_allclose((moved[0] - moved[1]) / 2e-4, found[0][:, 0], atol=1e-8 if name == "gaussian" else 0.05)
 
 

@@ -11,7 +11,7 @@ from scipy.special import expit, stdtrit
 from setsquare import OrthogonalGLMClassifier, datasets, tables
 from setsquare.errors import NotOrthogonalError
 from setsquare.glm import Problem, solve
-from setsquare.glm.new_rows_bound import bound_new_rows, length_quantile
+from setsquare.glm.new_rows_bound import Losses, bound_new_rows, length_quantile
 from setsquare.glm.solution import Status
 
 
@@ -138,14 +138,13 @@ def sums_of(b, n, share=0.0, kurtosis=3.0):
         fourth=np.full(1, kurtosis),
         moments=np.eye(2 * r + 1) / n,
         carried=carried,
-        columns=np.eye(r),
         drift=np.zeros(4 + r),
         spread=1.0,
     )
 
 
 def bound_of(sums, n):
-    return bound_new_rows(sums, tuple("abcdefgh"[: len(sums.c)]), 0.95, n, 0.0, 0.0, False)
+    return bound_new_rows(sums, np.eye(len(sums.c)), tuple("abcdefgh"[: len(sums.c)]), 0.95, n, Losses(0.0), 0.0, False)
 
 
 def test_a_direction_that_rests_on_three_rows_has_a_wider_bound():

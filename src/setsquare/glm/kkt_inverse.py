@@ -67,5 +67,5 @@ def pseudo_inverse(A: Array) -> Array:
     (array([[0.25]]), array([[0.]]))
     """
     if A.size == 1:
-        return np.divide(1.0, A, out=np.zeros_like(A), where=A != 0.0)
+        return np.full((1, 1), 1.0 / A[0, 0] if A[0, 0] else 0.0)
     return np.asarray(np.linalg.pinv(A, hermitian=True))

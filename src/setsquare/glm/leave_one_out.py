@@ -119,9 +119,12 @@ def _leave_rows_out(objective: Objective, shared: Shared, block: Block, Qt: Arra
     found = solve_rows(shared, zz, projected[:-1], Qt, controls, terms, w)
     noise = np.zeros(0)
     if not shared.steer:
-        score = terms.slope[:, 0] + terms.mean_slope[:, 0, 0] * (Q @ shared.multipliers)[:, 0]
-        near = zz - (2.0 / shared.slope[0, 0]) * projected[objective.n_basis] + float(np.sum(shared.centre**2))
-        noise = drift(block, Q, score[:, None], float(np.square(w * score) @ near), terms)
+        score = terms.slope[:, 0] + terms.mean_slope[:, 0, 0] * found.price
+        sizes = np.square(w * score)
+        shift = sizes.sum() * np.sum(shared.centre**2) - (2.0 / shared.slope[0, 0]) * (
+            sizes @ projected[objective.n_basis]
+        )
+        noise = drift(block, Q, score[:, None], float(sizes @ zz + shift), terms)
     out, fitted = eta + found.change[:, None], _fitted(shared, block, terms)
     return LeftOut(out, found.leverage, found.lost, found.steered, found.far, noise, fitted)
 
@@ -178,8 +181,6 @@ class Tallied(NamedTuple):
     carried : ndarray of shape (2, r)
         Sums over units of what a unit carries of a direction (its weight, times the sum of ``w q^2``), and of the
         square of it.
-    columns : ndarray of shape (r, p)
-        Covariance of the basis with the protected columns.
     drift : ndarray of shape (4 + k r,)
         Sums by which leave-one-out predictions depend on each other.
     excess : ndarray of shape ()
@@ -200,7 +201,6 @@ class Tallied(NamedTuple):
     steering: Array
     moments: Array
     carried: Array
-    columns: Array
     drift: Array
     excess: Array
     constant: Array
@@ -218,24 +218,24 @@ class Tallied(NamedTuple):
         return size / self.spread if self.spread > 0.0 else 0.0
 
 
-def tally(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, *, steer: bool = False) -> Tallied:
-    """Add up leave-one-out quantities at a solution, in two passes over the rows; ``mean_x`` centres the columns.
+def tally(objective: Objective, end: Iterate, inverse: Inverse, *, steer: bool = False) -> Tallied:
+    """Add up leave-one-out quantities at a solution, in two passes over the rows.
 
     With derivatives by a target (``steer``) there are no moments, which only a bound needs, and no further steps.
     """
-    return tally_shared(objective, share(objective, end, inverse, steer=steer), mean_x)
+    return tally_shared(objective, share(objective, end, inverse, steer=steer))
 
 
-def tally_shared(objective: Objective, shared: Shared, mean_x: Array) -> Tallied:
+def tally_shared(objective: Objective, shared: Shared) -> Tallied:
     """The second of these passes."""
 
     def kernel(block: Block) -> Sums:
-        return _sums(objective, shared, block, mean_x)[0]
+        return _sums(objective, shared, block)[0]
 
     return Tallied(*objective.rows.reduce(in_pieces(kernel, shared.project.shape[1], objective.n_predictors)))
 
 
-def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> tuple[Sums, RowsLeftOut]:
+def _sums(objective: Objective, shared: Shared, block: Block) -> tuple[Sums, RowsLeftOut]:
     """Sums over the rows of a block, in the order of ``Tallied``, and the rows themselves."""
     Qt, w = np.ascontiguousarray(objective.basis(block).T), block.weight
     left = leave_out(objective, shared, block, Qt)
@@ -257,9 +257,9 @@ def _sums(objective: Objective, shared: Shared, block: Block, mean_x: Array) -> 
     beyond = weighted
     if len(shared.mean) > 1:  # what the controls explain is no error
         beyond = weighted - w * (shared.mean[1:].T @ objective.controls(block)[:, 1:].T)
-    units: Sums = (np.zeros(0),) * 6
+    units: Sums = (np.zeros(0),) * 5
     if not shared.steer:
-        units = *unit_sums(block, Qt, beyond, mean_x), left.drift, *beside_constant(objective, block, loss)
+        units = *unit_sums(block, Qt, beyond), left.drift, *beside_constant(objective, block, loss)
     return (*sums, *units, np.asarray(left.fitted)), RowsLeftOut(left.eta, mean, loss, left.leverage)
 
 
@@ -288,15 +288,12 @@ class RowsLeftOut(NamedTuple):
     leverage: Array
 
 
-def tally_rows(
-    objective: Objective, end: Iterate, inverse: Inverse | None = None, mean_x: Array | None = None
-) -> tuple[Tallied, RowsLeftOut]:
+def tally_rows(objective: Objective, end: Iterate, inverse: Inverse | None = None) -> tuple[Tallied, RowsLeftOut]:
     """As :func:`tally`, for rows in memory, with the leave-one-out results of each row from the same pass."""
     shared = share(objective, end, inverse or invert(objective, end.model))
-    centre = np.zeros(1) if mean_x is None else mean_x
 
     def kernel(block: Block) -> Sums:
-        sums, rows = _sums(objective, shared, block, centre)
+        sums, rows = _sums(objective, shared, block)
         parts = np.empty(1, dtype=object)  # lists in an array: sums over blocks join them in order
         parts[0] = [rows]
         return *sums, parts

@@ -51,7 +51,8 @@ class SteeredRows(NamedTuple):
 class LeftOutRows(NamedTuple):
     """Changes of the linear predictors (n,), leverages, rows that the others do not determine, and derivatives.
 
-    ``far`` is the squared change of the fit, in standard deviations of the linear predictor, where that is wanted.
+    ``price`` is ``lam'q``. ``far`` is the squared change of the fit, in standard deviations of the linear predictor,
+    where that is wanted.
     """
 
     change: Array
@@ -59,6 +60,7 @@ class LeftOutRows(NamedTuple):
     lost: BoolArray
     steered: SteeredRows | None
     far: Array | None
+    price: Array
 
 
 def solve_rows(
@@ -73,6 +75,7 @@ def solve_rows(
     # Products of the basis with all small matrices at once: each alone would take about as long.
     products = np.concatenate([shared.corner[0, :, 0].T, shared.multipliers.T, shared.from_q[:, 0].T]) @ Qt
     cross, corner, price = projected[:r], products[:r], products[r]
+    plain = price
     zq, qq = np.einsum("an,an->n", cross, Qt), np.einsum("an,an->n", corner, Qt)
     zu, qu, uu, mean, near = _centring(shared, projected[r:], products[r + 1 :], controls)
     steep, bent = terms.mean_slope[:, 0, 0], terms.curvature[:, 0, 0]
@@ -82,19 +85,18 @@ def solve_rows(
         ut = shared.uf @ kappa
         moved = w * (kappa @ cross)
         gap -= steep * moved - w * (ut[0] if controls is None else ut @ controls)
-        price -= w * (kappa @ corner)
+        price = price - w * (kappa @ corner)
     zp = steep * zz - zu
     pp, inner = steep * (zp - zu) + uu, 1.0 - rest * (steep * zq - qu)
     rp, rq = rest * pp, rest * qq
     both = inner * inner - rp * rq
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = rest / both
-        by_gap, by_price = share * (inner * zq + rq * zp), share * (inner * zp + rp * zq)
-        pull = w * (zz + zp * by_gap + zq * by_price)
-        left = 1.0 - bent * pull
-        lost = ~(np.abs(both * left) > UNDETERMINED)
-        if lost.any():
-            pull[lost], by_gap[lost], by_price[lost], left[lost] = 0.0, 0.0, 0.0, 1.0
+    share = rest / both
+    by_gap, by_price = share * (inner * zq + rq * zp), share * (inner * zp + rp * zq)
+    pull = w * (zz + zp * by_gap + zq * by_price)
+    left = 1.0 - bent * pull
+    lost = ~(np.abs(both * left) > UNDETERMINED)
+    if lost.any():
+        pull[lost], by_gap[lost], by_price[lost], left[lost] = 0.0, 0.0, 0.0, 1.0
     change = pull * terms.slope[:, 0]
     change += by_gap * gap
     change += by_price * price
@@ -113,7 +115,7 @@ def solve_rows(
         across, along = (inner * across + rp * along) * share, (inner * along + rq * across) * share
         normal = Qt * across - kappa[:, None] * w
         far = (own + steep * along) ** 2 * zz / shared.stiff + np.einsum("rn,rn->n", shared.ff @ normal, normal)
-    return LeftOutRows(change, zz * bent * w, lost, steered, far)
+    return LeftOutRows(change, zz * bent * w, lost, steered, far, plain)
 
 
 def _centring(shared: Shared, zu: Array, qu: Array, controls: Array | None) -> tuple[Array, Array, Array, Array, Array]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from setsquare._typing import Array, IntArray
 from setsquare.families import RowTerms
+from setsquare.glm.dense_pass import equal_weight
 from setsquare.glm.objective import Objective
 from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import Sums
@@ -95,23 +96,25 @@ def firsts(group: IntArray) -> IntArray:
     return np.flatnonzero(np.diff(group, prepend=group[0] - 1))
 
 
-def unit_sums(block: Block, Qt: Array, weighted: Array, mean_x: Array) -> Sums:
-    """Sums over units that a bound needs, for basis (r, n) and weighted predictions (k, n)."""
+def unit_sums(block: Block, Qt: Array, weighted: Array) -> Sums:
+    """Sums over units that a bound needs, for basis (r, n) and weighted predictions (k, n): see :class:`Tallied`."""
     (k, n), r, w = weighted.shape, len(Qt), block.weight
     units = np.empty((k * r + r + 1, n))
     np.multiply(weighted[:, None], Qt, out=units[: k * r].reshape(k, r, -1))
     wQ = np.multiply(w, Qt, out=units[k * r : -1])
     units[-1] = w
-    columns = wQ @ np.asarray(block.X)
-    if mean_x.any():
-        columns -= np.outer(wQ.sum(axis=1), mean_x)
     if block.group is None:
-        own = np.square(wQ)
+        own, share = np.square(wQ), equal_weight(w)
     else:
-        first = firsts(block.group)
+        first, share = firsts(block.group), None
         own, units = (np.add.reduceat(part, first, axis=1) for part in (wQ * Qt, units))
         own *= units[-1]
-    carried = np.stack([own.sum(axis=1), np.einsum("rn,rn->r", own, own)])
-    # Two products, because numpy computes a matrix times its own transpose by a routine that is slow for few rows.
-    moments = np.concatenate([np.dot(part, units.T) for part in (units[: k * r], units[k * r :])])
-    return moments, carried, columns
+    # Two products, because numpy computes a matrix times its own transpose by a routine that is slow for few rows. With
+    # equal weights the second is known: the basis is orthonormal over all rows.
+    of_rows = units[k * r :]
+    alone = np.dot(of_rows, of_rows.T) if share is None else share * w.sum() * np.eye(r + 1)
+    moments = np.empty((len(units), len(units)))
+    moments[: k * r] = np.dot(units[: k * r], units.T)
+    moments[k * r :, : k * r], moments[k * r :, k * r :] = moments[: k * r, k * r :].T, alone
+    carried = own.sum(axis=1) if block.group is not None else alone.diagonal()[:-1]
+    return moments, np.stack([carried, np.einsum("rn,rn->r", own, own)])

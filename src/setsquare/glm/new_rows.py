@@ -30,7 +30,7 @@ from setsquare.glm.kkt_inverse import Inverse, invert, pseudo_inverse
 from setsquare.glm.leave_one_out import RowsLeftOut, Tallied, tally, tally_rows, tally_shared
 from setsquare.glm.left_out_shared import FEW_UNITS, share
 from setsquare.glm.mdmm import MULTIPLIER_METHODS
-from setsquare.glm.new_rows_bound import CLOSE, NewRows, bound_new_rows, new_rows_limit, sampling_error
+from setsquare.glm.new_rows_bound import CLOSE, Losses, NewRows, bound_new_rows, new_rows_limit, sampling_error
 from setsquare.glm.newton import Iterate, Settings, kkt_residual
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared
@@ -118,9 +118,9 @@ class Aimed(NamedTuple):
         return bool(np.isfinite(self.tallied.correlation) and np.isfinite(self.tallied.loss))
 
 
-def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, mean_x: Array, n_units: int) -> Aimed:
+def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, n_units: int) -> Aimed:
     """Move the target of the constraint, from the solution ``end``, until the leave-one-out covariance is zero."""
-    first = _look(objective, end, invert(objective, end.model), mean_x, None)
+    first = _look(objective, end, invert(objective, end.model), None)
     if not first.is_finite or _is_lost(objective, end, first.tallied, n_units):
         return first._replace(status=Status.NO_INFORMATION)
     found = first
@@ -129,7 +129,7 @@ def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, mean_x
             continue  # the usual directions were steered, and the rest is too large: steer more, from there
         begin = first if found.status is Status.NOT_REACHED else found
         begin = begin._replace(steerable=_steerable(first.steering, least))
-        found = _descend(begin, run, settings, mean_x, n_units)
+        found = _descend(begin, run, settings, n_units)
         if found.status is not Status.NOT_REACHED and _rest_is_noise(found, first.steering, least, n_units):
             return found
     return found._replace(status=Status.NOT_REACHED)
@@ -151,7 +151,7 @@ def _rest_is_noise(found: Aimed, steering: Array, least: float, n_units: int) ->
     return found.tallied.correlation <= left and part <= some
 
 
-def _descend(best: Aimed, run: Run, settings: Settings, mean_x: Array, n_units: int) -> Aimed:
+def _descend(best: Aimed, run: Run, settings: Settings, n_units: int) -> Aimed:
     """Newton steps of the target, each shortened until the leave-one-out covariance decreases."""
     limit, near = new_rows_limit(n_units), NEARER if n_units <= FEW_UNITS else 1.0
     share, start = 1.0, np.zeros(best.objective.n_constraints)
@@ -160,7 +160,7 @@ def _descend(best: Aimed, run: Run, settings: Settings, mean_x: Array, n_units: 
             return best
         step = _step(best, share)
         there = best.objective.aimed((start if best.objective.target is None else best.objective.target) + step)
-        found = _look(there, *retarget(there, best.end, best.inverse, step, run, settings), mean_x, best)
+        found = _look(there, *retarget(there, best.end, best.inverse, step, run, settings), best)
         steering = _secant(best.steering, step, found.tallied.c.T.ravel() - best.tallied.c.T.ravel())
         if found.is_finite and found.correlation < 0.9 * best.correlation:
             best, share = found._replace(steering=steering), min(1.0, 2.0 * share)
@@ -185,10 +185,10 @@ def _secant(steering: Array, step: Array, change: Array) -> Array:
     return np.asarray(steering + np.outer(change - steering @ step, step) / float(step @ step))
 
 
-def _look(objective: Objective, end: Iterate, inverse: Inverse, mean_x: Array, before: Aimed | None) -> Aimed:
+def _look(objective: Objective, end: Iterate, inverse: Inverse, before: Aimed | None) -> Aimed:
     """Leave-one-out covariance at a solution; derivatives by the target are those of the first solution."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = tally(objective, end, inverse, mean_x, steer=before is None)
+        found = tally(objective, end, inverse, steer=before is None)
     if before is not None:
         return Aimed(end, objective, inverse, found, before.steering, before.steerable, end.status)
     B = found.steering if np.isfinite(found.steering).all() else np.zeros_like(found.steering)
@@ -200,7 +200,7 @@ def reach_new_rows(
 ) -> tuple[Objective, Iterate, NewRows]:
     """Objective with its target, solution and leave-one-out correlation of a fit that is orthogonal on new rows."""
     assert prepared.basis is not None
-    aimed = aim(prepared.objective, end, run, settings, prepared.basis.mean, prepared.problem.n_units)
+    aimed = aim(prepared.objective, end, run, settings, prepared.problem.n_units)
     if aimed.objective.target is None and not is_settled(aimed.objective, aimed.end, settings):
         still = np.zeros(aimed.objective.n_constraints)
         settled, _ = retarget(aimed.objective, aimed.end, aimed.inverse, still, run, settings)
@@ -208,7 +208,7 @@ def reach_new_rows(
     tallied = aimed.tallied
     if aimed.objective.target is None:  # the first solution was kept
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            tallied = tally(aimed.objective, aimed.end, aimed.inverse, prepared.basis.mean)
+            tallied = tally(aimed.objective, aimed.end, aimed.inverse)
     found = _bound(prepared, tallied, confidence)
     failed = aimed.status in (Status.NO_INFORMATION, Status.NOT_REACHED)
     found = replace(found, steered=None if failed else aimed.correlation, n_steered=aimed.steerable.shape[1])
@@ -225,7 +225,7 @@ def measure_new_rows(
         shared, changes = share(prepared.objective, end, inverse), is_held(prepared.problem)
         if changes and shared.loss is not None and not are_same(prepared.objective, end, shared.loss):
             return None
-        found = tally_shared(prepared.objective, shared, prepared.basis.mean)
+        found = tally_shared(prepared.objective, shared)
         fitted = float(found.fitted) + prepared.objective.ridge(end.theta)
         if changes and shared.loss is None and not are_same(prepared.objective, end, fitted):
             return None
@@ -238,7 +238,7 @@ def measure_each_row(
     """As :func:`measure_new_rows` for rows in memory, with the leave-one-out results of each."""
     assert prepared.basis is not None
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found, rows = tally_rows(prepared.objective, end, inverse, prepared.basis.mean)
+        found, rows = tally_rows(prepared.objective, end, inverse)
     return _bound_known(prepared, end, found, confidence), rows
 
 
@@ -252,20 +252,20 @@ def _bound_known(prepared: Prepared, end: Iterate, found: Tallied, confidence: f
 def _bound(prepared: Prepared, found: Tallied, confidence: float) -> NewRows:
     problem = prepared.problem
     assert prepared.basis is not None
-    null = prepared.objective.start.loss
+    null, loss = prepared.objective.start.loss, float(found.loss)
     slopes, curvature = found.constant
-    bounded = bound_new_rows(
+    left_out = null + float(np.vdot(pseudo_inverse(curvature), slopes))  # one Newton step, as for a fit
+    spread = float(found.excess) - (loss - null) ** 2 / problem.n_units
+    return bound_new_rows(
         found,
+        prepared.loadings,
         prepared.basis.names,
         confidence,
         problem.n_units,
-        float(found.loss),
+        Losses(loss, left_out, max(0.0, spread) ** 0.5),
         _parameters_in_use(prepared.objective, found),
         problem.cluster is not None,
     )
-    spread = float(found.excess) - (bounded.loss - null) ** 2 / problem.n_units
-    left_out = null + float(np.vdot(pseudo_inverse(curvature), slopes))  # one Newton step, as for a fit
-    return replace(bounded, loss_constant=left_out, loss_error=max(0.0, spread) ** 0.5)
 
 
 def can_leave_out(problem: Problem, solver: str) -> bool:

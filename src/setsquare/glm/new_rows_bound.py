@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy import special
@@ -79,11 +80,6 @@ class Sums(Protocol):
     @property
     def carried(self) -> Array:
         """Sums over units of what a unit carries of each direction, and of its square, (2, r)."""
-        ...
-
-    @property
-    def columns(self) -> Array:
-        """Covariance of the basis with the protected columns, (r, p)."""
         ...
 
     @property
@@ -201,16 +197,27 @@ class NewRows:
         return math.ceil(self.n_units * ((self.upper - left) / (limit - left)) ** 2)
 
 
+class Losses(NamedTuple):
+    """Leave-one-out loss, that of the intercept-only model, and the standard error of the difference."""
+
+    own: float
+    constant: float | None = None
+    error: float | None = None
+
+
 def bound_new_rows(
     sums: Sums,
+    loadings: Array,
     names: tuple[str, ...],
     confidence: float,
     n_units: int,
-    loss: float,
+    losses: Losses,
     leverage: float,
     by_cluster: bool,
 ) -> NewRows:
     """Estimate and bound the correlation on new rows from leave-one-out sums.
+
+    ``loadings`` (r, p) are the covariances of the basis with the protected columns.
 
     Leave-one-out predictions are not independent: row i helps to predict row j, and j to predict i (:func:`_mutual`).
     The fit shares the rows' noise the more, the more parameters there are: standard errors are divided by one minus the
@@ -220,11 +227,20 @@ def bound_new_rows(
     variances. All but one of them are taken off, so that a single direction keeps its estimate.
     """
     spread = sums.spread
+    found = partial(
+        NewRows,
+        confidence=confidence,
+        loss=losses.own,
+        n_parameters=leverage,
+        n_units=n_units,
+        by_cluster=by_cluster,
+        n_directions=sums.c.size,
+        loss_constant=losses.constant,
+        loss_error=losses.error,
+    )
     if not spread > 0.0:
         zeros = dict.fromkeys(names, 0.0)
-        return NewRows(
-            0.0, 0.0, confidence, zeros, loss, leverage, n_units, by_cluster, n_directions=sums.c.size, uppers=zeros
-        )
+        return found(0.0, 0.0, correlations=zeros, uppers=zeros)
     (r, k), b = sums.c.shape, sums.c.T.ravel()
     to_gap = np.eye(k * r, k * r + r + 1)
     for ways, total in zip(to_gap.reshape(k, r, -1), sums.total, strict=True):
@@ -238,21 +254,15 @@ def bound_new_rows(
     noise = (1.0 - 1.0 / len(b)) * float(plain.trace())
     shrunk = b * math.sqrt(max(0.0, 1.0 - noise / square)) if square > 0.0 else b
     upper = max(math.sqrt(length_quantile(shrunk, V, confidence)), math.sqrt(square)) / spread
-    size = np.sqrt(np.einsum("rp,rp->p", sums.columns, sums.columns))
-    ways = sums.columns.T / np.where(size > 0.0, size, np.inf)[:, None]
+    size = np.sqrt(np.einsum("rp,rp->p", loadings, loadings))
+    ways = loadings.T / np.where(size > 0.0, size, np.inf)[:, None]
     cov = ways @ sums.c
     each = cov[:, 0] if k == 1 else np.linalg.norm(cov, axis=1)
     alone = _uppers_alone(ways, sums.c, V, confidence) / spread
-    return NewRows(
+    return found(
         math.sqrt(square) / spread,
         min(1.0, upper),
-        confidence,
-        {name: float(value) / spread for name, value in zip(names, each, strict=True)},
-        loss,
-        leverage,
-        n_units,
-        by_cluster,
-        n_directions=k * r,
+        correlations={name: float(value) / spread for name, value in zip(names, each, strict=True)},
         uppers={name: min(1.0, float(value)) for name, value in zip(names, alone, strict=True)},
     )
 

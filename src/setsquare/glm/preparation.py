@@ -74,6 +74,8 @@ class Prepared:
         Features that are linear combinations of earlier ones; without a ridge their coefficient is 0.
     label_share : float
         Share of the outcome's variance that the protected columns explain.
+    loadings : ndarray of shape (r, p)
+        Covariances of the basis with the protected columns.
     unmix : ndarray of shape (q, q) or None
         The features in the objective's rows are ``(Z - mean) @ unmix``, or ``Z - mean`` if None; see ``aliasing``.
     """
@@ -86,6 +88,7 @@ class Prepared:
     gram: Array | None
     aliased: tuple[str, ...]
     label_share: float
+    loadings: Array
     unmix: Array | None = None
 
     @property
@@ -165,6 +168,8 @@ class Surveyed:
         Values to subtract from the features: their means, but 0 for sparse features and dummies of a category, unless
         these have almost no zeros, and for features that are not copied and whose mean is near zero.
     label_share : float
+    loadings : ndarray of shape (r, p)
+        Covariances of the basis with the protected columns; 0 for constant ones.
     intercept : ndarray of shape (k,)
         Intercept of the intercept-only model ``null``.
     """
@@ -173,6 +178,7 @@ class Surveyed:
     basis: Basis | None
     mean: Array
     label_share: float
+    loadings: Array
     intercept: Array
     null: Point
 
@@ -205,17 +211,20 @@ def survey(problem: Problem) -> Surveyed:
     intercept = link_of(problem.family, problem.outcomes.mean) if given is None else given[0]
     kernel = partial(_survey, q, problem.family, intercept if given is None else None, stays_stored(problem))
     found = problem.rows.reduce(kernel, Survey.merge)
-    moments, share, basis = found.moments, 0.0, None
+    moments, share, basis, loadings = found.moments, 0.0, None, np.zeros((0, p))
     if p:
         own = Moments(moments.weight, moments.mean[:p], moments.scatter[:p, :p])
         basis = basis_of_rows(own, tuple(problem.protected_names), problem.rows)
         total = float(moments.scatter.diagonal()[p:].sum())
-        cross = basis.transform.T @ moments.scatter[:p, p:]
-        share = float(np.sum(cross**2)) / total if total > 0.0 else 0.0
+        cross = basis.transform.T @ moments.scatter[:p]
+        share = float(np.sum(cross[:, p:] ** 2)) / total if total > 0.0 else 0.0
+        loadings = cross[:, :p]
+        loadings[:, [basis.names.index(name) for name in basis.constant]] = 0.0
     mean = found.mean if found.filled is None else np.where(found.filled >= FILLED * problem.n_rows, found.mean, 0.0)
     if len(found.squares):
         mean = np.where(found.mean**2 <= NEAR_ZERO**2 * (found.squares - found.mean**2), 0.0, found.mean)
-    return Surveyed(found, basis, mean, share, intercept, point_of(found.null) if given is None else given[1])
+    null = point_of(found.null) if given is None else given[1]
+    return Surveyed(found, basis, mean, share, loadings, intercept, null)
 
 
 def stays_stored(problem: Problem) -> bool:
@@ -291,7 +300,9 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     objective = Objective(rows, problem.family, to_raw, penalty, problem.n_predictors, rank, start, whitening=white)
     left = sorted(set(range(len(gram))).difference(kept.tolist())) if len(kept) < len(gram) else []
     aliased = tuple(problem.feature_names[j] for j in left)
-    return Prepared(problem, objective, basis, mean, scale, gram, aliased, surveyed.label_share, unmix)
+    return Prepared(
+        problem, objective, basis, mean, scale, gram, aliased, surveyed.label_share, surveyed.loadings, unmix
+    )
 
 
 def _merged(rows: Rows) -> Rows:

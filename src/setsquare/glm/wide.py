@@ -201,7 +201,9 @@ def prepare_wide(problem: Problem) -> WidePrepared:
     objective = WideObjective(rows, problem.family, to_raw, nothing, k, rank, start, problem.l2)
     constant = tuple(name for name, moves in zip(problem.feature_names, varies, strict=True) if not moves)
     scale = np.where(varies, scale, 1.0)
-    return WidePrepared(problem, objective, basis, shift, scale, None, constant, surveyed.label_share)
+    return WidePrepared(
+        problem, objective, basis, shift, scale, None, constant, surveyed.label_share, surveyed.loadings
+    )
 
 
 def _wide_rows(problem: Problem, basis: Basis | None, shift: Array, thin: bool) -> WideRows | WideParts:

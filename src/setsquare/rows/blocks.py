@@ -264,8 +264,8 @@ def view_rows(Z: Matrix, rows: slice) -> Matrix:
 
 
 def quietly(kernel: Callable[[Block], R], block: Block) -> R:
-    """Call a kernel without overflow warnings; overflow or leaving a link's domain shows as infinite sums."""
-    with np.errstate(over="ignore", invalid="ignore"):
+    """Call a kernel without warnings of overflow or division by zero, which show as infinite sums."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return kernel(block)
 
 

@@ -266,15 +266,17 @@ def squares_and_products(A: Matrix, B: Array, n_squared: int, *, single: bool = 
     >>> squares_and_products(np.array([[3.0, 4.0], [1.0, 1.0]]), np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), 2)
     (array([25.,  2.]), array([[7., 2.]]))
     """
-    n = A.shape[0]
-    squares, others = np.empty(n), np.empty((B.shape[1] - n_squared, n))
-    step = max(LEAST_ROWS, SMALL_BYTES // (8 * B.shape[1]))
+    n, step = A.shape[0], max(LEAST_ROWS, SMALL_BYTES // (8 * B.shape[1]))
     fast = _Single(A, B, step) if single and isinstance(_stored(A), np.ndarray) else None
     first, *later = _steps(A, B, n_squared) if fast is None else [n_squared]
+    if fast is None and not later and n <= step:
+        product = turned_product(A, B)
+        return np.einsum("an,an->n", product[:first], product[:first]), product[first:]
+    squares, others = np.empty(n), np.empty((B.shape[1] - n_squared, n))
     head = np.hstack([B[:, :first], B[:, n_squared:]]) if later else B
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
-        part = A if step >= n else view_rows(A, rows)
+        part = view_rows(A, rows) if n > step else A
         if fast is not None:
             product = fast(part)
             squares[rows] = np.einsum("an,an->n", product[:n_squared], product[:n_squared])

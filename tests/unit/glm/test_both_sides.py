@@ -144,7 +144,7 @@ def test_quantiles_of_long_and_of_many_normal_variables():
 
 def test_predictions_that_are_constant_on_new_rows():
     sums = SimpleNamespace(spread=0.0, c=np.zeros((2, 1)))
-    found = new_rows_bound.bound_new_rows(sums, ("a", "b"), 0.9, 50, 0.6, 3.0, True)
+    found = new_rows_bound.bound_new_rows(sums, np.eye(2), ("a", "b"), 0.9, 50, new_rows_bound.Losses(0.6), 3.0, True)
     assert (found.correlation, found.upper, found.confidence, found.n_units) == (0.0, 0.0, 0.9, 50)
     assert found.uppers == {"a": 0.0, "b": 0.0} and found.n_directions == 2 and found.by_cluster
 

@@ -9,10 +9,11 @@ import pandas as pd
 import pytest
 
 import setsquare as sq
-from setsquare.glm import left_out_shared, objective
+from setsquare.glm import left_out_shared, left_out_sums, objective
 from setsquare.glm.kkt_inverse import invert
 from setsquare.glm.new_rows_bound import NewRows
 from setsquare.glm.overall import Ends, Overall, RowsAt, Unknown, unwrapped, wrapped
+from setsquare.glm.preparation import prepare
 from setsquare.rows.blocks import Block
 from setsquare.rows.products import squares_and_products
 from setsquare.rows.wide import Slab
@@ -150,6 +151,33 @@ def test_sums_add_up_unless_one_is_unknown() -> None:
     rows = RowsAt(Block(np.ones((40, 1)), eta[:, None], np.ones((40, 1)), w), *(eta,) * 5)
     assert unwrapped(wrapped(rows)) is rows
     assert unwrapped(wrapped(rows) + wrapped(rows)) is None  # two blocks are evaluated again
+
+
+@pytest.mark.parametrize("given", ["outcome", "controls", ""])
+@pytest.mark.parametrize("pieces", [False, True])
+def test_sums_of_equal_weights_follow_from_the_basis(monkeypatch: pytest.MonkeyPatch, given: str, pieces: bool) -> None:
+    controls = np.random.default_rng(4).normal(size=(500, 1))
+    asked = problem(**{"given": controls if given == "controls" else given} if given else {})
+    if pieces:
+        monkeypatch.setattr(left_out_shared, "ROW_BYTES", 8 * 100 * 10)
+    usual = sq.solve(asked).certificate.new_rows
+    monkeypatch.setattr(left_out_sums, "equal_weight", lambda _: None)
+    found = sq.solve(asked).certificate.new_rows
+    assert usual is not None and found is not None and usual.correlation > 0.0
+    np.testing.assert_allclose(numbers(found), numbers(usual), rtol=1e-10)
+
+
+def test_loadings_are_covariances_of_the_basis_with_the_columns() -> None:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(300, 3)) + 40.0
+    X = np.column_stack([X, X[:, 0] - 2.0 * X[:, 1], np.full(300, 1e3 / 3.0)])  # collinear, and constant
+    weight, Z = rng.uniform(0.5, 2.0, 300), rng.normal(size=(300, 7))
+    prepared = prepare(sq.Problem(Z, (Z[:, 0] > 0.0).astype(float), X, "binomial", weight))
+    assert prepared.basis is not None and prepared.basis.rank == 3
+    w = weight / weight.sum()
+    expected = (w[:, None] * prepared.basis.apply(X)).T @ (X - w @ X)
+    np.testing.assert_allclose(prepared.loadings[:, :4], expected[:, :4], atol=1e-11)
+    assert (prepared.loadings[:, 4] == 0.0).all()
 
 
 @pytest.mark.parametrize("n_squared", [5, 30, 60, 110])
