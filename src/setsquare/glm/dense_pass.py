@@ -31,7 +31,7 @@ from setsquare.rows.products import (
 from setsquare.rows.wide import Slab
 
 #: Size of a piece of row-major features, and of the scaled rows that a product reads at once.
-PIECE_BYTES, SCALED_BYTES = 2**22, 2**21
+PIECE_BYTES = 2**22
 
 
 def is_dense(Z: Matrix) -> bool:
@@ -83,9 +83,7 @@ class DensePass:
         ``Overall``, or the rows, if wanted.
         """
         q, r, more = block.Z.shape[1], len(self.lam), self.overall and block.Q.shape[1] == len(self.lam)
-        width = q + 1 + r
-        padded = -(-(width + more) // LANES) * LANES
-        step = max(LEAST_ROWS, PIECE_BYTES // (8 * padded))
+        step = max(LEAST_ROWS, PIECE_BYTES // (8 * _whole_lanes(q + r + more)))
         ends: Ends | None = None
         products: Any = None
         loss = total = square = steepness = 0.0
@@ -109,7 +107,7 @@ class DensePass:
                 curvature = curvature + d2h * np.dot(Q, self.lam)
             sides = (slope, dh) if w is None else (w * slope, w * dh)
             if self.second:
-                product = _square_product(Z, curvature if w is None else w * curvature, *sides, Q, padded, more)
+                product = _square_product(Z, curvature if w is None else w * curvature, *sides, Q, more, step)
             else:
                 product = _thin_product(Z, *sides, Q, more)
             products = product if products is None else products + product
@@ -123,7 +121,7 @@ class DensePass:
             np.asarray(scale * steepness),
         )
         if self.second:
-            sums += products[:q, q : q + 1], products[None, None, q + 1 : width, :q], products[None, None, :q, :q]
+            sums += products[:, -1:], products.T[None, None, q : q + r], products[None, None, :, :q]
         else:
             sums += products[:1].T, products[None, None, 1 : 1 + r]
         if self.keep:
@@ -133,7 +131,7 @@ class DensePass:
             return sums
         if ends is None:
             return *sums, wrapped(None)
-        slopes = products[:q, width, None] if self.second else products[1 + r, :, None]
+        slopes = products[:, q + r, None] if self.second else products[1 + r, :, None]
         return *sums, wrapped(Overall(sums[2][:, None], slopes, ends.scaled(share)))
 
     def _terms(self, y: Array, eta: Array, w: Array | None) -> tuple[float, Array, Array, Array, Array, Array]:
@@ -167,41 +165,53 @@ def _pieces(
 
 def _thin_product(Z: Matrix, slope: Array, steep: Array, Q: Array, more: bool) -> Array:
     """``[slope, Q steep]' Z``, (1 + r, q), and ``steep'Z`` if there is ``more``."""
-    r = Q.shape[1]
-    thin = np.empty((len(slope), 1 + r + more), order="F")
+    r, width = Q.shape[1], 1 + Q.shape[1] + more
+    thin = np.empty((len(slope), width if width <= FEW_COLUMNS else _whole_lanes(width)), order="F")
     thin[:, 0] = slope
     np.multiply(Q, steep[:, None], out=thin[:, 1 : 1 + r])
-    thin[:, 1 + r :] = steep[:, None]
+    thin[:, 1 + r : width] = steep[:, None]
     if not isinstance(Z, np.ndarray):
-        return np.asarray((Z.T @ thin).T)
-    if thin.shape[1] <= FEW_COLUMNS:  # a matrix product first copies Z into its own order
+        return np.asarray((Z.T @ thin[:, :width]).T)
+    if width <= FEW_COLUMNS:  # a matrix product first copies Z into its own order
         return np.stack([np.dot(column, Z) for column in thin.T])
-    return np.asarray(np.dot(thin.T, Z))
+    thin[:, width:] = 0.0
+    return np.asarray(np.dot(thin.T, Z)[:width])
 
 
-def _square_product(Z: Matrix, weight: Array, slope: Array, steep: Array, Q: Array, padded: int, more: bool) -> Array:
-    """Products of the features with each other, with the slopes and with the basis, in one symmetric matrix.
+def _square_product(Z: Matrix, weight: Array, slope: Array, steep: Array, Q: Array, more: bool, step: int) -> Array:
+    """Products of the features with each other, with the basis and with the slopes, (q, q + r + 1), by ``step`` rows.
 
-    If there is ``more``, also with ``steep``, the slopes of the activation.
+    If there is ``more``, also with ``steep``, the slopes of the activation, before the last column. All are part of one
+    symmetric product, but for the slopes where they would be the first of its next few columns.
     """
-    q, n = Z.shape[1], len(weight)
+    q, r, n = Z.shape[1], Q.shape[1], len(weight)
+    width = q + r + more
+    padded = _whole_lanes(width)
     lowest = float(weight.min(initial=np.inf))
     root = np.sqrt(weight if lowest >= NO_WEIGHT else np.maximum(np.abs(weight), NO_WEIGHT))
-    slope, steep = slope / root, steep / root
+    steep = steep / root
     total: Any = None
-    step = max(LEAST_ROWS, SCALED_BYTES // (8 * padded))
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         both = scratch((rows.stop - start, padded), is_row_major(Z))
         scale_rows(Z, rows, root[rows, None], both[:, :q])
-        both[:, q] = slope[rows]
-        for j, column in enumerate(Q.T, start=q + 1):
-            np.multiply(column[rows], steep[rows], out=both[:, j])
-        both[:, q + 1 + Q.shape[1] :] = 0.0
-        if more:
-            both[:, q + 1 + Q.shape[1]] = steep[rows]
+        np.multiply(Q[rows], steep[rows, None], out=both[:, q : q + r])
+        both[:, q + r : width] = steep[rows, None]
+        both[:, width:] = 0.0
+        if width < padded:
+            np.divide(slope[rows], root[rows], out=both[:, width])
         product = np.dot(both.T, both)  # numpy detects the symmetry and does half the work
         if lowest < 0.0:
             turn_negative(product[:q, :q], both[:, :q], weight[rows])
         total = product if total is None else total + product
-    return np.zeros((padded, padded)) if total is None else total
+    if total is None:
+        return np.zeros((q, width + 1))
+    if width < padded:
+        return np.asarray(total[:q, : width + 1])
+    gradient = np.dot(slope, Z) if isinstance(Z, np.ndarray) else Z.T @ slope
+    return np.column_stack([total[:q], gradient])
+
+
+def _whole_lanes(width: int) -> int:
+    """Number of columns that BLAS processes as quickly as ``width``."""
+    return -(-width // LANES) * LANES
