@@ -60,10 +60,14 @@ class Whitening:
 
     def to_features(self, V: Array) -> Array:
         """``R V`` for each predictor, for coordinates (k m, c)."""
+        if len(V) == len(self.R):
+            return np.asarray(self.R @ V)
         return np.asarray((self.R @ V.reshape(-1, len(self.R), V.shape[-1])).reshape(V.shape))
 
     def from_gradients(self, V: Array) -> Array:
         """``R' V`` for each predictor."""
+        if len(V) == len(self.R):
+            return np.asarray(self.R.T @ V)
         return np.asarray((self.R.T @ V.reshape(-1, len(self.R), V.shape[-1])).reshape(V.shape))
 
     def undo(self, V: Array, *, gradients: bool = False) -> Array:
@@ -199,7 +203,7 @@ class TangentInverse:
     @classmethod
     def of(cls, H: Hessian, Y: Array, shift: float = 0.0) -> TangentInverse | None:
         """Invert a Hessian plus ``shift`` times the identity; None if not clearly positive on the tangent space."""
-        factor = _tangent_factor(H, Y, shift)
+        factor = tangent_factor(H, Y, shift)
         if factor is None:
             return None
         W = factor(Y) if Y.shape[1] else Y
@@ -221,7 +225,7 @@ def tangent_minimum(H: Hessian, Y: Array, v: Array) -> tuple[Array, Array] | Non
 
     One system for all right-hand sides, where :class:`TangentInverse` solves two; ``Hx = v - Yt`` needs no product.
     """
-    factor = _tangent_factor(H, Y, 0.0)
+    factor = tangent_factor(H, Y)
     if factor is None:
         return None
     both = np.empty((len(v), Y.shape[1] + 1), order="F")
@@ -238,7 +242,7 @@ def tangent_minimum(H: Hessian, Y: Array, v: Array) -> tuple[Array, Array] | Non
     return x - Y @ (Y.T @ x), v - Y @ t
 
 
-def _tangent_factor(H: Hessian, Y: Array, shift: float) -> Factor | None:
+def tangent_factor(H: Hessian, Y: Array, shift: float = 0.0) -> Factor | None:
     """Factor of a Hessian, or of one with the same restriction to the tangent space; None if not positive there."""
     factor = H.factor(shift)
     if factor is None and Y.shape[1]:

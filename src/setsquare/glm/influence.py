@@ -163,11 +163,12 @@ def _squares(values: Array) -> Array:
 
 def _largest(influence: Array) -> IntArray:
     """Indices of the largest values, in decreasing order, to single precision: rows that are equal stay in order."""
+    often = 3.0 * float(np.add.reduce(influence)) / max(len(influence), 1)  # few rows have more, but mostly enough do
     with np.errstate(over="ignore"):
         influence = influence.astype(np.float32)
     if len(influence) <= MOST_ROWS:
         return np.argsort(-influence, kind="stable")
-    large = np.flatnonzero(influence > 3.0 * influence.mean(dtype=np.float64))  # few rows, mostly enough of them
+    large = np.flatnonzero(influence > often)
     if len(large) < MOST_ROWS:
         large = np.arange(len(influence))
     top: IntArray = large[~(influence[large] < np.partition(influence[large], -MOST_ROWS)[-MOST_ROWS])]

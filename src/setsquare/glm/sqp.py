@@ -13,7 +13,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from setsquare._typing import Array
-from setsquare.glm.hessian import SINGULAR, TangentInverse, tangent_minimum
+from setsquare.glm.hessian import SINGULAR, TangentInverse, tangent_factor, tangent_minimum
 from setsquare.glm.krylov import lowest_curvature
 from setsquare.glm.newton import OPEN, Iterate, Settings, kkt_residual, solve_newton
 from setsquare.glm.objective import Model, Objective
@@ -68,7 +68,7 @@ class _Dense:
     def lowest(self, model: Model, frame: Frame) -> tuple[float, Array]:
         if frame.basis.shape[1] == len(model.g):
             return np.inf, model.g
-        if TangentInverse.of(model.H, frame.basis) is not None:
+        if tangent_factor(model.H, frame.basis) is not None:
             return 0.0, model.g
         null = null_space(frame)
         values, vectors = np.linalg.eigh(null.T @ model.H.dense() @ null)

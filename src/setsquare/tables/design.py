@@ -131,7 +131,7 @@ class Design:
         names = self.names
         matrix = read_matrix(frame, self.columns) if self._is_plain else None
         if matrix is not None:
-            values = matrix if is_sparse(matrix) else np.ascontiguousarray(matrix, dtype=np.float64)
+            values = matrix if is_sparse(matrix) else np.asarray(matrix, dtype=np.float64)
             return Encoded(values, names, self.sources, None, {})
         rows = open_rows(frame, self.columns, self.missing)
         values = np.zeros((rows.n, len(names)), order="F")  # column by column, as tables are and as kernels want it
