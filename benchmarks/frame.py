@@ -34,7 +34,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.measure import Timed
+from benchmarks.measure import Timed, pace
 
 HERE = Path(__file__).parent
 #: What a ratio is of where the peer's time is not of this run.
@@ -165,7 +165,7 @@ def main(run: FunctionType, show: Callable[[dict[str, Any]], None], quick: Mappi
     given = vars(parser.parse_args())
     global _cells
     small, output, _cells = given.pop("quick"), given.pop("output"), given.pop("cells")
-    load, start = os.getloadavg()[0], time.perf_counter()
+    load, slowed, start = os.getloadavg()[0], pace(), time.perf_counter()
     result = plain(run(**((quick if small else {}) | given)))
     show(result)
     if output:
@@ -173,6 +173,7 @@ def main(run: FunctionType, show: Callable[[dict[str, Any]], None], quick: Mappi
         title = str(home.__doc__).splitlines()[0]
         about = {"name": name, "title": title, "command": _command(name, given), "quick": small}
         about |= {"minutes": (time.perf_counter() - start) / 60.0, "load": [load, os.getloadavg()[0]]}
+        about |= {"pace": [slowed, pace()]}
         write(output / f"{name}.json", about | where() | {"result": result})
 
 

@@ -98,6 +98,7 @@ def test_a_script_writes_its_record(tmp_path, monkeypatch, capsys):
         record["command"].endswith(" --rows 7")
         and record["quick"]
         and record["cores"] >= 1
+        and min(record["pace"]) >= 1.0
         and record["processor"]
         and capsys.readouterr().out == "7\n"
     )
