@@ -15,6 +15,7 @@ from setsquare.glm import (
     certify,
     decisions,
     given,
+    krylov,
     large,
     objective,
     preparation,
@@ -169,3 +170,21 @@ def test_steps_of_a_box_are_full_steps() -> None:
     Z = rng.normal(size=(200, 3)) + X
     found = solve_box(Problem(Z, Z.sum(axis=1) + rng.normal(size=200), None, "gaussian"), X, ("a",))
     assert found.trace and {step.length for step in found.trace} == {1.0}
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.2, 0.05, 0.01])
+def test_conjugate_gradients_end_at_a_curvature_relative_to_the_largest_one_seen(share, monkeypatch):
+    rng = np.random.default_rng(1)
+    root, metric = rng.normal(size=(9, 9)), rng.uniform(0.2, 5.0, size=9)
+    A, target = root @ np.diag(3.0 ** -np.arange(9.0)) @ root.T, rng.normal(size=9)
+    curvatures, x, p = [], np.zeros(9), metric * target
+    for _ in range(6):
+        curvatures.append(p @ A @ p / (p @ (p / metric)))  # in the norm of the preconditioner
+        r = target - A @ x
+        x = x + (r @ p) / (p @ A @ p) * p
+        z = metric * (target - A @ x)
+        p = z - (z @ A @ p) / (p @ A @ p) * p
+    low = np.array(curvatures) <= share * np.maximum.accumulate(curvatures)
+    monkeypatch.setattr(krylov, "NO_CURVATURE", share)
+    found = krylov.conjugate_gradients(lambda v: A @ v, lambda v: metric * v, target, 1e-12, 6)
+    assert found.negative == low.any() and found.n_products == (low.argmax() + 1 if low.any() else 6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -56,6 +57,8 @@ def test_what_is_in_memory_is_not_unread() -> None:
     assert is_unread(Streamed(data)) and is_unread(data.to_reader()) and is_unread(pl.DataFrame({"a": [1]}).lazy())
     for known in (data, data["a"], pl.DataFrame({"a": [1]}), pl.Series([1]), pd.Series([1]), np.ones(2), [1.0]):
         assert not is_unread(known)
+    assert not is_unread(nw.from_native(pl.Series([1]), series_only=True))
+    assert not is_unread(nw.from_native(pl.DataFrame({"a": [1]})))
 
 
 def test_five_values_that_are_no_numbers_are_named() -> None:
