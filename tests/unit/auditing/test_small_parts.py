@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,11 @@ import numpy as np
 import pytest
 
 from setsquare.auditing import held_out
+from setsquare.auditing.certificate import ColumnBound
+from setsquare.auditing.comparison.metric import Interval
+from setsquare.auditing.comparison.performance import Score
+from setsquare.auditing.documents.sections import performance
+from setsquare.auditing.evaluations.relu import _whitening
 from setsquare.auditing.evaluations.tensor import evaluate_tensor
 from setsquare.auditing.evaluations.unit_glms import _newton
 from setsquare.auditing.protected import Protected
@@ -60,3 +66,34 @@ def test_rows_that_are_compared_are_three_per_feature_unless_there_are_many(
     x = np.random.default_rng(2).normal(size=(100, 1))
     assert not held_out.determines(Z, x, rng) and drawn == [(100, compared, False)]
     assert held_out.determines(np.column_stack([Z[:, 1:], 3.0 * x]), x, rng)
+
+
+def test_bounds_on_correlations_are_at_most_one() -> None:
+    bound = ColumnBound("x", "x", 0.9, 0.95, "group", 1.0, 2.0, 10, 0.1, 0.5, 0.95)
+    found = bound.widened(1.3, 3.0, 2.0)
+    assert found.correlation_upper == 1.0 and found.effect_upper == 3.0 and found.error == 0.2
+    assert found.difference_upper == pytest.approx(1.0) and bound.widened(0.97, 3.0, 2.0).correlation_upper == 0.97
+    apart = replace(bound, correlation_upper=0.0).widened(0.5, 3.0, 2.0)
+    assert apart.difference_upper == 0.95 and replace(bound, difference_upper=None).widened(1.0, 1.0, 1.0)
+
+
+def test_more_columns_than_cells_have_an_orthonormal_basis_without_an_intercept() -> None:
+    points = np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 1.0]])
+    weight = np.array([0.25, 0.75])
+    mean, T = _whitening(points, points, weight, weight, False)
+    assert not mean.any() and T.shape == (3, 2)
+    np.testing.assert_allclose((points @ T).T * weight @ (points @ T), np.eye(2), atol=1e-12)
+
+
+def test_differences_of_performance_are_those_to_the_first_model() -> None:
+    def score(value: float, *difference: float) -> Score:
+        return Score("auc", Interval(value, 0.01, value - 0.02, value + 0.02), Interval(*difference), True)
+
+    scores = {"plain": [score(0.8, 0.0)], "other": [score(0.7, -0.1, 0.05, -0.2, -0.01, 0.04)]}
+    bounds = SimpleNamespace(certificate=SimpleNamespace(correlation=0.1, correlation_upper=0.2))
+    audits: Any = {"plain": bounds, "other": bounds}
+    found: Any = performance(audits, scores)
+    (rows,) = [table["rows"] for table in found["tables"]]
+    assert [row[:3] for row in rows] == [["AUC", "plain", 0.8], ["AUC", "other", 0.7]]
+    assert rows[0][5:] == [None] * 4 and rows[1][5:] == [-0.1, -0.2, -0.01, 0.04]
+    assert performance(audits, {"plain": scores["plain"]}) is None

@@ -12,6 +12,7 @@ from setsquare.families import family
 from setsquare.glm import (
     Problem,
     Settings,
+    box,
     certify,
     decisions,
     given,
@@ -188,3 +189,23 @@ def test_conjugate_gradients_end_at_a_curvature_relative_to_the_largest_one_seen
     monkeypatch.setattr(krylov, "NO_CURVATURE", share)
     found = krylov.conjugate_gradients(lambda v: A @ v, lambda v: metric * v, target, 1e-12, 6)
     assert found.negative == low.any() and found.n_products == (low.argmax() + 1 if low.any() else 6)
+
+
+def test_the_penalty_of_a_box_grows_where_the_violation_falls_too_slowly(monkeypatch) -> None:
+    start = SimpleNamespace(curvature=3.0, steepness=2.0, slope=1.0)
+    model = SimpleNamespace(g=np.zeros(1), J=np.zeros((2, 1)))
+    objective = SimpleNamespace(start=start, model=lambda theta, lam: model)
+    violations, penalties = iter([0.4, 0.39, 0.09, 0.02, 0.0]), []
+
+    def newton(objective, theta, lam, rho, bound, tol):
+        penalties.append((rho, lam.copy()))
+        return theta, np.array([bound + next(violations), -0.1])
+
+    monkeypatch.setattr(box, "_newton", newton)
+    found = box._minimise(objective, box._Point(np.zeros(1), np.zeros(2), model, np.inf), 0.5, 1e9)
+    first = box.PENALTY * 3.0 / 4.0
+    assert [rho for rho, _ in penalties] == pytest.approx([first, first, first * 4.0, first * 4.0, first * 4.0])
+    lams = np.array([lam for _, lam in penalties])
+    steps = first * np.array([0.4, 0.39, 4.0 * 0.09, 4.0 * 0.02])
+    np.testing.assert_allclose(lams[1:, 0], np.cumsum(steps))
+    assert not lams[:, 1].any() and found.lam[0] == pytest.approx(steps.sum())
