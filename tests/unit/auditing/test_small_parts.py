@@ -18,7 +18,7 @@ from setsquare.auditing.evaluations.relu import _whitening
 from setsquare.auditing.evaluations.tensor import evaluate_tensor
 from setsquare.auditing.evaluations.unit_glms import _newton
 from setsquare.auditing.protected import Protected
-from setsquare.auditing.verdict import _p
+from setsquare.auditing.verdict import _p, _round_up
 from setsquare.notes import Note
 
 
@@ -97,3 +97,8 @@ def test_differences_of_performance_are_those_to_the_first_model() -> None:
     assert [row[:3] for row in rows] == [["AUC", "plain", 0.8], ["AUC", "other", 0.7]]
     assert rows[0][5:] == [None] * 4 and rows[1][5:] == [-0.1, -0.2, -0.01, 0.04]
     assert performance(audits, {"plain": scores["plain"]}) is None
+
+
+def test_numbers_of_rows_are_rounded_up_to_two_digits() -> None:
+    asked = (1.0, 7.2, 10.0, 99.5, 100.0, 101.0, 995.0, 4321.0, 123_456.0)
+    assert [_round_up(n) for n in asked] == [1, 8, 10, 100, 100, 110, 1000, 4400, 130_000]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import narwhals as nw
 import numpy as np
 import pandas as pd
@@ -10,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from setsquare.errors import InputError
-from setsquare.tables import design
+from setsquare.tables import design, smooth
 from setsquare.tables.arrow import is_unread
+from setsquare.tables.coders import Categorical, Numeric
 from setsquare.tables.learn import learn
 
 
@@ -67,3 +70,23 @@ def test_five_values_that_are_no_numbers_are_named() -> None:
     with pytest.raises(InputError, match=r"'4[?]'") as caught:
         found.apply(pd.DataFrame({"a": [*map(str, range(40)), *odd]}))
     assert "'5?'" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("numeric", "rows"), [(0, 800), (1, 200), (1, 800), (2, 800), (3, 1600)])
+def test_the_width_of_a_kernel_falls_with_the_rows_and_less_for_several_columns(
+    numeric: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths = []
+
+    def learn_one(coders: object, rows: object, bound: float, width: float, weight: object) -> SimpleNamespace:
+        widths.append(width)
+        return SimpleNamespace(shift=np.zeros(10))
+
+    monkeypatch.setattr(smooth, "_learn_kernel", learn_one)
+    coders = [*(Numeric(f"x{j}") for j in range(numeric)), Categorical("g", ("a", "b"))]
+    for room in (np.inf, 30.0, 29.0):
+        smooth.learn_kernel(coders, SimpleNamespace(n=rows), 0.1, room)  # type: ignore[arg-type]
+    first = min(1.0, (243 / rows) ** (0.2 / max(numeric, 1)))
+    more = [min(1.0, first * 1.25**k) for k in range(8)]
+    until = more.index(1.0) + 1
+    assert widths == pytest.approx([first, first, *more[:until]])
