@@ -15,6 +15,7 @@ from setsquare.auditing.comparison.metric import Interval
 from setsquare.auditing.comparison.performance import Score
 from setsquare.auditing.documents.sections import performance
 from setsquare.auditing.evaluations.relu import _whitening
+from setsquare.auditing.evaluations.score import largest_score
 from setsquare.auditing.evaluations.tensor import evaluate_tensor
 from setsquare.auditing.evaluations.unit_glms import _newton
 from setsquare.auditing.protected import Protected
@@ -102,3 +103,13 @@ def test_differences_of_performance_are_those_to_the_first_model() -> None:
 def test_numbers_of_rows_are_rounded_up_to_two_digits() -> None:
     asked = (1.0, 7.2, 10.0, 99.5, 100.0, 101.0, 995.0, 4321.0, 123_456.0)
     assert [_round_up(n) for n in asked] == [1, 8, 10, 100, 100, 110, 1000, 4400, 130_000]
+
+
+def test_scores_that_one_group_determines_rest_on_it_alone() -> None:
+    rng = np.random.default_rng(5)
+    X = np.column_stack([np.arange(90) % 3 == 1, np.arange(90) % 3 == 2, rng.normal(size=90)]).astype(float)
+    X[np.arange(90) % 3 == 2, 2] = 0.37
+    y = np.where(np.arange(90) % 3 == 2, np.where(np.arange(90) % 2, 1.0, -1.0), 0.0)
+    names = ("b", "c", "x")
+    assert largest_score(y, Protected(X, names, names)) == 1.0
+    assert largest_score(y + rng.normal(size=90), Protected(X, names, names)) < 0.5
