@@ -16,6 +16,7 @@ from setsquare.tables import design, smooth
 from setsquare.tables.arrow import is_unread
 from setsquare.tables.coders import Categorical, Numeric
 from setsquare.tables.learn import learn
+from setsquare.tables.text_values import written_as_text
 
 
 def test_many_values_remain_codes_and_few_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,3 +91,8 @@ def test_the_width_of_a_kernel_falls_with_the_rows_and_less_for_several_columns(
     more = [min(1.0, first * 1.25**k) for k in range(8)]
     until = more.index(1.0) + 1
     assert widths == pytest.approx([first, first, *more[:until]])
+
+
+@pytest.mark.parametrize(("count", "others", "kind"), [(19, 0, ""), (20, 0, "numbers"), (25, 1, ""), (19, 5, "")])
+def test_only_many_texts_and_nothing_else_are_numbers_that_were_written(count: int, others: int, kind: str) -> None:
+    assert written_as_text([*(f"{j}.5" for j in range(count)), *range(others)]) == kind
