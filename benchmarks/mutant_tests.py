@@ -30,6 +30,9 @@ KEPT = ROOT / ".mutants"
 FOLDERS = ("tests/golden", "tests/unit", "tests/properties", "tests/theorems", "tests/reference")
 #: Tests of whole programs that run the package in their own process.
 PROGRAMS = ("dask", "databases", "embeddings", "out_of_core", "routing", "stream_audit")
+#: Tests that read public defaults and the constants of modules, each with its package in brackets. They execute no
+#: statement of the functions.
+READERS = ("tests/golden/test_interface.py", "tests/golden/test_limits.py")
 #: Test files that are recorded in one process.
 TOGETHER = 6
 #: CPU seconds of the tests that a mutant meets at first and in a wider run, and how many there are at most.
@@ -159,11 +162,17 @@ def _executes(mutant: Mutant, tests: list[Test]) -> Callable[[Test], bool]:
     lines = statement_lines(text, mutant.start)
     if not lines:
         users = _users(mutant, text)
-        return lambda test: not users.isdisjoint(test["lines"])
+        return lambda test: not users.isdisjoint(test["lines"]) or _reads(test, mutant)
     mask = sum(1 << line for line in set(lines))
     if not any(test["lines"].get(mutant.path, 0) & mask for test in tests):
         mask = sum(1 << line for line in _function_lines(text, mutant.line))
-    return lambda test: bool(test["lines"].get(mutant.path, 0) & mask)
+    is_default = mutant.line < min(lines)
+    return lambda test: bool(test["lines"].get(mutant.path, 0) & mask) or (is_default and _reads(test, mutant))
+
+
+def _reads(test: Test, mutant: Mutant) -> bool:
+    """Whether a test reads the defaults or the constants of the package of a mutant."""
+    return test["test"].startswith(READERS) and test["test"].endswith(f"[{mutant.path.split('/')[0]}]")
 
 
 def _function_lines(text: str, line: int) -> range:

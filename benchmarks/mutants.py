@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import importlib
 import json
 import os
 import random
@@ -26,14 +25,11 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from benchmarks.mutant_tests import KEPT, ROOT, SOURCE, Test, environment, known_tests, nearest, record
 from benchmarks.mutators import Mutant, mutants
@@ -46,17 +42,6 @@ COPIED += ("conftest.py", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "con
 STUCK = 1800.0
 #: Largest address space of a run in bytes.
 MEMORY = 10 << 30
-#: Imported once, before processes are forked.
-PRELOADED = (
-    "numpy",
-    "scipy.stats",
-    "scipy.optimize",
-    "scipy.sparse.linalg",
-    "sklearn.linear_model",
-    "sklearn.ensemble",
-)
-PRELOADED += ("sklearn.model_selection", "sklearn.pipeline", "pandas", "polars", "pyarrow.parquet", "pyarrow.feather")
-PRELOADED += ("torch", "hypothesis.strategies", "statsmodels.api", "narwhals", "formulaic", "fairlearn.metrics")
 
 
 def copy_tree(target: Path) -> None:
@@ -84,63 +69,37 @@ def sample(number: int, seed: int, packages: tuple[str, ...] = PACKAGES) -> list
     return drawn
 
 
-class _FirstFailure:
-    """Pytest plugin that notes the first test that fails."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and not self.path.exists():
-            self.path.write_text(report.nodeid)
-
-
 def run_tests(tree: Path, tests: list[str], seconds: float) -> tuple[str, str]:
-    """Run tests in a forked process; "survived", "killed" or "time", and the test that noticed."""
-    note, log = KEPT / f"failed-{os.getpid()}", KEPT / f"log-{os.getpid()}"
-    note.unlink(missing_ok=True)
-    child = os.fork()
-    if not child:
-        _become_child(tree, tests, seconds, note, log)
-    end, status = time.monotonic() + STUCK, None  # the limit that counts is that of the CPU time
-    while status is None and time.monotonic() < end:
-        time.sleep(0.05)
-        done, code = os.waitpid(child, os.WNOHANG)
-        status = code if done else None
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
-    if status is None:
-        os.waitpid(child, 0)
-        return "time", ""
-    if os.WIFSIGNALED(status):
-        return "time" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "killed", "signal"
-    code = os.WEXITSTATUS(status)
-    by = note.read_text() if note.exists() else f"pytest ended with {code}"
-    return ("survived", "") if code in (0, 5) else ("killed", by)
-
-
-def _become_child(tree: Path, tests: list[str], seconds: float, note: Path, log: Path) -> None:
-    code = 70
+    """Run tests in a process of their own; "survived", "killed" or "time", and the test that noticed."""
+    limit = int(3 * seconds + 60)
+    words = ["-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *words, *tests],
+        cwd=tree,
+        env=environment(tree),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: _limit(limit),
+    )
     try:
-        os.setpgid(0, 0)
-        limit = int(3 * seconds + 30)
-        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        os.chdir(tree)
-        os.environ.update(environment(tree))
-        sys.path[:0] = [str(tree / "src"), str(tree)]
-        with log.open("w") as stream:
-            os.dup2(stream.fileno(), 1)
-            os.dup2(stream.fileno(), 2)
-        words = ["-x", "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:faulthandler"]
-        words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-        code = int(pytest.main([*words, *tests], plugins=[_FirstFailure(note)]))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        said, _ = child.communicate(timeout=STUCK)
+    except subprocess.TimeoutExpired:
+        said = ""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    code = child.wait()
+    if code < 0:
+        return ("time" if -code in (signal.SIGXCPU, signal.SIGKILL) else "killed"), "signal"
+    lines = [line.partition(" ")[2] for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    failed = [line.partition(" - ")[0] for line in lines]
+    return ("survived", "") if code in (0, 5) else ("killed", failed[0] if failed else f"pytest ended with {code}")
+
+
+def _limit(seconds: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
 def meet(mutant: Mutant, tree: Path, tests: list[Test], wider: bool) -> dict[str, Any]:
@@ -149,16 +108,17 @@ def meet(mutant: Mutant, tree: Path, tests: list[Test], wider: bool) -> dict[str
     chosen, every = nearest(mutant, tests, wider)
     cost = {test["test"]: test["seconds"] for test in tests}
     found = asdict(mutant) | {"name": mutant.name, "tests": len(chosen), "all": every, "outcome": "survived", "by": ""}
-    if not chosen:
-        return found
-    text, seconds = target.read_text(), sum(cost[name] for name in chosen)
-    try:
-        _replace(target, mutant.source(text))
-        found["outcome"], found["by"] = run_tests(tree, chosen, seconds)
-    finally:
-        _replace(target, text)
-    if found["by"].startswith("pytest ended") and run_tests(tree, chosen, seconds)[0] != "survived":
-        found |= {"outcome": "survived", "by": "the tests cannot be run as they are"}
+    text = target.read_text()
+    while chosen:
+        seconds = sum(cost[name] for name in chosen)
+        try:
+            _replace(target, mutant.source(text))
+            outcome, by = run_tests(tree, chosen, seconds)
+        finally:
+            _replace(target, text)
+        if outcome != "killed" or by not in chosen or run_tests(tree, [by], seconds)[0] == "survived":
+            return found | {"outcome": outcome, "by": by}
+        chosen = chosen[chosen.index(by) + 1 :]  # it fails without the change too
     return found
 
 
@@ -215,12 +175,6 @@ def _left(asked: argparse.Namespace, results: dict[str, Any]) -> list[Mutant]:
             continue
         left.append(mutant)
     return left
-
-
-def _preload() -> None:
-    for name in PRELOADED:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
 
 
 def _swap(
@@ -282,8 +236,6 @@ def _run(asked: argparse.Namespace, kept: Path, results: dict[str, Any]) -> None
             (outside if held is None else inside).append(mutant)
         if inside:
             outside += _swap(inside, tree, tests, asked.wider, keep, end)
-        if outside:
-            _preload()
         for mutant in outside:
             if time.monotonic() < end:
                 keep(meet(mutant, tree, tests, asked.wider))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from benchmarks import infected
 from benchmarks.mutant_tests import ROOT, SOURCE, nearest, statement_lines
-from benchmarks.mutants import sample
-from benchmarks.mutators import mutants
+from benchmarks.mutants import meet, sample
+from benchmarks.mutators import Mutant, mutants
 from benchmarks.swapped import holder, swap
 
 TEXT = '''"""Doc 1."""
@@ -85,6 +85,38 @@ def test_a_mutant_meets_the_tests_that_execute_its_statement_nearest_first() -> 
     assert nearest(mutant, tests, wider=False) == (near, False)
     assert nearest(mutant, tests, wider=True) == ([rest["test"]], True)
     assert nearest(mutant, tests[:2], wider=False) == (near, True)
+
+
+def test_defaults_and_constants_meet_the_tests_that_read_them() -> None:
+    reader = {"test": "tests/golden/test_interface.py::test_public[nn]", "seconds": 0.1, "lines": {}}
+    other = {"test": "tests/golden/test_interface.py::test_public[glm]", "seconds": 0.1, "lines": {}}
+    text = (SOURCE / "nn/audit.py").read_text()
+    places = {words: text.index(words) for words in ("batch_dim: int = 0", "n_permutations: int = 4", "    return ")}
+    for words, start in places.items():
+        place = start + len(words) - 1
+        mutant = Mutant("nn/audit.py", text[:place].count("\n") + 1, "", place, place + 1, "", "")
+        assert nearest(mutant, [reader, other], wider=False)[0] == (
+            [] if words.strip() == "return" else [reader["test"]]
+        )
+
+
+def test_what_stands_outside_of_functions_is_changed_in_a_copy(tmp_path: Path) -> None:
+    source = tmp_path / "src/setsquare"
+    source.mkdir(parents=True)
+    (source / "__init__.py").write_text("LIMIT = 3\n\n\ndef f():\n    return LIMIT\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_a.py").write_text(
+        "import setsquare\nimport pytest\n\n"
+        "def test_a():\n    assert setsquare.f() in (3, 4)\n\ndef test_b():\n    assert 0\n\n"
+        "@pytest.mark.parametrize('word', ['a - b'])\ndef test_c(word):\n    assert setsquare.f() == 3\n"
+    )
+    (mutant,) = mutants(source / "__init__.py", source)
+    rows = [{"test": f"test_a.py::test_{name}", "seconds": 0.1, "lines": {"__init__.py": 1}} for name in ("a", "b")]
+    found = meet(mutant, tmp_path, rows, wider=False)
+    assert (found["outcome"], found["tests"], found["all"]) == ("survived", 2, True)
+    rows += [{"test": "test_a.py::test_c[a - b]", "seconds": 0.2, "lines": {"__init__.py": 1}}]
+    assert meet(mutant, tmp_path, rows, wider=False)["outcome"] == "killed"
+    assert "LIMIT = 3" in (source / "__init__.py").read_text()
 
 
 def test_the_statement_of_a_position() -> None:

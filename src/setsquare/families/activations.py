@@ -259,7 +259,7 @@ def _power_link(power: float, mu: Array) -> Array:
 
 
 def _negative_binomial(theta: float, eta: Array) -> Four:
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         below: Array = np.where(eta < 0.0, eta, np.nan)
         mu = theta / np.expm1(-below)
         variance = mu + mu * mu / theta

@@ -21,7 +21,7 @@ def gaussian_loss(y: Array, eta: Array) -> Three:
 def gaussian_log_loss(y: Array, eta: Array) -> Three:
     """Gaussian with log link."""
     mu = exp(eta)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore"):
         return 0.5 * (y - mu) ** 2, (mu - y) * mu, mu * (2.0 * mu - y)
 
 

@@ -65,7 +65,8 @@ def _moments(Y: Array, X: MixedMatrix, w: Array) -> tuple[tuple[Array, Array], A
     S = weighted_gram(X, w)
     S /= total
     S -= np.outer(mean, mean)
-    return (mean, S), (cross - np.outer(mean, first)) / total
+    with np.errstate(invalid="ignore"):  # shows as products that are not finite
+        return (mean, S), (cross - np.outer(mean, first)) / total
 
 
 def effects_of_rows(basis: Basis, effects: Array, X: MixedMatrix) -> Callable[[slice], Array]:

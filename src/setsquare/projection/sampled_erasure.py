@@ -147,4 +147,5 @@ def _covariance_times(Z: NDArray[np.floating], weight: Array | None, mean: Array
 
     total, count = share_out(work, list(row_slices(len(Z), Z.shape[1], BLOCK)))
     weights = float(len(Z) if weight is None else weight.sum())
-    return np.asarray((total.T - np.outer(mean, count)) * size / weights)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((total.T - np.outer(mean, count)) * size / weights)

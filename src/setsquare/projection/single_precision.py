@@ -52,7 +52,7 @@ def single_moments(Q: Protected, Z: NDArray[np.floating], weight: Array | None) 
     (n, q), r = Z.shape, Q.shape[1]
     shares = 1 if q >= MANY_FEATURES else n_cores()
     step = -(-n // (-(-n // (MOST_ROWS * shares)) * shares))  # so that every core has as many rows
-    shift = Z[:step].mean(axis=0, dtype=np.float64).astype(np.float32)
+    shift = _near_means(Z[:step])
 
     def work(share: Sequence[slice]) -> Sums:
         scatter, room, cross = np.zeros((q, q)), np.empty((step, q), dtype=np.float32), _Cross(r, q)
@@ -75,19 +75,25 @@ def single_moments(Q: Protected, Z: NDArray[np.floating], weight: Array | None) 
 def single_cross(Q: Protected, Z: NDArray[np.floating], weight: Array | None) -> tuple[Array, Array]:
     """Means of ``Z`` (n, q), and its covariances (q, r) with ``Q`` (n, r), all in float64."""
     (n, q), r = Z.shape, Q.shape[1]
-    shift = Z[: min(MOST_ROWS, n)].mean(axis=0, dtype=np.float64).astype(np.float32)
+    shift = _near_means(Z[:MOST_ROWS])
 
     def work(share: Sequence[slice]) -> Sums:
         found = _Cross(r, q)
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(invalid="ignore"):
             for rows in share:
                 found.add(Q[rows], Z[rows], None if weight is None else weight[rows])
         return found.sums(shift)
 
     cross, first, _, first_q = share_out(work, list(row_slices(n, q, 8 * q * min(MOST_ROWS, n))))
     total = float(n if weight is None else weight.sum())
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore"):
         return shift + first / total, (cross - np.outer(first, first_q) / total) / total
+
+
+def _near_means(first: NDArray[np.floating]) -> Single:
+    """Means of the first rows; not finite where these are not."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(first.mean(axis=0, dtype=np.float64), dtype=np.float32)
 
 
 class _Cross:
@@ -113,7 +119,7 @@ class _Cross:
     def sums(self, shift: Single) -> Sums:
         """Products of shifted features with the protected columns, their sums, and those of the protected columns."""
         r = self.square.shape[1]
-        with np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(invalid="ignore"):
             cross = self.cross - np.outer(self.total, shift)
         return cross[:r].T, cross[r], self.square[:r], self.square[r]
 
@@ -124,7 +130,7 @@ def _join(
     """Moments of both parts side by side from sums over the rows, in which the features are shifted."""
     sums = np.concatenate([first_q, first])
     whole = np.block([[square, cross.T], [cross, scatter]])
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore"):
         whole -= np.outer(sums, sums) / total
         return Moments(total, np.concatenate([np.zeros(len(first_q)), shift.astype(np.float64)]) + sums / total, whole)
 

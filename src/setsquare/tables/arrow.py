@@ -35,8 +35,8 @@ def is_unread(data: Any) -> bool:
         return False
     if home == "pyarrow":
         return kind not in ("Table", "ChunkedArray")
-    eager = nw.from_native(data, eager_only=True, allow_series=True, pass_through=True)
-    return not isinstance(eager, nw.DataFrame | nw.Series)
+    known = nw.from_native(data, allow_series=True, pass_through=True)
+    return not isinstance(known, nw.DataFrame | nw.Series)
 
 
 def read_unread(data: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 from scipy import special
 
+from setsquare.auditing.certificate import ColumnBound
 from setsquare.auditing.evaluations.records import Effect
-from setsquare.auditing.fold_dependence import Mutual, _correct_effect, _largest
+from setsquare.auditing.fold_dependence import Mutual, _correct_effect, _largest, _widen
 from setsquare.auditing.verdict import _certain
 
 
@@ -36,3 +38,26 @@ def test_a_group_differs_for_certain_beyond_a_quantile_for_all_groups(count: int
     certificate: Any = SimpleNamespace(groups=(None,) * count)
     assert _certain(groups, certificate, 0.05) == groups[1:]
     assert math.isfinite(z)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The parts of a certificate that grow."""
+
+    correlation: float
+    correlation_upper: float
+    columns: tuple[ColumnBound, ...]
+    references: tuple[ColumnBound, ...]
+    is_ratio: bool
+
+
+@pytest.mark.parametrize("ratio", [False, True])
+def test_bounds_grow_with_the_errors_of_their_columns_and_a_reference_by_the_most(ratio: bool) -> None:
+    mutual = Mutual(np.array([0.75]), {}, {"sex[m]": 0.75}, {"sex[m]": math.sqrt(0.44)}, np.array([0.0]))
+    both = [ColumnBound(term, "sex", 0.3, 0.4, "group", 1.5, 2.0, 10, 0.05) for term in ("sex[m]", "sex[f]")]
+    given: Any = Bounds(0.3, 0.4, (both[0],), (both[1],), ratio)
+    found = _widen(given, mutual)
+    assert found.correlation_upper == pytest.approx(0.3 + 0.1 * 1.25)
+    for one, alone, own in ((found.columns[0], 1.2, 1.25), (found.references[0], math.sqrt(2.0), math.sqrt(2.0))):
+        assert one.correlation_upper == pytest.approx(0.3 + 0.1 * alone) and one.error == pytest.approx(0.05 * alone)
+        assert one.effect_upper == pytest.approx(1.5 * (2.0 / 1.5) ** own if ratio else 1.5 + 0.5 * own)

@@ -11,7 +11,9 @@ from scipy.linalg import null_space
 from scipy.special import expit
 
 import setsquare as sq
+from setsquare.glm.certify import _status
 from setsquare.glm.influence import Tally
+from setsquare.glm.solution import Status
 from setsquare.glm.solver import Solution
 
 
@@ -85,3 +87,19 @@ def test_no_row_is_left_out_of_two() -> None:
     few = SimpleNamespace(influence=np.ones(2))
     assert Tally.without_few(few, np.array([0.1, 0.7, 0.9]), 2) == (0.0, 0)  # type: ignore[arg-type]
     assert Tally.without_few(few, np.array([0.1, 0.7, 0.9]), 3) == (0.7, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ended", "is_flat", "curvature", "kkt", "status"),
+    [
+        ("CONVERGED", False, 1.0, 1e-7, "CONVERGED"),
+        ("CONVERGED", False, 1.0, 1e-5, "STALLED"),
+        ("CONVERGED", False, -1e-7, 1e-7, "STALLED"),
+        ("CONVERGED", True, 1.0, 1e-7, "FLAT"),
+        ("FLAT", True, -1e-9, 1e-7, "FLAT"),
+        ("FLAT", False, 1.0, 1e-5, "STALLED"),
+        ("MAX_ITER", True, -1.0, 1.0, "MAX_ITER"),
+    ],
+)
+def test_a_gradient_or_a_curvature_alone_shows_that_a_fit_is_no_optimum(ended, is_flat, curvature, kkt, status):
+    assert _status(SimpleNamespace(status=Status[ended]), is_flat, curvature, kkt) is Status[status]

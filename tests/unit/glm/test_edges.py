@@ -12,9 +12,11 @@ from setsquare.families import family
 from setsquare.glm import (
     Problem,
     Settings,
+    box,
     certify,
     decisions,
     given,
+    krylov,
     large,
     objective,
     preparation,
@@ -169,3 +171,41 @@ def test_steps_of_a_box_are_full_steps() -> None:
     Z = rng.normal(size=(200, 3)) + X
     found = solve_box(Problem(Z, Z.sum(axis=1) + rng.normal(size=200), None, "gaussian"), X, ("a",))
     assert found.trace and {step.length for step in found.trace} == {1.0}
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.2, 0.05, 0.01])
+def test_conjugate_gradients_end_at_a_curvature_relative_to_the_largest_one_seen(share, monkeypatch):
+    rng = np.random.default_rng(1)
+    root, metric = rng.normal(size=(9, 9)), rng.uniform(0.2, 5.0, size=9)
+    A, target = root @ np.diag(3.0 ** -np.arange(9.0)) @ root.T, rng.normal(size=9)
+    curvatures, x, p = [], np.zeros(9), metric * target
+    for _ in range(6):
+        curvatures.append(p @ A @ p / (p @ (p / metric)))  # in the norm of the preconditioner
+        r = target - A @ x
+        x = x + (r @ p) / (p @ A @ p) * p
+        z = metric * (target - A @ x)
+        p = z - (z @ A @ p) / (p @ A @ p) * p
+    low = np.array(curvatures) <= share * np.maximum.accumulate(curvatures)
+    monkeypatch.setattr(krylov, "NO_CURVATURE", share)
+    found = krylov.conjugate_gradients(lambda v: A @ v, lambda v: metric * v, target, 1e-12, 6)
+    assert found.negative == low.any() and found.n_products == (low.argmax() + 1 if low.any() else 6)
+
+
+def test_the_penalty_of_a_box_grows_where_the_violation_falls_too_slowly(monkeypatch) -> None:
+    start = SimpleNamespace(curvature=3.0, steepness=2.0, slope=1.0)
+    model = SimpleNamespace(g=np.zeros(1), J=np.zeros((2, 1)))
+    objective = SimpleNamespace(start=start, model=lambda theta, lam: model)
+    violations, penalties = iter([0.4, 0.39, 0.09, 0.02, 0.0]), []
+
+    def newton(objective, theta, lam, rho, bound, tol):
+        penalties.append((rho, lam.copy()))
+        return theta, np.array([bound + next(violations), -0.1])
+
+    monkeypatch.setattr(box, "_newton", newton)
+    found = box._minimise(objective, box._Point(np.zeros(1), np.zeros(2), model, np.inf), 0.5, 1e9)
+    first = box.PENALTY * 3.0 / 4.0
+    assert [rho for rho, _ in penalties] == pytest.approx([first, first, first * 4.0, first * 4.0, first * 4.0])
+    lams = np.array([lam for _, lam in penalties])
+    steps = first * np.array([0.4, 0.39, 4.0 * 0.09, 4.0 * 0.02])
+    np.testing.assert_allclose(lams[1:, 0], np.cumsum(steps))
+    assert not lams[:, 1].any() and found.lam[0] == pytest.approx(steps.sum())

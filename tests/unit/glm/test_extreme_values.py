@@ -9,10 +9,13 @@ from scipy import sparse
 
 from setsquare import OrthogonalGLMClassifier, OrthogonalGLMRegressor, Stream
 from setsquare.errors import InputError, MissingValuesError, NotOrthogonalError
+from setsquare.glm.bootstrap import _deviation
+from setsquare.glm.freedom import check_varies
+from setsquare.glm.influence import _largest
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import solve
-from setsquare.projection import GeneralizedProjector
+from setsquare.projection import GeneralizedProjector, protected_basis
 from setsquare.rows.blocks import mean_weight
 
 SOLVERS = ("sqp", "large")
@@ -153,3 +156,33 @@ def test_a_generalised_projection_leaves_out_rows_of_weight_zero() -> None:
     np.testing.assert_allclose(
         found.coefficients, GeneralizedProjector.fit(eta[3:], X[3:], "exp").coefficients, rtol=1e-9
     )
+
+
+def test_refits_that_never_change_or_are_not_known_have_no_error_of_their_deviation() -> None:
+    drawn = np.array([[2.0, 1.0, np.nan], [2.0, 3.0, np.nan], [2.0, np.nan, np.nan], [2.0, 5.0, 1.0]])
+    deviation, error = _deviation(drawn)
+    np.testing.assert_allclose(deviation, [0.0, 2.0, np.nan])
+    # The kurtosis of three equidistant numbers, relative to the variance with one degree of freedom fewer, is 2/3.
+    np.testing.assert_allclose(error, [np.nan, 0.0, np.nan])
+
+
+def test_rows_of_an_influence_beyond_single_precision_come_first() -> None:
+    influence = np.linspace(0.0, 1.0, 40)
+    influence[[7, 9]] = 1e200, 1e39
+    assert _largest(influence)[:3].tolist() == [7, 9, 39]
+
+
+def test_outcomes_whose_squares_leave_float64_are_told_apart_from_others_when_parts_are_merged() -> None:
+    near, far = (OutcomeSummary.of(np.array([[0.0], [1.0]]) * size, np.ones(2)) for size in (1.0, 1e200))
+    for both in (near.merge(far), far.merge(near), far.merge(far)):
+        assert not np.isfinite(both.scatter) and both.n_rows == 4
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_a_fit_is_constant_relative_to_the_outcome(scale: float) -> None:
+    basis = protected_basis(np.random.default_rng(0).normal(size=(30, 2)))
+    for rank, spread in ((3, 0.0), (2, 2e-6), (1, 1e-5)):
+        check_varies(basis, rank, spread * scale, scale)
+    check_varies(None, 1, 0.0, scale)
+    with pytest.raises(InputError, match="Only a constant prediction"):
+        check_varies(basis, 2, 0.9e-6 * scale, scale)

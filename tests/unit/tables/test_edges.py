@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -9,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 from setsquare.errors import InputError
-from setsquare.tables import design
+from setsquare.tables import design, smooth
 from setsquare.tables.arrow import is_unread
+from setsquare.tables.coders import Categorical, Numeric
 from setsquare.tables.learn import learn
+from setsquare.tables.text_values import written_as_text
 
 
 def test_many_values_remain_codes_and_few_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +61,8 @@ def test_what_is_in_memory_is_not_unread() -> None:
     assert is_unread(Streamed(data)) and is_unread(data.to_reader()) and is_unread(pl.DataFrame({"a": [1]}).lazy())
     for known in (data, data["a"], pl.DataFrame({"a": [1]}), pl.Series([1]), pd.Series([1]), np.ones(2), [1.0]):
         assert not is_unread(known)
+    assert not is_unread(nw.from_native(pl.Series([1]), series_only=True))
+    assert not is_unread(nw.from_native(pl.DataFrame({"a": [1]})))
 
 
 def test_five_values_that_are_no_numbers_are_named() -> None:
@@ -64,3 +71,28 @@ def test_five_values_that_are_no_numbers_are_named() -> None:
     with pytest.raises(InputError, match=r"'4[?]'") as caught:
         found.apply(pd.DataFrame({"a": [*map(str, range(40)), *odd]}))
     assert "'5?'" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("numeric", "rows"), [(0, 800), (1, 200), (1, 800), (2, 800), (3, 1600)])
+def test_the_width_of_a_kernel_falls_with_the_rows_and_less_for_several_columns(
+    numeric: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    widths = []
+
+    def learn_one(coders: object, rows: object, bound: float, width: float, weight: object) -> SimpleNamespace:
+        widths.append(width)
+        return SimpleNamespace(shift=np.zeros(10))
+
+    monkeypatch.setattr(smooth, "_learn_kernel", learn_one)
+    coders = [*(Numeric(f"x{j}") for j in range(numeric)), Categorical("g", ("a", "b"))]
+    for room in (np.inf, 30.0, 29.0):
+        smooth.learn_kernel(coders, SimpleNamespace(n=rows), 0.1, room)  # type: ignore[arg-type]
+    first = min(1.0, (243 / rows) ** (0.2 / max(numeric, 1)))
+    more = [min(1.0, first * 1.25**k) for k in range(8)]
+    until = more.index(1.0) + 1
+    assert widths == pytest.approx([first, first, *more[:until]])
+
+
+@pytest.mark.parametrize(("count", "others", "kind"), [(19, 0, ""), (20, 0, "numbers"), (25, 1, ""), (19, 5, "")])
+def test_only_many_texts_and_nothing_else_are_numbers_that_were_written(count: int, others: int, kind: str) -> None:
+    assert written_as_text([*(f"{j}.5" for j in range(count)), *range(others)]) == kind
