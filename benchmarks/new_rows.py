@@ -328,12 +328,15 @@ def promise_cell(name: str, n: int, draws: int, ridge: str) -> dict[str, Any]:
 
 
 def cost_cell(name: str) -> dict[str, Any]:
-    """Processor time of interleaved fits: training rows without the certificate of new rows, with it, and new rows."""
+    """Processor time of interleaved fits: training rows without the certificate of new rows, with it, and new rows.
+
+    The least of several rounds, the more of them the smaller the set: other guests of a host slow some of them down.
+    """
     from setsquare.glm import solver
 
     if name in SETS:
         of = population(name)
-        problem, rounds = of.problem(np.arange(len(of.y)), np.arange(len(of.y))), 27
+        problem, rounds = of.problem(np.arange(len(of.y)), np.arange(len(of.y))), max(27, 1_000_000 // len(of.y))
     else:
         Z, y, X, _ = simulate(np.random.default_rng(0), 1_000_000, 50, "binomial", "plain")
         problem, rounds = sq.Problem(Z, y, X, "binomial"), 5
