@@ -166,9 +166,9 @@ def _largest(influence: Array) -> IntArray:
     often = 3.0 * float(np.add.reduce(influence)) / max(len(influence), 1)  # few rows have more, but mostly enough do
     with np.errstate(over="ignore"):
         influence = influence.astype(np.float32)
+        large = np.flatnonzero(influence > often)
     if len(influence) <= MOST_ROWS:
         return np.argsort(-influence, kind="stable")
-    large = np.flatnonzero(influence > often)
     if len(large) < MOST_ROWS:
         large = np.arange(len(influence))
     top: IntArray = large[~(influence[large] < np.partition(influence[large], -MOST_ROWS)[-MOST_ROWS])]
