@@ -191,7 +191,7 @@ def nearest(mutant: Mutant, tests: list[Test], wider: bool) -> tuple[list[str], 
 
     def order(test: Test) -> float:
         path = test["test"].split("::")[0]
-        own = path.endswith(f"/{mutant.path}") or stem in Path(path).stem
+        own = path.endswith(f"/{mutant.path}") or stem in Path(path).stem or path in READERS
         near = own or f"/{package}/" in path or f"golden/test_{package}" in path or "theorems" in path
         return float((test["seconds"] + 0.02) * (0.2 if own else 1.0 if near else 2.0))
 

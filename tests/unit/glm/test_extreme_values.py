@@ -186,3 +186,10 @@ def test_a_fit_is_constant_relative_to_the_outcome(scale: float) -> None:
     check_varies(None, 1, 0.0, scale)
     with pytest.raises(InputError, match="Only a constant prediction"):
         check_varies(basis, 2, 0.9e-6 * scale, scale)
+
+
+def test_a_feature_that_vanishes_is_named_beside_one_that_is_constant() -> None:
+    Z, y, X = draw()
+    Z[:, 0], Z[:, 1] = 0.0, 1e-170 * Z[:, 1]
+    with pytest.raises(InputError, match=r"Feature\(s\) b have values so small"):
+        solve(Problem(Z, y, X, "poisson", feature_names=("a", "b", "c", "d")))

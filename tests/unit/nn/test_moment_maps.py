@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import setsquare as sq
 from setsquare.errors import InputError, NotOrthogonalError, SecondMomentsWarning, StaleCorrectionWarning
+from setsquare.nn.moment_maps import without_rounding
 
 
 def draw(n: int = 800) -> tuple[Tensor, Tensor, Tensor]:
@@ -206,3 +207,8 @@ def test_a_layer_with_more_units_than_inputs_is_erased_in_single_precision(
         # With second moments few directions are left, whose spread is smaller in comparison with the rounding.
         assert moments_of(out, group)[0] < (1e-6 if moments == 1 else 1e-4)
     assert float(blinded.corrections["0"].moments.matrix.abs().max()) < 100.0
+
+
+def test_a_unit_that_is_zero_everywhere_stays_zero() -> None:
+    Z = np.column_stack([np.zeros(20), np.random.default_rng(0).normal(size=(20, 2))])
+    np.testing.assert_allclose(without_rounding(Z, 1e-7), Z, atol=1e-12)

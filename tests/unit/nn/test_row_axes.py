@@ -12,6 +12,7 @@ from setsquare.errors import InputError
 from setsquare.nn import OrthogonalityConstraint, Orthogonalize, audit_layer, blind, fit_layer
 from setsquare.nn.functional import generalized_project_out, project_out
 from setsquare.nn.layer_outputs import OutputCollector, collect_outputs
+from setsquare.nn.row_axes import n_positions
 
 
 def draw(n: int = 60, t: int = 5, d: int = 3) -> tuple[Tensor, Tensor, Tensor]:
@@ -282,3 +283,9 @@ def test_pixels_of_packed_embeddings_recurrent_and_attention_layers_are_refused(
     ):
         with pytest.raises(InputError, match='pass rows="tokens"'):
             blind(model, [layer], rows="pixels", output=0)(x, protected=X)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_positions_of_a_single_sample_are_counted(n: int) -> None:
+    y = torch.zeros(n, 4, 5, 6)
+    assert [n_positions(y, rows) for rows in ("samples", "tokens", "pixels")] == [1, 20, 30]

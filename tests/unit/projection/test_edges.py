@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from setsquare.errors import InputError
-from setsquare.projection import Eraser, Transport, basis_of_moments, protected_basis, sampled_erasure
+from setsquare.projection import (
+    Eraser,
+    GeneralizedProjector,
+    Transport,
+    basis_of_moments,
+    protected_basis,
+    sampled_erasure,
+)
 from setsquare.projection.basis import keeps_all, settle_basis
 from setsquare.projection.controls import fit_controls
 from setsquare.projection.moments import Moments
@@ -83,3 +90,9 @@ def test_a_cluster_with_all_the_weight_is_counted() -> None:
     U, Q, root = np.zeros((2, 2, 1)), np.ones((2, 2, 1)), np.sqrt(np.array([[0.5, 0.5], [0.1, 0.2]]))
     error, _, _, full = _solve_clusters(U, Q, root, np.zeros((1, 1)), np.ones(1))
     assert full == 1 and np.isfinite(error)
+
+
+def test_an_array_without_units_has_nothing_to_correct() -> None:
+    X = np.random.default_rng(0).normal(size=(50, 2))
+    found = GeneralizedProjector.fit(np.zeros((50, 0)), X, "sigmoid")
+    assert found.coefficients.shape == (3, 0) and found.predict(np.zeros((50, 0)), X).shape == (50, 0)
