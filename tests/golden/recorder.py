@@ -31,6 +31,8 @@ FOLDER = Path(__file__).parent
 SHORT = 6
 #: Relative and absolute differences that count as equal; they are multiplied by the size of the whole array.
 RELATIVE, ABSOLUTE = 1e-6, 1e-9
+#: Whole numbers from which on they are compared like other numbers.
+LARGEST_COUNT = 10**7
 #: Zero in a text: a rounding error on one machine can be exactly zero on another.
 NOTHING = re.compile(r" *\b(tiny|0\.000)\b")
 _refreshed: set[str] = set()
@@ -59,8 +61,8 @@ def describe(value: Any) -> Any:
         value = value.toarray()
     if value is None or isinstance(value, str | bool | np.bool_):
         return bool(value) if isinstance(value, np.bool_) else value
-    if isinstance(value, int | np.integer):
-        return int(value)
+    if isinstance(value, int | np.integer):  # a large number of rows is a rounded one, and rests on the last digits
+        return int(value) if abs(int(value)) < LARGEST_COUNT else _number(float(value))
     if isinstance(value, float | np.floating):
         return _number(float(value))
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
