@@ -73,7 +73,8 @@ def solve_rows(
     """
     r, controls = len(Qt), None if D is None else np.ascontiguousarray(D.T)
     # Products of the basis with all small matrices at once: each alone would take about as long.
-    products = np.concatenate([shared.corner[0, :, 0].T, shared.multipliers.T, shared.from_q[:, 0].T]) @ Qt
+    small = np.concatenate([shared.corner[0, :, 0].T, shared.multipliers.T, shared.from_q[:, 0].T])
+    products = small @ Qt if r > 1 else small * Qt
     cross, corner, price = projected[:r], products[:r], products[r]
     plain = price
     zq, qq = np.einsum("an,an->n", cross, Qt), np.einsum("an,an->n", corner, Qt)

@@ -267,9 +267,10 @@ def squares_and_products(A: Matrix, B: Array, n_squared: int, *, single: bool = 
     (array([25.,  2.]), array([[7., 2.]]))
     """
     n, step = A.shape[0], max(LEAST_ROWS, SMALL_BYTES // (8 * B.shape[1]))
-    fast = _Single(A, B, step) if single and isinstance(_stored(A), np.ndarray) else None
-    first, *later = _steps(A, B, n_squared) if fast is None else [n_squared]
-    if fast is None and not later and n <= step:
+    if single and isinstance(_stored(A), np.ndarray):
+        return _single_squares_and_products(A, B, n_squared, step)
+    first, *later = _steps(A, B, n_squared)
+    if not later and n <= step:
         product = turned_product(A, B)
         return np.einsum("an,an->n", product[:first], product[:first]), product[first:]
     squares, others = np.empty(n), np.empty((B.shape[1] - n_squared, n))
@@ -277,11 +278,6 @@ def squares_and_products(A: Matrix, B: Array, n_squared: int, *, single: bool = 
     for start in range(0, n, step):
         rows = slice(start, min(start + step, n))
         part = view_rows(A, rows) if n > step else A
-        if fast is not None:
-            product = fast(part)
-            squares[rows] = np.einsum("an,an->n", product[:n_squared], product[:n_squared])
-            others[:-1, rows], others[-1, rows] = product[n_squared:], part @ B[:, -1]
-            continue
         product = turned_product(part, head)
         np.einsum("an,an->n", product[:first], product[:first], out=squares[rows])
         others[:, rows] = product[first:]
@@ -291,25 +287,24 @@ def squares_and_products(A: Matrix, B: Array, n_squared: int, *, single: bool = 
     return squares, others
 
 
-class _Single:
-    """Products, turned, of dense features with all columns of ``B`` but the last, in single precision."""
-
-    __slots__ = ("constant", "factor", "memory")
-
-    def __init__(self, A: Matrix, B: Array, step: int) -> None:
-        slab = isinstance(A, Slab)
-        self.factor = np.ascontiguousarray((B[1:, :-1] if slab else B[:, :-1]).T, dtype=np.float32)
-        self.constant = B[0, :-1].astype(np.float32) if slab else None
-        self.memory = np.empty((min(step, A.shape[0]), self.factor.shape[1]), dtype=np.float32)
-
-    def __call__(self, part: Matrix) -> Any:
-        Z = self.memory[: part.shape[0]]
-        Z[...] = _stored(part)
-        product = np.dot(self.factor, Z.T)
-        if self.constant is not None:
-            for j in np.flatnonzero(self.constant):
-                product[j] += self.constant[j]
-        return product
+def _single_squares_and_products(A: Matrix, B: Array, n_squared: int, step: int) -> tuple[Array, Array]:
+    """The same for dense features, by ``step`` rows, in single precision but for the last column of ``B``."""
+    n, ones, last, stored = A.shape[0], isinstance(A, Slab), B[:, -1], _stored(A)
+    turned = np.ascontiguousarray(B[:, :-1].T, dtype=np.float32)
+    rounded = np.ones((min(step, n), len(last)), dtype=np.float32)  # with the column of ones, which Slab leaves out
+    memory = np.empty(len(turned) * len(rounded), dtype=np.float32)
+    squares, others = np.empty(n), np.empty((B.shape[1] - n_squared, n))
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        Z, piece = stored[rows], rounded[: rows.stop - start]
+        np.dot(Z, last[ones:], out=others[-1, rows])
+        piece[:, ones:] = Z
+        product = np.dot(turned, piece.T, out=memory[: len(turned) * len(piece)].reshape(len(turned), -1))
+        squares[rows] = np.einsum("an,an->n", product[:n_squared], product[:n_squared])
+        others[:-1, rows] = product[n_squared:]
+    if ones:
+        others[-1] += last[0]
+    return squares, others
 
 
 def _stored(A: Matrix) -> Matrix:
