@@ -31,7 +31,7 @@ from setsquare.rows.products import (
 from setsquare.rows.wide import Slab
 
 #: Size of a piece of row-major features, and of the scaled rows that a product reads at once.
-PIECE_BYTES = 2**22
+PIECE_BYTES = 2**21
 
 
 def is_dense(Z: Matrix) -> bool:

@@ -119,7 +119,8 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             break
         nu = _penalty(nu, model, direction)
         flat = direction.curvature <= 50.0 * OPEN * objective.start.curvature
-        leaps = settings.leaps if flat and slow and direction.reduction <= CLOSE * abs(model.loss) else ()
+        is_open = flat and slow and confident  # a leap has left little to gain along the same directions
+        leaps = settings.leaps if is_open and direction.reduction <= CLOSE * abs(model.loss) else ()
         taken = _leap(objective, algebra, theta, model, frame, direction, nu, leaps) if leaps else None
         taken = taken or _line_search(objective, theta, lam, model, frame, direction, nu, confident)
         if taken is None:

@@ -114,7 +114,8 @@ def share_out(work: Callable[[Sequence[T]], R], items: Sequence[T], merge: Calla
     """
     if len(items) == 1:  # a single small block: what follows would take longer than the work
         return work(items)
-    bounds = np.linspace(0, len(items), min(len(items), 4 * n_cores()) + 1).astype(int)
+    count = min(len(items), 4 * n_cores())
+    bounds = [len(items) * i // count for i in range(count + 1)]
     shares = iter(enumerate(pairwise(bounds)))
     sums: dict[int, R] = {}
     draw = threading.Lock()
