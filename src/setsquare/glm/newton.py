@@ -104,7 +104,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
             continue
         direction = algebra.direction(model, frame)
         if not iteration and theta is objective.start.theta:
-            direction = direction._replace(step=first_step(objective, direction.step))
+            direction = direction._replace(step=first_step(objective, model.g, direction.step))
         direction = _shorten(objective, algebra, theta, theta - last, lam, model, frame, direction)
         still = direction.reduction <= settings.loss * abs(model.loss) and kkt <= 50.0 * settings.kkt  # see _restore
         if still and direction.curvature <= OPEN * objective.start.curvature:
