@@ -63,6 +63,10 @@ def test_a_ridge_makes_the_step_shorter() -> None:
     free, held = line.solve(0.0, 1.0), line._replace(ridge=0.1).solve(0.0, 1.0)
     assert free is not None and held is not None
     assert held[1] < 0.8 * free[1]
+    rows = Line(SIGMOID, 0.5, 0.25, 0.1, DRAWS, np.full(len(DRAWS), 1.0 / len(DRAWS)))
+    assert rows.is_met(*held) and not rows.is_met(*free)
+    tighter = rows._replace(ridge=0.3).solve(0.0, 1.0)
+    assert tighter is not None and rows._replace(ridge=0.3).is_met(*tighter)
 
 
 def test_a_step_is_kept_where_nothing_is_gained() -> None:
@@ -72,6 +76,8 @@ def test_a_step_is_kept_where_nothing_is_gained() -> None:
     for spread in (0.99 * NARROWEST, 1.01 * FARTHEST):
         other = step * (spread / np.linalg.norm(step))
         assert first_step(objective, gradient, other) is other
+    with_offset = replace(objective, start=replace(objective.start, sums=None))
+    assert first_step(with_offset, gradient, step) is step
 
 
 def test_the_first_step_of_a_linear_model_is_the_last() -> None:
