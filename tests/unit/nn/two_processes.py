@@ -3,7 +3,7 @@
 A process that ends by itself can wait for ever: torch joins the threads of a process group while it holds Python's
 lock, and such a thread may need that lock to let go of its last tensor (seen in one of thirty runs with torch 2.13).
 
-Importing torch and transformers takes longer than the work, so one server imports them, and the processes are its forks.
+Importing torch and transformers takes longer than the work: one server imports them, and the processes are its forks.
 """
 
 from __future__ import annotations
