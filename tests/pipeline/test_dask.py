@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")  # of dask
 #: Same steps, sums in another order.
 SAME = 1e-10
 PROTECTED = ["sex", "age"]
-#: One process imports what workers need, and workers are its forks, where the system has them.
-METHOD = "forkserver" if "forkserver" in get_all_start_methods() else "spawn"
+#: One process imports what workers need, and workers are its forks, where libraries survive a fork.
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 
 
 def draw_table(n: int = 4000, seed: int = 0) -> pd.DataFrame:

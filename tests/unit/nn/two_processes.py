@@ -9,6 +9,7 @@ Importing torch and transformers takes longer than the work: one server imports 
 from __future__ import annotations
 
 import faulthandler
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-METHOD = "forkserver" if "forkserver" in mp.get_all_start_methods() else "spawn"
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere libraries may not survive a fork
 NETWORKS = [
     f"transformers.models.{name}.modeling_{name}" for name in ("resnet", "vit", "convnext", "bert", "gpt2", "llama")
 ]
