@@ -40,6 +40,8 @@ def outcome(function: Callable[[], Any]) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Dataframes and matrices as columns, inside of whatever holds them."""
+    if value is None or isinstance(value, int | float | np.generic):  # most values; narwhals is slow to pass them on
+        return value
     if isinstance(value, MixedMatrix):
         return {"mixed": value.toarray(), "codes": value.codes, "places": value.places, "columns": value.columns}
     if isinstance(value, Mapping):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword")  # of dask
 #: Same steps, sums in another order.
 SAME = 1e-10
 PROTECTED = ["sex", "age"]
+#: One process imports what workers need, and workers are its forks, where libraries survive a fork.
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 
 
 def draw_table(n: int = 4000, seed: int = 0) -> pd.DataFrame:
@@ -56,9 +59,22 @@ def expected() -> OrthogonalGLMClassifier:
     return OrthogonalGLMClassifier(protected=PROTECTED).fit(table.drop(columns="income"), table.income)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _imported_once() -> None:
+    if METHOD == "forkserver":
+        from multiprocessing import forkserver
+
+        get_context(METHOD).set_forkserver_preload(["distributed", "dask.dataframe", "setsquare.estimators.stream"])
+        forkserver.ensure_running()
+
+
 @pytest.fixture(scope="module")
 def client():
-    settings = {"distributed.scheduler.allowed-failures": 10, "distributed.logging.distributed": "critical"}
+    settings = {
+        "distributed.scheduler.allowed-failures": 10,
+        "distributed.logging.distributed": "critical",
+        "distributed.worker.multiprocessing-method": METHOD,
+    }
     with (
         dask.config.set(settings),
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
@@ -86,7 +102,7 @@ def test_threads_give_the_model_of_the_table_in_memory(files: Path, expected: Or
 
 def test_processes_give_the_model_of_the_table_in_memory(files: Path, expected: OrthogonalGLMClassifier) -> None:
     with (
-        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(1, mp_context=get_context(METHOD)) as pool,
         dask.config.set(scheduler="processes", pool=pool),
     ):
         check(OrthogonalGLMClassifier(protected=PROTECTED).fit(dd.read_parquet(files), y="income"), expected)

@@ -29,6 +29,9 @@ from setsquare.auditing.groups.rates import Rows
 from setsquare.auditing.groups.result import GroupNumbers
 from setsquare.errors import DataNotFoundError
 
+#: Fairlearn's frames copy row by row.
+ROWS = 3000
+
 
 class Case(NamedTuple):
     """Scores, decisions, outcomes and two categorical protected columns."""
@@ -46,8 +49,8 @@ def case(request: pytest.FixtureRequest) -> Case:
         data = {"adult": datasets.load_adult, "compas": datasets.load_compas}[request.param]()
     except DataNotFoundError as error:
         pytest.skip(str(error))
-    features, protected = (pd.DataFrame(t)[:6000] for t in (data.features_table(), data.protected_table()))
-    y = np.asarray(data.y, dtype=float)[:6000]
+    features, protected = (pd.DataFrame(t)[:ROWS] for t in (data.features_table(), data.protected_table()))
+    y = np.asarray(data.y, dtype=float)[:ROWS]
     Z = StandardScaler().fit_transform(tables.learn(features).apply(features).values)
     score = LogisticRegression(max_iter=200).fit(Z, y).predict_proba(Z)[:, 1]
     columns = [name for name in protected.columns if protected[name].nunique() < 10][:2]

@@ -33,7 +33,11 @@ def draw(seed: int, correlation: float, n: int = N) -> tuple[Array, Array, Array
 
 
 # ---------------------------------------------------------------------------------------------------------- size
-@pytest.mark.parametrize("model", [LinearRegression(), Lasso(0.1)], ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize(
+    "model",
+    [LinearRegression(), pytest.param(Lasso(0.1), marks=pytest.mark.slow)],
+    ids=lambda model: type(model).__name__,
+)
 def test_models_that_know_nothing_are_seldom_called_a_leak(model: object) -> None:
     alarms = 0
     for seed in range(N_SAMPLES):

@@ -207,7 +207,7 @@ def test_the_four_sets_are_exact(name, given):
     assert left.max() < 1e-8 < 1e-3 < was.max()
 
 
-@pytest.mark.parametrize("shape", ["square", "wave", "two", "product"])
+@pytest.mark.parametrize("shape", ["square", "wave", pytest.param("two", marks=pytest.mark.slow), "product"])
 def test_the_covariance_measure_has_its_size_and_finds_a_leak(shape):
     """Predictions and protected column follow the same curve of the controls: rejected in about 5 % of samples."""
     rejected, found = [], []

@@ -205,7 +205,9 @@ def _interpret(raw: Raw, asked: Family | None, positive: object) -> Subject:
 def _as_array(predictions: Any) -> tuple[np.ndarray[Any, Any], tuple[str, ...], bool]:
     """Values, names of the columns, and whether a series has a categorical type."""
     try:
-        native = nw.from_native(predictions, eager_only=True, allow_series=True, pass_through=True)
+        native = predictions
+        if type(predictions) is not np.ndarray:
+            native = nw.from_native(predictions, eager_only=True, allow_series=True, pass_through=True)
         if isinstance(native, nw.Series):
             names = (str(native.name),) if native.name else ()
             return to_numpy(native), names, isinstance(native.dtype, nw.Categorical | nw.Enum)

@@ -38,12 +38,13 @@ def resolve(source: Source, asked: Mapping[str, Sequence[str] | str | None]) -> 
         No column may have two roles.
     """
     roles: dict[str, list[str]] = {}
+    columns = set(source.columns)  # each name is looked up, and both can be thousands
     for role, given in asked.items():
         tokens = [given] if isinstance(given, str) else list(given or ())
         names = [
             name
             for token in tokens
-            for name in ([token] if token in source.columns else [part.strip() for part in token.split(",")])
+            for name in ([token] if token in columns else [part.strip() for part in token.split(",")])
         ]
         if tokens and not any(names):
             raise InputError(f"--{role} names no column: give one or more column names, comma-separated.")

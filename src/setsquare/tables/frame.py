@@ -325,6 +325,8 @@ def backend_of(*tables: Any) -> str:
     'pandas'
     """
     for table in tables:
+        if table is None or isinstance(table, np.ndarray):  # narwhals is slow to say that it does not know them
+            continue
         native = nw.from_native(table, eager_only=True, allow_series=True, pass_through=True)
         if isinstance(native, nw.DataFrame | nw.Series):
             return str(native.implementation.value)

@@ -2,11 +2,14 @@
 
 A process that ends by itself can wait for ever: torch joins the threads of a process group while it holds Python's
 lock, and such a thread may need that lock to let go of its last tensor (seen in one of thirty runs with torch 2.13).
+
+Importing torch and transformers takes longer than the work: one server imports them, and the processes are its forks.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -18,13 +21,22 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # elsewhere libraries may not survive a fork
+NETWORKS = [
+    f"transformers.models.{name}.modeling_{name}" for name in ("resnet", "vit", "convnext", "bert", "gpt2", "llama")
+]
+
 #: Seconds after which two processes that are not done are taken to wait for each other.
 MOST_SECONDS = 240
 
 
 def run(work: Callable[..., None], folder: Path, *args: Any) -> None:
     """Call ``work(rank, folder, *args)`` in two processes of one group; fail if they raise or do not end."""
-    processes = mp.spawn(_take_part, args=(work, str(folder), args), nprocs=2, join=False)
+    if METHOD == "forkserver":  # it leaves out what is not installed
+        mp.get_context(METHOD).set_forkserver_preload(["setsquare.nn", "torch.distributed", work.__module__, *NETWORKS])
+    processes = mp.start_processes(
+        _take_part, args=(work, str(folder), args), nprocs=2, join=False, start_method=METHOD
+    )
     done, end = [folder / f"done-{rank}" for rank in (0, 1)], monotonic() + MOST_SECONDS
     try:
         while not all(path.exists() for path in done):
