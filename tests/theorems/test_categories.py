@@ -320,7 +320,7 @@ def test_dask_partitions_of_categories_equal_memory() -> None:
 
 
 def test_levels_that_the_outcome_separates_do_not_slow_down_the_others() -> None:
-    """Most levels have equal outcomes: both solvers stop by the loss, here 2e-5 apart, and meet the constraint.
+    """Most levels have equal outcomes: both solvers stop by the loss, here 4e-5 apart, and meet the constraint.
 
     A few levels have finite coefficients at the optimum of ``sqp``. In a direction of negative curvature ``large``
     moved them to the end of the predictions, where their gradient vanishes: ``sqp`` started there ends there, too.
@@ -336,7 +336,7 @@ def test_levels_that_the_outcome_separates_do_not_slow_down_the_others() -> None
     for one in (found, exact):
         assert one.status is Status.FLAT and one.certificate.is_optimal
         assert one.certificate.max_correlation < 1e-8
-    assert found.certificate.loss == pytest.approx(exact.certificate.loss, rel=1e-4)
+    assert found.certificate.loss == pytest.approx(exact.certificate.loss, rel=2e-4)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
