@@ -170,12 +170,15 @@ def _thin_product(Z: Matrix, slope: Array, steep: Array, Q: Array, more: bool) -
     thin[:, 0] = slope
     np.multiply(Q, steep[:, None], out=thin[:, 1 : 1 + r])
     thin[:, 1 + r : width] = steep[:, None]
-    if not isinstance(Z, np.ndarray):
-        return np.asarray((Z.T @ thin[:, :width]).T)
     if width <= FEW_COLUMNS:  # a matrix product first copies Z into its own order
-        return np.stack([np.dot(column, Z) for column in thin.T])
+        return np.stack([_turned(column, Z) for column in thin.T])
     thin[:, width:] = 0.0
-    return np.asarray(np.dot(thin.T, Z)[:width])
+    return _turned(thin.T, Z)[:width]
+
+
+def _turned(thin: Array, Z: Matrix) -> Array:
+    """``thin Z``, of a vector or of rows."""
+    return np.asarray(np.dot(thin, Z) if isinstance(Z, np.ndarray) else (Z.T @ thin.T).T)
 
 
 def _square_product(Z: Matrix, weight: Array, slope: Array, steep: Array, Q: Array, more: bool, step: int) -> Array:
@@ -208,8 +211,7 @@ def _square_product(Z: Matrix, weight: Array, slope: Array, steep: Array, Q: Arr
         return np.zeros((q, width + 1))
     if width < padded:
         return np.asarray(total[:q, : width + 1])
-    gradient = np.dot(slope, Z) if isinstance(Z, np.ndarray) else Z.T @ slope
-    return np.column_stack([total[:q], gradient])
+    return np.column_stack([total[:q], _turned(slope, Z)])
 
 
 def _whole_lanes(width: int) -> int:

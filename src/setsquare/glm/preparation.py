@@ -41,7 +41,7 @@ from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import ArrayRows, Block, Rows, is_sparse
 from setsquare.rows.parallel import Sums, add_sums
-from setsquare.rows.products import weighted_squares
+from setsquare.rows.products import weighted_sums
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 #: Mean square below which float64 loses digits.
@@ -242,9 +242,12 @@ def _survey(q: int, family: Family, intercept: Array | None, squared: bool, bloc
     np.concatenate(parts, axis=1, out=A)
     null = () if intercept is None else intercept_sums(family, intercept, block)
     filled = np.bincount(Z.indices, minlength=q) if thin else Z.counts() if split else None
-    squares = weighted_squares(Z, w) if squared else np.zeros(0)
-    total = np.dot(w, Z) if isinstance(Z, np.ndarray) else w @ Z  # ``@`` would let the other threads wait
-    return Survey(np.asarray(total), filled, Moments.of(A, w), null, precision(Z), squares)
+    if squared:
+        total, squares = weighted_sums(Z, w)
+    else:
+        total = np.asarray(np.dot(w, Z) if isinstance(Z, np.ndarray) else w @ Z)  # ``@`` would let other threads wait
+        squares = np.zeros(0)
+    return Survey(total, filled, Moments.of(A, w), null, precision(Z), squares)
 
 
 def fit_null(problem: Problem) -> tuple[Array, Point]:

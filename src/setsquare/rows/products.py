@@ -220,17 +220,21 @@ def weighted_product(A: Matrix, weight: Array, B: Matrix) -> Array:
     return np.asarray(A.T @ (B * weight[:, None]))
 
 
-def weighted_squares(Z: Array, weight: Array) -> Array:
-    """Weighted sums of squares (q,) of dense features (n, q), of a few rows at a time.
+def weighted_sums(Z: Array, weight: Array) -> tuple[Array, Array]:
+    """Weighted sums (q,) of dense features (n, q), and of their squares, of a few rows at a time.
 
     Examples
     --------
     >>> import numpy as np
-    >>> weighted_squares(np.array([[1.0], [3.0]]), np.array([0.5, 0.5]))
-    array([5.])
+    >>> weighted_sums(np.array([[1.0], [3.0]]), np.array([0.5, 0.5]))
+    (array([2.]), array([5.]))
     """
-    parts = row_slices(len(Z), Z.shape[1], OWN_CACHE // 4)
-    return np.asarray(sum(np.dot(weight[rows], np.square(Z[rows], dtype=np.float64)) for rows in parts))
+    total = squares = np.zeros(Z.shape[1])
+    for rows in row_slices(len(Z), Z.shape[1], OWN_CACHE // 4):
+        w, part = weight[rows], Z[rows]
+        total = total + np.dot(w, part)
+        squares = squares + np.dot(w, np.square(part, dtype=np.float64))
+    return total, squares
 
 
 def turned_product(A: Matrix, B: Array) -> Array:
