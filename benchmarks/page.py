@@ -23,8 +23,10 @@ HEAD = """# Benchmarks
 
 You will see how long Setsquare takes compared with other packages, kind of work by kind of work, and can repeat each
 figure with the command beside it. A ratio below 1 means that Setsquare is faster or needs less memory. Both were timed
-alternately in one run, so that other load on the machine affects both. The corrected fits solve a harder problem than
-their peers, which fit without a constraint. [How it scales](how_it_scales.md) covers growth and complexity.
+alternately in one run, so that other load on the machine affects both. A call of up to a quarter of a second follows a
+pause, in which the threads of the call before fall asleep, and an untimed call of its own, which wakes its own threads.
+The corrected fits solve a harder problem than their peers, which fit without a constraint.
+[How it scales](how_it_scales.md) covers growth and complexity.
 """
 ABOUT_RATIOS = """Medians and quartiles of the rounds. "Time on paper" compares with published times of
 another machine.
