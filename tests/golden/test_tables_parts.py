@@ -164,7 +164,6 @@ VALUES = [
     )
 ]
 case("guesses", lambda: [" ".join(outcomes.guess_family(v)) for v in VALUES])
-case("guesses-plain", lambda: [" ".join(outcomes.guess_family(v, counts=False)) for v in VALUES])
 case("guesses-predictions", lambda: [" ".join(outcomes.guess_family(v, "predictions")) for v in VALUES])
 COLUMNS = {
     "two": ["no", "yes", "no"],

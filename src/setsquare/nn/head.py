@@ -295,9 +295,10 @@ def _three(batch: Any) -> tuple[Any, Tensor, Tensor]:
 def _family(given: str | Family | None, y: NDArray[Any], n_outputs: int) -> Family:
     require_finite("The outcome has", y)
     if given is None:
+        # Several outputs mean a softmax. One output is never guessed to be on a log scale: whether numbers are whole is
+        # not asked, so counts are gaussian.
         seen = Values(n_levels=2 if np.isin(y, (0, 1)).all() else None)
-        # Several outputs mean a softmax. One output is never guessed to be on a log scale, so counts are gaussian.
-        given = "multinomial" if n_outputs > 1 else guess_family(seen, counts=False)[0]
+        given = "multinomial" if n_outputs > 1 else guess_family(seen)[0]
     glm = family(given)
     if glm.is_vector != (n_outputs > 1):
         raise InputError(

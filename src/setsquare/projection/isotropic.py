@@ -119,7 +119,7 @@ def _solve(H: Array, share: Array, target: Array, damping: float) -> Array:
     way, norm = rest.copy(), float((rest**2).sum())
     stop = 1e-6 * min(1.0, norm) * norm  # tighter near the solution, where the steps should converge quadratically
     for _ in range(MAX_INNER):
-        if norm <= stop or norm == 0.0:
+        if norm <= stop:
             break
         image = apply(way)
         curvature = float((way * image).sum())

@@ -259,8 +259,7 @@ def read_stored(design: Design, table: Table, *, learned: bool = False) -> Array
 def _select(frame: Frame, columns: tuple[str, ...]) -> Any:
     if columns == frame.names:
         return frame.source
-    position = {name: j for j, name in enumerate(frame.names)}
-    return frame.take([position[name] if name in position else frame.position(name) for name in columns])
+    return frame.take([frame.position(name) for name in columns])
 
 
 def _copy_columns(table: Table, columns: tuple[str, ...], out: Array) -> bool:

@@ -33,13 +33,10 @@ class Values:
     lowest_prediction: float = np.inf  # of an outcome
 
 
-def guess_family(
-    values: Values, of: Literal["outcome", "predictions"] = "outcome", *, counts: bool = True
-) -> tuple[str, str]:
+def guess_family(values: Values, of: Literal["outcome", "predictions"] = "outcome") -> tuple[str, str]:
     """Guess a family, and give the reason; every guess in the library is made here.
 
-    An outcome is drawn from the family; predictions are its means, which can be any positive number for counts. With
-    ``counts=False``, whole numbers from 0 are not read as counts, whose family has a log link.
+    An outcome is drawn from the family; predictions are its means, which can be any positive number for counts.
 
     Examples
     --------
@@ -58,7 +55,7 @@ def guess_family(
     if of == "predictions":
         shares = values.low >= 0.0 and values.high <= 1.0
         return ("binomial", "lie between 0 and 1") if shares else ("gaussian", "are numbers")
-    if counts and values.is_whole and values.low == 0.0:
+    if values.is_whole and values.low == 0.0:
         if values.lowest_prediction < 0.0:
             return "gaussian", "is a count, but predictions are negative"
         return "poisson", "is a count (whole numbers from 0)"

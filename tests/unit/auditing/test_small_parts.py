@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import pdist
 
+import setsquare as sq
 from setsquare.auditing import held_out
 from setsquare.auditing.certificate import ColumnBound
 from setsquare.auditing.comparison.metric import Interval
 from setsquare.auditing.comparison.performance import Score
 from setsquare.auditing.documents.sections import performance
+from setsquare.auditing.evaluations.independence import _kernel_tests
 from setsquare.auditing.evaluations.relu import _whitening
 from setsquare.auditing.evaluations.score import largest_score
 from setsquare.auditing.evaluations.tensor import evaluate_tensor
@@ -113,3 +116,22 @@ def test_scores_that_one_group_determines_rest_on_it_alone() -> None:
     names = ("b", "c", "x")
     assert largest_score(y, Protected(X, names, names)) == 1.0
     assert largest_score(y + rng.normal(size=90), Protected(X, names, names)) < 0.5
+
+
+def test_a_feature_of_few_rows_is_a_group_only_with_two_levels() -> None:
+    columns = {levels: np.arange(20) % levels for levels in (1, 2, 3)}
+    found = {levels: next(held_out._columns(c[:, None], 20))[0] is not None for levels, c in columns.items()}
+    assert found == {1: False, 2: True, 3: False}
+
+
+def test_the_distance_correlation_of_a_column_with_itself_is_one() -> None:
+    Y = np.random.default_rng(0).normal(scale=1e-3, size=(20, 1))
+    found = _kernel_tests(Y, [Y], 2, pdist, np.random.default_rng(1), 5)
+    assert found[0].statistic == pytest.approx(1.0, rel=1e-12)
+
+
+def test_a_separated_coefficient_is_infinite_however_small_it_is_now() -> None:
+    y = np.repeat([0.0, 1.0], 30)
+    size = 1e4 * (2.0 + np.random.default_rng(2).random((60, 1)))  # the coefficient of such numbers is below 1
+    found = sq.audit(y, size * (2.0 * y[:, None] - 1.0), family="binomial")
+    assert found.evaluations[0].effects[0].estimate == np.inf

@@ -8,11 +8,13 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from sklearn.exceptions import NotFittedError
 
 import setsquare as sq
 from setsquare.errors import InputError, NotOrthogonalError
 from setsquare.estimators import refits
+from setsquare.estimators.summary import Coefficients
 from setsquare.glm import bootstrap
 from setsquare.storage.states import _read_solution, _write_solution
 
@@ -258,3 +260,27 @@ def test_a_coefficient_that_the_data_do_not_determine_has_no_standard_error():
     error = dict(zip(found.table()["term"], found.table()["std_error"], strict=True))
     assert np.isnan(error["rare"]) and 0.05 < error["a"] < 0.5
     assert "The data hardly determine rare (quasi-separation), so no standard error is given there." in str(found)
+
+
+@pytest.mark.parametrize("n_clusters", [1, 2, 3, 4])
+def test_clusters_leave_one_degree_of_freedom_less(n_clusters):
+    one, yes = np.ones((1, 1)), np.zeros((1, 1), dtype=bool)
+    found = Coefficients(("a",), (), one, one, 0.95, (), yes, yes, n_clusters).rows()[0]
+    df = max(n_clusters - 1, 1)
+    assert found["ci_high"] == pytest.approx(1.0 + stats.t.ppf(0.975, df))
+    assert found["p_value"] == pytest.approx(2.0 * stats.t.sf(1.0, df))
+
+
+@pytest.mark.parametrize("model", [sq.estimators.PlainGLMClassifier, sq.estimators.PlainGLMRegressor])
+def test_an_unconstrained_model_keeps_its_options(model):
+    given = {"l2": 0.5, "missing": "drop", "unseen": "reference"}
+    found = model(**given).get_params()
+    assert {name: found[name] for name in given} == given
+
+
+def test_a_file_without_few_rows_has_none(rows):
+    solution = sq.OrthogonalGLMClassifier("sex").fit(*rows).solution_
+    state = _write_solution(solution)
+    state["few_rows"] = None
+    found = _read_solution(state).few_rows
+    assert found.dtype == bool and found.shape == solution.std_error.shape and not found.any()

@@ -18,6 +18,7 @@ from setsquare.glm import (
     given,
     krylov,
     large,
+    mdmm,
     objective,
     preparation,
     prepare,
@@ -26,6 +27,9 @@ from setsquare.glm import (
 )
 from setsquare.glm.aliasing import Copies, _put_columns, put_residuals
 from setsquare.glm.box import solve_box
+from setsquare.glm.new_rows_bound import NORMAL, length_quantile
+from setsquare.glm.newton import Iterate
+from setsquare.glm.solution import Status
 from setsquare.glm.wide import prepare_wide
 from setsquare.rows.blocks import Block
 from setsquare.tables.mixed_matrix import join
@@ -209,3 +213,37 @@ def test_the_penalty_of_a_box_grows_where_the_violation_falls_too_slowly(monkeyp
     steps = first * np.array([0.4, 0.39, 4.0 * 0.09, 4.0 * 0.02])
     np.testing.assert_allclose(lams[1:, 0], np.cumsum(steps))
     assert not lams[:, 1].any() and found.lam[0] == pytest.approx(steps.sum())
+
+
+@pytest.mark.parametrize("first", [0.5, 2.0, -3.0])
+def test_a_run_has_diverged_above_its_start_and_the_empty_model(first: float) -> None:
+    limit = mdmm._limit(SimpleNamespace(start=SimpleNamespace(loss=1.0)), SimpleNamespace(loss=first))
+    assert max(first, 1.0) < limit <= max(first, 1.0) + 1e-5
+
+
+@pytest.mark.parametrize("many", ["degrees of freedom", "shift"])
+def test_a_length_with_many_degrees_of_freedom_or_a_large_shift_is_normal(many: str) -> None:
+    """Beyond either limit the noncentral chi-squared distribution has no accurate quantile, and is close to normal."""
+    size = int(2 * NORMAL)
+    V = np.eye(size) / size if many == "degrees of freedom" else np.eye(2)
+    b = np.zeros(size) if many == "degrees of freedom" else np.array([60.0, 0.0])
+    c1, c2 = V.trace() + b @ b, np.vdot(V, V) + 2.0 * b @ V @ b
+    assert length_quantile(b, V, 0.95) == pytest.approx(c1 + 1.6448536 * np.sqrt(2.0 * c2), rel=1e-7)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_only_a_given_start_that_fails_is_followed_by_the_default_one(given: bool, monkeypatch) -> None:
+    Z, X = draw(80)
+    problem = Problem(Z, Z[:, 0] + X[:, 0], X, "gaussian")
+    starts, reach = [], solver.reach
+
+    def failing(objective, run, theta, settings):
+        starts.append(theta)
+        ends = reach(objective, run, theta, settings)
+        failed = len(starts) == 1
+        return [e._replace(end=Iterate(*e.end)._replace(status=Status.STALLED)) for e in ends] if failed else ends
+
+    monkeypatch.setattr(solver, "reach", failing)
+    found = solver.solve(problem, start=(np.zeros(1), np.zeros((1, 4))) if given else None)
+    assert [theta is None for theta in starts] == ([False, True] if given else [True])
+    assert (found.status is Status.CONVERGED) is given

@@ -11,13 +11,16 @@ from setsquare.projection import (
     GeneralizedProjector,
     Transport,
     basis_of_moments,
+    generalized,
     protected_basis,
     sampled_erasure,
 )
 from setsquare.projection.basis import keeps_all, settle_basis
+from setsquare.projection.cells import find_cells
 from setsquare.projection.controls import fit_controls
 from setsquare.projection.moments import Moments
 from setsquare.projection.ridge_erasure import _solve_clusters
+from setsquare.projection.sampled_erasure import Sampled
 
 RNG = np.random.default_rng
 
@@ -96,3 +99,28 @@ def test_an_array_without_units_has_nothing_to_correct() -> None:
     X = np.random.default_rng(0).normal(size=(50, 2))
     found = GeneralizedProjector.fit(np.zeros((50, 0)), X, "sigmoid")
     assert found.coefficients.shape == (3, 0) and found.predict(np.zeros((50, 0)), X).shape == (50, 0)
+
+
+def test_directions_without_covariance_are_left_out() -> None:
+    """Two columns with the same covariances have one direction; the other is zero, not divided by zero."""
+    cross = np.outer(RNG(8).normal(size=4), np.ones(2))
+    covariances, directions, loadings = Sampled(np.zeros(4), cross, cross).whiten()
+    assert all(np.isfinite(found).all() for found in (covariances, directions, loadings))
+    np.testing.assert_allclose(directions @ loadings, cross[:, :1] @ cross[:, :1].T / (cross[:, 0] @ cross[:, 0]))
+
+
+def test_cells_of_no_rows_are_numbers() -> None:
+    cells = find_cells(np.array([[0.0, 1.0], [0.0, 2.0], [1.0, 1.0]]), n_features=2)
+    assert cells.of(np.zeros((0, 2))).dtype == np.intp
+
+
+@pytest.mark.parametrize("gap", [1e-11, 1e-9])
+def test_a_small_correlation_is_enough_where_rounding_lets_it_become_no_smaller(gap: float) -> None:
+    """The gradient does not vanish: its rounding error is above the limit relative to the size of the output."""
+    one = np.ones(1)
+
+    def sums(B: np.ndarray, active: object) -> generalized._ProblemState:
+        return generalized._ProblemState(one, np.full((1, 1), gap), np.ones((1, 1, 1)), one, one, one, one)
+
+    *_, converged, n_iter = generalized._minimise(sums, 1, 1, 20)
+    assert converged.tolist() == [gap <= generalized.TOLERANCE] and (n_iter < 20) == converged[0]

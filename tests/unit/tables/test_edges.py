@@ -16,6 +16,7 @@ from setsquare.tables import design, smooth
 from setsquare.tables.arrow import is_unread
 from setsquare.tables.coders import Categorical, Numeric
 from setsquare.tables.learn import learn
+from setsquare.tables.mixed_matrix import join
 from setsquare.tables.text_values import written_as_text
 
 
@@ -96,3 +97,11 @@ def test_the_width_of_a_kernel_falls_with_the_rows_and_less_for_several_columns(
 @pytest.mark.parametrize(("count", "others", "kind"), [(19, 0, ""), (20, 0, "numbers"), (25, 1, ""), (19, 5, "")])
 def test_only_many_texts_and_nothing_else_are_numbers_that_were_written(count: int, others: int, kind: str) -> None:
     assert written_as_text([*(f"{j}.5" for j in range(count)), *range(others)]) == kind
+
+
+@pytest.mark.parametrize("n_categories", [1, 2])
+def test_dummies_have_one_row_of_each_row(n_categories: int) -> None:
+    codes = [np.array([0, 1, 2, 1]), np.array([1, 0, 1, 0])][:n_categories]
+    dummies = join(np.zeros((4, 0)), codes, [3, 2][:n_categories], [True] * n_categories).dummies
+    assert len(dummies.indptr) == 5 and dummies.shape == (4, [3, 5][n_categories - 1])
+    np.testing.assert_array_equal(dummies.sum(axis=1), np.full(4, n_categories))

@@ -189,3 +189,10 @@ def test_a_representation_that_says_nothing_is_at_chance_exactly(data):
     found = sq.probe(np.ones((600, 2)), data[1], probes=("linear", "logistic", "boosting"), cv=3)
     for score in found.scores:
         assert score.verdict == "not found" and score.score == pytest.approx(score.chance, abs=0.02)
+
+
+@pytest.mark.parametrize("n_levels", [0, 2])
+def test_the_network_is_small_and_regularised(n_levels: int) -> None:
+    found = probe_models._model("network", n_levels, np.arange(50), 3, can_stop=True)[-1].get_params()
+    wanted = {"hidden_layer_sizes": (64,), "alpha": 1.0, "max_iter": 200, "random_state": 3, "early_stopping": True}
+    assert {name: found[name] for name in wanted} == wanted
