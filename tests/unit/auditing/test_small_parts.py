@@ -18,6 +18,7 @@ from setsquare.auditing.comparison.performance import Score
 from setsquare.auditing.documents.sections import performance
 from setsquare.auditing.evaluations.independence import _kernel_tests
 from setsquare.auditing.evaluations.relu import _whitening
+from setsquare.auditing.evaluations.relu_descent import _slope
 from setsquare.auditing.evaluations.score import largest_score
 from setsquare.auditing.evaluations.tensor import evaluate_tensor
 from setsquare.auditing.evaluations.unit_glms import _newton
@@ -135,3 +136,8 @@ def test_a_separated_coefficient_is_infinite_however_small_it_is_now() -> None:
     size = 1e4 * (2.0 + np.random.default_rng(2).random((60, 1)))  # the coefficient of such numbers is below 1
     found = sq.audit(y, size * (2.0 * y[:, None] - 1.0), family="binomial")
     assert found.evaluations[0].effects[0].estimate == np.inf
+
+
+def test_a_unit_that_is_never_active_has_no_slope() -> None:
+    y, w = np.array([1.0, 2.0]), np.ones(2)
+    assert [_slope(np.array(r), y, w) for r in ([0.0, 0.0], [1.0, 2.0], [-1.0, 0.0])] == [0.0, 1.0, 0.0]

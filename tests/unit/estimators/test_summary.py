@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -284,3 +285,17 @@ def test_a_file_without_few_rows_has_none(rows):
     state["few_rows"] = None
     found = _read_solution(state).few_rows
     assert found.dtype == bool and found.shape == solution.std_error.shape and not found.any()
+
+
+@pytest.mark.parametrize("loss, spread", [(0.0, 1.0), (1.0, 0.0)])
+def test_a_fit_is_unchanged_relative_to_its_loss_or_the_spread_of_the_outcome(loss, spread):
+    def solution(off):
+        certificate = SimpleNamespace(loss=loss + off * refits.CHANGED)
+        return SimpleNamespace(
+            certificate=certificate, intercept=np.zeros(1), coef=np.zeros((1, 1)), std_error=np.ones((1, 2))
+        )
+
+    problem = SimpleNamespace(outcomes=SimpleNamespace(spread=spread))
+    for off, unchanged in ((0.5, True), (2.0, False)):
+        model = SimpleNamespace(solution_=solution(0.0), _settle=lambda problem, start, off=off: solution(off))
+        assert refits._is_unchanged(model, problem) is unchanged

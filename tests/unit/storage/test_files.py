@@ -131,3 +131,18 @@ def test_two_files_are_written_both_or_none(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(InputError):
         write_files({first: b"after", last: b"after"})
     assert first.read_bytes() == b"before" and not last.exists()
+
+
+def test_a_file_that_is_in_its_place_stays_there_if_the_process_is_interrupted(tmp_path, monkeypatch) -> None:
+    part, place = tmp_path / "part", tmp_path / "place"
+    part.write_bytes(b"new")
+    rename = Path.replace
+
+    def interrupted(self: Path, target: Path) -> None:
+        rename(self, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        files._replace_all({part: place})
+    assert place.read_bytes() == b"new" and [path.name for path in tmp_path.iterdir()] == ["place"]
