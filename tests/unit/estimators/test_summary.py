@@ -287,7 +287,7 @@ def test_a_file_without_few_rows_has_none(rows):
     assert found.dtype == bool and found.shape == solution.std_error.shape and not found.any()
 
 
-@pytest.mark.parametrize("loss, spread", [(0.0, 1.0), (1.0, 0.0)])
+@pytest.mark.parametrize(("loss", "spread"), [(0.0, 1.0), (1.0, 0.0)])
 def test_a_fit_is_unchanged_relative_to_its_loss_or_the_spread_of_the_outcome(loss, spread):
     def solution(off):
         certificate = SimpleNamespace(loss=loss + off * refits.CHANGED)
