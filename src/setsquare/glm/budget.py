@@ -26,7 +26,7 @@ from setsquare.glm.budget_steps import Point, continue_path, slack, walk
 from setsquare.glm.certificate import NEW_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.hessian import Hessian
-from setsquare.glm.kkt_inverse import Inverse, invert
+from setsquare.glm.kkt_inverse import Inverse, invert_at
 from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows import MOST_PARAMETERS
 from setsquare.glm.newton import Iterate, Settings
@@ -103,7 +103,7 @@ class Spent:
         A row that is left out may change the covariance, at the price that the fit paid. So leave-one-out quantities go
         from those of the constraint ``c = 0`` to those of the plain fit.
         """
-        return soften(invert(self.objective, self.end.model), self.price)
+        return soften(invert_at(self.objective, self.end), self.price)
 
 
 def check_budget(budget: object) -> float:

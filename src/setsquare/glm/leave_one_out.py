@@ -25,7 +25,7 @@ from setsquare._typing import Array, BoolArray
 from setsquare.families import RowTerms
 from setsquare.glm.dense_pass import equal_weight
 from setsquare.glm.further_steps import far_units, take_further_steps
-from setsquare.glm.kkt_inverse import Inverse, invert
+from setsquare.glm.kkt_inverse import Inverse, invert_at
 from setsquare.glm.left_out_rows import SteeredRows, solve_rows
 from setsquare.glm.left_out_shared import in_pieces, share
 from setsquare.glm.left_out_sums import beside_constant, drift, mean_shift, of_whole_fit, reach_of_units, unit_sums
@@ -290,7 +290,7 @@ class RowsLeftOut(NamedTuple):
 
 def tally_rows(objective: Objective, end: Iterate, inverse: Inverse | None = None) -> tuple[Tallied, RowsLeftOut]:
     """As :func:`tally`, for rows in memory, with the leave-one-out results of each row from the same pass."""
-    shared = share(objective, end, inverse or invert(objective, end.model))
+    shared = share(objective, end, inverse or invert_at(objective, end))
 
     def kernel(block: Block) -> Sums:
         sums, rows = _sums(objective, shared, block)

@@ -27,9 +27,11 @@ OPEN = 1e-3
 ROUNDING, CLOSE = 1e-15, 1e-4
 #: Share of its gradient that an iteration leaves from which on it is slow: along an open direction it leaves 1/e.
 SLOW = 0.33
-#: Length of a step, in standard deviations of the linear predictor, up to which the Hessian is reused.
-SAME = 1e-4
-#: The same, up to which the gradient changes linearly: the error, of the order of its square, is rounding error.
+#: Length of a step, in standard deviations of the linear predictor, up to which the Hessian is reused: the next step
+#: then leaves about that share of its error. A slow iteration computes it again: a rare level can move much further.
+SAME = 1e-3
+#: The same, up to which loss, constraint and gradient change linearly: the error, of the order of its square, is
+#: rounding error. The certificate measures the correlation at the end.
 LINEAR = 1e-8
 #: Length of a step, in standard deviations of the linear predictor and relative to its natural scale (slope over
 #: curvature of the intercept-only model: the outcome's deviation for gaussian, about 2 for binomial), beyond which it
@@ -122,7 +124,7 @@ def solve_newton(objective: Objective, algebra: Algebra, theta: Array | None, se
         is_open = flat and slow and confident  # a leap has left little to gain along the same directions
         leaps = settings.leaps if is_open and direction.reduction <= CLOSE * abs(model.loss) else ()
         taken = _leap(objective, algebra, theta, model, frame, direction, nu, leaps) if leaps else None
-        taken = taken or _line_search(objective, theta, lam, model, frame, direction, nu, confident)
+        taken = taken or _line_search(objective, theta, lam, model, frame, direction, nu, confident, slow)
         if taken is None:
             status = Status.STALLED
             break
@@ -168,12 +170,13 @@ def _line_search(
     direction: Direction,
     nu: float,
     confident: bool,
+    slow: bool,
 ) -> _Taken | None:
     """Halve the step until ``loss + nu |c|`` decreases enough, each time without and with a second-order correction.
 
     A strongly curved constraint can make the search reject good steps (Maratos effect); the correction (``bend``)
     prevents this. A full step is nearly always accepted unless the last one was shortened or extended, so its
-    derivatives are computed at once (``confident``).
+    derivatives are computed at once (``confident``). After a ``slow`` iteration the Hessian is not reused.
     """
     violation = _norm(model.c)
     slope = float(model.g @ direction.step) - nu * violation
@@ -190,10 +193,10 @@ def _line_search(
         trial = theta + length * direction.step
         if not (confident and length == 1.0):
             point: Values | Model = objective.values(trial)
-        elif not _keeps_hessian(objective, direction.step):
+        elif slow or not _keeps_hessian(objective, direction.step):
             point = objective.model(trial, new_lam)
         else:
-            point = objective.model(trial, None)._replace(H=model.H)
+            point = _beside(objective, trial, trial - theta, model)
         if not accepts(point, length):
             if not (near and np.isfinite(point.loss)):
                 continue
@@ -271,9 +274,14 @@ def _leap(
 def _model_near(objective: Objective, theta: Array, step: Array, model: Model) -> Model:
     """Model at ``theta``, a step away from a model whose Hessian it keeps."""
     if not _keeps_hessian(objective, step) or _norm(step) > LINEAR:
-        return objective.model(theta, None)._replace(H=model.H)
-    point = objective.values(theta)
-    return model._replace(loss=point.loss, c=point.c, spread=point.spread, g=model.g + model.H @ step)
+        return _beside(objective, theta, step, model)
+    loss, c, g = model.loss + float(model.g @ step), model.c + model.J @ step, model.g + model.H @ step
+    return model._replace(loss=loss, c=c, g=g)
+
+
+def _beside(objective: Objective, theta: Array, step: Array, model: Model) -> Model:
+    """Model at ``theta`` with the Hessian of another, a step away."""
+    return objective.model(theta, None)._replace(H=model.H, apart=model.apart + _norm(step))
 
 
 def _keeps_hessian(objective: Objective, step: Array) -> bool:

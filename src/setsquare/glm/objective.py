@@ -67,6 +67,8 @@ class Model(NamedTuple):
         Hessian of the Lagrangian ``loss + lam'c``; it can be indefinite. Not computed (NaN) without multipliers.
     overall : Overall, RowsAt or None
         What leave-one-out systems share, or the rows, if the pass gathered it; a step of up to ``newton.LINEAR`` ago.
+    apart : float
+        Distance of the point that ``H`` is the Hessian of: 0 unless it was reused.
     """
 
     loss: float
@@ -77,6 +79,7 @@ class Model(NamedTuple):
     J: Array
     H: Matrix
     overall: Overall | RowsAt | None = None
+    apart: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

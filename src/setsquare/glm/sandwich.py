@@ -25,7 +25,7 @@ import numpy as np
 
 from setsquare._typing import Array, BoolArray
 from setsquare.families import RowTerms, contrasts
-from setsquare.glm.kkt_inverse import Inverse, invert
+from setsquare.glm.kkt_inverse import Inverse, invert_at
 from setsquare.glm.newton import Iterate
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared
@@ -47,7 +47,7 @@ def standard_errors(prepared: Prepared, end: Iterate, undetermined: tuple[str, .
     Coefficients that the data do not determine have none (NaN): those of aliased and of ``undetermined`` features.
     """
     objective, problem = prepared.objective, prepared.problem
-    inverse = invert(objective, end.model)
+    inverse = invert_at(objective, end)
     bread, to_all = _maps(prepared, inverse)
     n = problem.n_units
     clustered = problem.cluster is not None
@@ -66,7 +66,7 @@ def standard_errors(prepared: Prepared, end: Iterate, undetermined: tuple[str, .
 def linear_response(prepared: Prepared, end: Iterate) -> Array:
     """Change (n, k (1 + q)) of intercepts and coefficients by one more copy of each row in memory, to first order."""
     objective = prepared.objective
-    bread, to_all = _maps(prepared, invert(objective, end.model))
+    bread, to_all = _maps(prepared, invert_at(objective, end))
     contribute = _contributions(objective, end, None)
 
     to_coef = (to_all @ bread).T
