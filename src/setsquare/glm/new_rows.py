@@ -120,7 +120,7 @@ class Aimed(NamedTuple):
 
 def aim(objective: Objective, end: Iterate, run: Run, settings: Settings, n_units: int) -> Aimed:
     """Move the target of the constraint, from the solution ``end``, until the leave-one-out covariance is zero."""
-    first = _look(objective, end, invert(objective, end.model), None)
+    first = _look(objective, end, invert_at(objective, end), None)
     if not first.is_finite or _is_lost(objective, end, first.tallied, n_units):
         return first._replace(status=Status.NO_INFORMATION)
     found = first
