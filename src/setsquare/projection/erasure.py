@@ -28,7 +28,7 @@ from setsquare.projection.sampled_erasure import Sampled, find_directions
 from setsquare.projection.single_precision import FEW, is_enough, single_moments
 from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
 from setsquare.rows.products import thin_scores
-from setsquare.tables.validation import refuse_constant_features, refuse_not_finite
+from setsquare.tables.validation import check_second_moments, refuse_constant_features
 
 #: Features from which their squares take most of the time, so that single precision pays off.
 LARGE_GRAM = 64
@@ -299,8 +299,7 @@ def _moments(Z: Array, protected: _Coordinates, weight: Array | None) -> tuple[M
 def _covariances(moments: Moments, rank: int) -> tuple[Array, Array, Array]:
     """Mean of the features, their covariance, and their covariance with the basis of the protected columns."""
     mean, S = moments.mean[rank:], moments.scatter[rank:] / moments.weight
-    if not np.isfinite(S).all():
-        refuse_not_finite("The features have")
+    check_second_moments(np.diag(S[:, rank:]))
     if (np.sqrt(np.maximum(np.diag(S[:, rank:]), 0.0)) <= 1e-12 * np.abs(mean)).all():
         refuse_constant_features()
     return mean, S[:, rank:], S[:, :rank]

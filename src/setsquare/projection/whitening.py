@@ -11,7 +11,7 @@ from setsquare._typing import Array
 from setsquare.errors import InputError
 from setsquare.projection.moments import Moments
 from setsquare.projection.ridge_erasure import effective_rows
-from setsquare.tables.validation import refuse_constant_features, refuse_not_finite
+from setsquare.tables.validation import check_second_moments, refuse_constant_features
 
 #: Eigenvalues of the correlations below this are collinearity: such directions are left as they are.
 COLLINEAR = 1e-10
@@ -75,8 +75,7 @@ def whiten(Z: Array, weight: Array | None = None, sides: Sequence[Array] = (), *
         )
     moments = Moments.of([Z, *sides], weight)
     S = moments.scatter[:q, :q] / moments.weight
-    if not np.isfinite(S).all():
-        refuse_not_finite("The features have")
+    check_second_moments(np.diag(S))
     mean = moments.mean[:q]
     spread = np.sqrt(np.maximum(np.diag(S), 0.0))
     varies = spread > 1e-12 * np.abs(mean)

@@ -212,6 +212,17 @@ def refuse_not_finite(what: str, remedy: str = "remove or fill them") -> NoRetur
     raise MissingValuesError(f"{what} missing (NaN) or infinite values: {remedy}.")
 
 
+def check_second_moments(squares: Array) -> None:
+    """Refuse features whose mean squares (q,) are not finite, by their positions."""
+    bad = np.flatnonzero(~np.isfinite(squares))
+    if len(bad):
+        where = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        raise MissingValuesError(
+            f"The features at position(s) {where} (counted from 0) have missing (NaN) or infinite values, or values so "
+            "large that their squares exceed float64: remove, fill or rescale them."
+        )
+
+
 def refuse_missing_outcome(count: int, what: str = "The outcome has", remedy: Option | None = None) -> None:
     """Refuse missing outcomes, if there are any."""
     if count:

@@ -12,6 +12,7 @@ from setsquare.projection import Eraser, GeneralizedProjector, Projector, projec
 from setsquare.projection.moments import Moments
 from setsquare.projection.sampled_erasure import _covariance_times
 from setsquare.projection.single_precision import single_cross, single_moments
+from setsquare.projection.whitening import whiten
 from setsquare.tables.mixed_matrix import join
 
 INFINITE = [np.inf, -np.inf] * 40
@@ -71,3 +72,15 @@ def test_products_beyond_single_precision_are_not_finite(values: Any, weighted: 
     weight = np.ones(len(Z)) if weighted else None
     found = _covariance_times(Z, weight, Z.mean(axis=0, dtype=np.float64), np.eye(4)[:, :2])
     assert not np.isfinite(found[1, 1]) and np.isfinite(found[[0, 2, 3], 0]).all()
+
+
+@pytest.mark.parametrize("find", [lambda Z, X: Eraser.fit(Z, protected_basis(X), X), lambda Z, X: whiten(Z)])
+def test_features_whose_squares_exceed_float64_are_named_by_their_position(find: Any) -> None:
+    Z, X = draw(q=8)
+    find(Z, X)
+    Z[7, 2] = 1e200
+    with pytest.raises(InputError, match=r"at position\(s\) 2 \(counted .* squares exceed float64"):
+        find(Z, X)
+    Z[9] = 1e200
+    with pytest.raises(InputError, match=r"at position\(s\) 0, 1, 2, 3, 4, \.\.\. \("):
+        find(Z, X)

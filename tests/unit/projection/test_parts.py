@@ -311,7 +311,7 @@ def test_whitening_needs_rows_and_variation() -> None:
         whiten(Z[:3])
     with pytest.raises(InputError, match="constant"):
         whiten(np.ones((9, 2)))
-    with pytest.raises(InputError, match="The features have"):
+    with pytest.raises(InputError, match="The features at"):
         whiten(np.where(np.arange(12).reshape(4, 3) == 5, np.nan, Z))
 
 
@@ -449,7 +449,7 @@ def test_erasing_without_rows_or_variation_is_refused() -> None:
         Eraser.fit(np.ones((4, 2)), basis, X)
     bad = Z.copy()
     bad[0, 0] = np.inf
-    with pytest.raises(InputError, match="The features have"):
+    with pytest.raises(InputError, match="The features at"):
         Eraser.fit(bad, basis, X)
     spike = np.r_[1.0, np.full(3, 1e-12)]
     with pytest.raises(InputError, match="One row or cluster has nearly all the weight"):
