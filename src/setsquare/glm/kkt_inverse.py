@@ -51,9 +51,13 @@ def invert(objective: Objective, model: Model) -> Inverse:
 
 
 def invert_at(objective: Objective, end: Iterate) -> Inverse:
-    """Invert the KKT matrix at a solution; a Hessian that was reused from too far away is computed again."""
-    is_near = end.model.apart <= EXACT
-    return invert(objective, end.model if is_near else objective.model(end.theta, end.lam))
+    """Invert the KKT matrix at a solution."""
+    return invert(objective, model_at(objective, end))
+
+
+def model_at(objective: Objective, end: Iterate) -> Model:
+    """Model at a solution; a Hessian that was reused from too far away is computed again."""
+    return end.model if end.model.apart <= EXACT else objective.model(end.theta, end.lam)
 
 
 def _inverse_root(A: Array) -> Array:

@@ -26,7 +26,7 @@ from setsquare.families.activations import IDENTITY
 from setsquare.glm.certificate import MAX_KKT, NEW_ROWS, TRAINING_ROWS
 from setsquare.glm.domain_edge import Run
 from setsquare.glm.held_rows import are_same, is_held
-from setsquare.glm.kkt_inverse import Inverse, invert, invert_at, pseudo_inverse
+from setsquare.glm.kkt_inverse import Inverse, invert, invert_at, model_at, pseudo_inverse
 from setsquare.glm.leave_one_out import RowsLeftOut, Tallied, tally, tally_rows, tally_shared
 from setsquare.glm.left_out_shared import FEW_UNITS, share
 from setsquare.glm.mdmm import MULTIPLIER_METHODS
@@ -220,9 +220,14 @@ def measure_new_rows(
 ) -> NewRows | None:
     """Leave-one-out correlation of a fit; None if the rows do not determine it, or are no longer those of the fit."""
     assert prepared.basis is not None
-    inverse = inverse or invert_at(prepared.objective, end)
+    changes = is_held(prepared.problem)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        shared, changes = share(prepared.objective, end, inverse), is_held(prepared.problem)
+        if inverse is None:
+            model = model_at(prepared.objective, end)
+            if changes and not are_same(prepared.objective, end, model.loss):
+                return None
+            inverse = invert(prepared.objective, model)
+        shared = share(prepared.objective, end, inverse)
         if changes and shared.loss is not None and not are_same(prepared.objective, end, shared.loss):
             return None
         found = tally_shared(prepared.objective, shared)

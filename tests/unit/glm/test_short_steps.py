@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from setsquare.glm import newton
+from setsquare.glm import newton, preparation
 from setsquare.glm.kkt_inverse import EXACT, invert, invert_at
 from setsquare.glm.new_rows import measure_new_rows
 from setsquare.glm.newton import Settings
@@ -19,12 +19,16 @@ REUSED = [("binomial", 38), ("binomial", 53), ("poisson", 9), ("poisson", 14)]
 
 
 def draw(family: str, seed: int = 1) -> Prepared:
+    return prepare(sample(family, seed))
+
+
+def sample(family: str, seed: int) -> Problem:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(600, 2))
     Z = X @ rng.normal(size=(2, 6)) + rng.normal(size=(600, 6))
     eta = 0.6 * Z[:, 0] - 0.4 * Z[:, 1]
     y = rng.logistic(size=600) < eta if family == "binomial" else rng.poisson(np.exp(eta))
-    return prepare(Problem(Z, y.astype(float), X, family))
+    return Problem(Z, y.astype(float), X, family)
 
 
 @pytest.mark.parametrize("family", ["binomial", "poisson"])
@@ -60,6 +64,19 @@ def test_a_reused_hessian_does_not_show_in_what_is_measured_at_the_solution(fami
     again = measure_new_rows(prepared, fresh, 0.95)
     assert new_rows is not None and again is not None
     assert new_rows.correlation == pytest.approx(again.correlation, rel=1e-8)
+
+
+@pytest.mark.parametrize(("family", "seed"), REUSED[:3])
+def test_rows_that_were_overwritten_are_noticed_before_their_hessian_is_used(
+    monkeypatch: pytest.MonkeyPatch, family: str, seed: int
+) -> None:
+    monkeypatch.setattr(preparation, "LARGEST_COPY", 0)  # the features are read as they are stored
+    problem = sample(family, seed)
+    prepared = prepare(problem)
+    end = solve_sqp(prepared.objective, None, Settings())
+    assert end.model.apart > EXACT and measure_new_rows(prepared, end, 0.95) is not None
+    problem.features[:] = np.nan
+    assert measure_new_rows(prepared, end, 0.95) is None
 
 
 @pytest.mark.parametrize("slow", [False, True])
