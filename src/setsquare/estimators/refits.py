@@ -60,7 +60,10 @@ def refit_few_rows(model: Any, refits: int | None) -> FewRows:
     if not why and not _are_made(held.found, refits):
         asked = MOST if refits is None else int(refits)
         until = few if refits is None else None
-        held.found = refit_problem(model, held.problem, asked, np.random.default_rng(0), until)
+        found = refit_problem(model, held.problem, asked, np.random.default_rng(0), until)
+        if found.n_refits < 2:  # a model file needs NaN in the shape of the coefficients
+            found = Refits(nothing, nothing, nothing, found.n_refits, found.n_failed)
+        held.found = found
     found = held.found
     if not why and found.n_refits < max(2, (found.n_refits + found.n_failed) // 2):
         why = f"{without_fit(found)}."

@@ -367,6 +367,13 @@ def test_what_is_taken_for_units_is_said(given: np.ndarray) -> None:
     assert found.family == "multinomial" or any("units" in note and "taken" in note for note in found.notes)
 
 
+def test_rounded_probabilities_may_be_certain() -> None:
+    given = np.where(FIRST[:, None], [0.998, 0.001, 0.001], P3).round(2)
+    found = sq.audit(given, GROUP, n_permutations=19)
+    assert given.max() == 1.0 and np.abs(given.sum(axis=1) - 1.0).max() > 0.005
+    assert found.family == "multinomial" and any("scaled to do so" in note for note in found.notes)
+
+
 def test_classes_far_outside_the_range_are_counted() -> None:
     found = sq.audit(1.0 / 3.0 + 3.0 * (P3 - 1.0 / 3.0), GROUP, n_permutations=19)
     assert any("outside" in note for note in found.notes)

@@ -160,6 +160,9 @@ def test_batches_of_corrections_that_need_all_rows():
             sq.LinearOrthogonalizer(["x"], **options).fit(stream(labels()))
     with pytest.raises(SetsquareError, match=r"Column\(s\) b have"):
         sq.LinearOrthogonalizer(["x"]).partial_fit(table().assign(b=1e200 * table()["b"]))
+    large = {name: 1e200 * table()["b"] for name in "defghi"}
+    with pytest.raises(SetsquareError, match=r"Column\(s\) d, e, f, g, h have"):  # the first of them
+        sq.LinearOrthogonalizer(["x"]).partial_fit(table().assign(**large))
 
 
 def test_missing_protected_values_beside_sparse_features_and_constant_columns():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,25 @@ def test_outcomes_that_a_stream_cannot_use_are_refused() -> None:
         sq.OrthogonalGLMRegressor(protected=["x"]).fit(batches(table(np.where(np.arange(N) == 7, np.nan, 1.0))), "y")
     with pytest.raises(InputError, match="class"):
         sq.OrthogonalGLMClassifier(protected=["x"]).fit(batches(table(np.full(N, "a"))), "y")
+
+
+def test_an_outcome_that_is_lost_between_two_passes_is_refused() -> None:
+    """As a class it would be the last one."""
+    rows = table(KINDS["text"])
+    passes = list[pd.DataFrame]()
+
+    def fit(n_whole: int) -> None:
+        def read() -> Iterator[pd.DataFrame]:
+            passes.append(rows if len(passes) < n_whole else rows.assign(y=rows["y"].where(np.arange(N) != 7)))
+            return iter(passes[-1:])
+
+        passes.clear()
+        sq.OrthogonalGLMClassifier(protected=["x"]).fit(sq.Stream(read), "y")
+
+    fit(1000)
+    for n_whole in range(len(passes)):
+        with pytest.raises(MissingValuesError, match="The outcome has 1 missing"):
+            fit(n_whole)
 
 
 def test_a_stream_takes_reference_levels_and_refuses_constant_protected_columns() -> None:

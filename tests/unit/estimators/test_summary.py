@@ -99,6 +99,26 @@ def test_their_standard_errors_are_from_refits(few, tmp_path, monkeypatch):
     assert [str(each.summary()) for each in kept] == [str(found)] * 3
 
 
+@pytest.mark.parametrize("n_fits", [0, 1])
+def test_a_model_whose_resamples_have_no_fit_is_saved_with_their_number(few, tmp_path, monkeypatch, n_fits):
+    model = sq.OrthogonalGLMClassifier("sex").fit(*few)
+    settle, done = model._settle, []
+
+    def fail(problem, start):
+        if start is not None and len(done) == n_fits:
+            raise NotOrthogonalError("no fit")
+        if start is not None:
+            done.append(problem)
+        return settle(problem, start=start)
+
+    monkeypatch.setattr(model, "_settle", fail)
+    found = model.summary(refits=3)
+    assert f"{3 - n_fits} of 3 resamples have no corrected fit" in str(found) and not found.by_refits.any()
+    monkeypatch.undo()
+    sq.save(model, tmp_path / "model.setsquare")
+    assert str(sq.load(tmp_path / "model.setsquare").summary(refits=3)) == str(found)
+
+
 def test_refits_of_a_file_that_do_not_fit_are_refused(few):
     model = sq.OrthogonalGLMClassifier("sex").fit(*few)
     model.summary(refits=20)

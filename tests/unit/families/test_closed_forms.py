@@ -202,6 +202,13 @@ def test_kinks_and_flat_parts_are_no_fall() -> None:
     assert CHECKED[0] == -30.0 and CHECKED[-1] == 30.0 and len(CHECKED) > 5000
 
 
+def test_a_rounding_error_of_a_large_value_is_no_fall() -> None:
+    for size in (1.0, 1e6):
+        check_increasing("last digit", lambda v, m=size: np.where(v > 0.0, np.nextafter(m, 0.0), m), np.zeros_like)
+    with pytest.raises(InputError, match="decreases at"):
+        check_increasing("digits", lambda v: np.where(v > 0.0, 1e6 - 1e-5, 1e6), np.zeros_like)
+
+
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 def test_a_slope_may_be_wrong_by_what_differences_are(scale: float) -> None:
     check_increasing("near", lambda v: scale * v, lambda v: scale * (1.0 + 5e-5) * one(v))

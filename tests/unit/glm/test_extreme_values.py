@@ -14,7 +14,8 @@ from setsquare.glm.freedom import check_varies
 from setsquare.glm.influence import _largest
 from setsquare.glm.outcome_summary import OutcomeSummary
 from setsquare.glm.problem import Problem
-from setsquare.glm.solver import solve
+from setsquare.glm.solution import Status
+from setsquare.glm.solver import fit_path, solve
 from setsquare.projection import GeneralizedProjector, protected_basis
 from setsquare.rows.blocks import mean_weight
 
@@ -95,6 +96,18 @@ def test_a_classifier_is_refused_an_offset_that_leaves_no_solution() -> None:
         OrthogonalGLMClassifier().fit(
             np.column_stack([a, b]), y, protected=g, offset=np.column_stack([0.0 * g, g])[:, 1]
         )
+
+
+def test_steps_of_a_path_that_overflow_are_rejected_without_a_warning() -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(60, 1))
+    Z = X + 100.0 * rng.standard_cauchy(size=(60, 3))
+    y = rng.exponential(np.exp(0.3 * X[:, 0])) + 0.1
+    y[0] = 1e6
+    orthogonal, half = fit_path(Problem(Z, y, X, "gamma"), [0.0, 0.5]).points
+    assert orthogonal.share < 1e-8 and half.share == pytest.approx(0.5)
+    assert {orthogonal.end.status, half.end.status} == {Status.CONVERGED}
+    assert half.end.model.loss < orthogonal.end.model.loss
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

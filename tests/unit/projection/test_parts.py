@@ -332,6 +332,15 @@ def test_forms_that_vanish_together() -> None:
     assert rigid.exact and np.linalg.norm(rigid.W.T[:, 0]) >= np.linalg.norm(found.W.T[:, 0]) - 1e-9
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_forms_that_do_not_vanish_have_the_same_best_directions_with_the_other_sign(seed: int) -> None:
+    A = RNG(seed).normal(size=(4, 3, 3))
+    M = A + np.swapaxes(A, 1, 2) + 6.0 * np.eye(3)
+    found, other = find_isotropic(M, np.eye(3)), find_isotropic(-M, np.eye(3))
+    assert not found.exact and other.residual == pytest.approx(found.residual, rel=1e-12)
+    np.testing.assert_allclose(other.W, found.W, atol=1e-12)
+
+
 def test_erased_squares_are_measured_on_the_rows() -> None:
     rng = RNG(2)
     x = np.arange(300) % 2.0

@@ -241,6 +241,14 @@ def test_impossible_predictions_are_counted_and_certain_ones_that_are_right_are_
     assert np.isnan(difference(found, finite).p_value)
 
 
+def test_a_certain_class_counts_by_its_own_probability_whatever_is_left_for_the_others() -> None:
+    y, P = np.array([0.0, 1.0, 2.0]), np.array([[1.0, 1e-20, 0.0], [0.2, 0.5, 0.3], [0.1, 0.3, 0.6]])
+    found = named(y, P, "multinomial")["deviance"]
+    assert (found.value, found.n_infinite) == (pytest.approx(-2.0 * np.log([1.0, 0.5, 0.6]).mean()), 0)
+    wrong = named(np.array([1.0, 1.0, 2.0]), P, "multinomial")["deviance"]
+    assert wrong.value == pytest.approx(-2.0 * np.log([1e-20, 0.5, 0.6]).mean())
+
+
 def test_intervals_stay_in_range() -> None:
     y, p, _, _ = draw_binary(25)
     for metric in performance(y, p, "binomial"):

@@ -198,6 +198,17 @@ def test_saturated_cells_take_the_positive_part_of_their_means() -> None:
     assert fit.loss == pytest.approx(np.mean((y - relu(means)) ** 2), rel=1e-12)
 
 
+@pytest.mark.parametrize("intercept", [True, False])
+def test_all_patterns_of_one_column_are_solved(intercept: bool) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=9), rng.normal(size=9) + 1.0
+    ends = np.sort(x)
+    hinges = np.concatenate([[ends[0] - 1.0], 0.5 * (ends[1:] + ends[:-1]), [ends[-1] + 1.0]]) if intercept else [0.0]
+    patterns = {tuple(sign * (x - at) > 0.0) for at in hinges for sign in (1.0, -1.0)}
+    fit = fit_relu(y, x[:, None], intercept=intercept, rng=rng)
+    assert (fit.method, fit.exact, fit.n_patterns) == ("one column", True, len(patterns))
+
+
 def test_two_continuous_columns_are_found_again() -> None:
     """Built from a known unit; the bound is what nobody can explain, here the squares of negative predictions."""
     rng = np.random.default_rng(0)

@@ -151,6 +151,16 @@ def test_undefined_numbers_are_nan_with_a_note_and_rates_of_zero_are_uncertain()
     assert "The impact ratio is undefined where the reference group has a rate of 0 or too few rows: x0: a" in said
 
 
+def test_a_ratio_to_the_highest_rate_needs_two_groups_and_a_rate_above_zero() -> None:
+    frame, score, y = people()
+    rare = np.where(np.arange(len(y)) < 3, "few", "many")
+    for selected, decisions in ((True, score > 0.5), (False, np.zeros_like(y))):
+        found = sq.audit(score, frame[["race"]].assign(rare=rare), decisions=decisions, min_group=10).group_summary()
+        ratio = found[found["number"] == "demographic_parity_ratio"].set_index("source")[["value", "low", "high"]]
+        assert ratio.loc["race"].notna().tolist() == [selected] * 3
+        assert ratio.loc["rare"].isna().all()
+
+
 def test_a_class_that_is_not_there_is_named_unless_the_positive_one_is_plain() -> None:
     frame, score, _ = people()
     words = np.where(score > 0.5, "ja", "nein")
