@@ -79,6 +79,7 @@ def check_increasing(name: str, h: Callable[[Array], Array], slope: Callable[[Ar
             f"The activation {name} {where}: the generalised projection needs an increasing function. Correct its "
             'output linearly instead (where="post").'
         )
-    wrong = np.abs(numeric - slopes) > _ERROR * np.maximum(1.0, np.abs(slopes))
+    rounding = np.finfo(float).eps * np.abs(values) / _STEP
+    wrong = np.abs(numeric - slopes) > _ERROR * np.maximum(1.0, np.abs(slopes)) + rounding
     if wrong.mean() > 0.01:  # a kink has no derivative
         raise InputError(f"The slope of the activation {name} is not its derivative, at {CHECKED[wrong][0]:.3g}.")

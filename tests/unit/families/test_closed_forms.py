@@ -209,6 +209,13 @@ def test_a_rounding_error_of_a_large_value_is_no_fall() -> None:
         check_increasing("digits", lambda v: np.where(v > 0.0, 1e6 - 1e-5, 1e6), np.zeros_like)
 
 
+@pytest.mark.parametrize("size", [1e9, -1e10])
+def test_a_slope_may_be_wrong_by_the_rounding_of_large_values(size: float) -> None:
+    check_increasing("far from zero", lambda v: size + np.tanh(v / 9.0), lambda v: (1.0 - np.tanh(v / 9.0) ** 2) / 9.0)
+    with pytest.raises(InputError, match="is not its derivative"):
+        check_increasing("wrong", lambda v: size + np.tanh(v / 9.0), lambda v: 9.0 * one(v))
+
+
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
 def test_a_slope_may_be_wrong_by_what_differences_are(scale: float) -> None:
     check_increasing("near", lambda v: scale * v, lambda v: scale * (1.0 + 5e-5) * one(v))
