@@ -30,8 +30,7 @@ SLOW = 0.33
 #: Length of a step, in standard deviations of the linear predictor, up to which the Hessian is reused: the next step
 #: then leaves about that share of its error. A slow iteration computes it again: a rare level can move much further.
 SAME = 1e-3
-#: The same, up to which loss, constraint and gradient change linearly: the error, of the order of its square, is
-#: rounding error. The certificate measures the correlation at the end.
+#: The same, up to which the gradient changes linearly: the error, of the order of its square, is rounding error.
 LINEAR = 1e-8
 #: Length of a step, in standard deviations of the linear predictor and relative to its natural scale (slope over
 #: curvature of the intercept-only model: the outcome's deviation for gaussian, about 2 for binomial), beyond which it
@@ -275,8 +274,8 @@ def _model_near(objective: Objective, theta: Array, step: Array, model: Model) -
     """Model at ``theta``, a step away from a model whose Hessian it keeps."""
     if not _keeps_hessian(objective, step) or _norm(step) > LINEAR:
         return _beside(objective, theta, step, model)
-    loss, c, g = model.loss + float(model.g @ step), model.c + model.J @ step, model.g + model.H @ step
-    return model._replace(loss=loss, c=c, g=g)
+    point = objective.values(theta)  # a certificate has what was measured
+    return model._replace(loss=point.loss, c=point.c, spread=point.spread, g=model.g + model.H @ step)
 
 
 def _beside(objective: Objective, theta: Array, step: Array, model: Model) -> Model:

@@ -1,4 +1,4 @@
-"""Short steps: they reuse the Hessian, and the shortest take no pass over the rows, but results do not show it."""
+"""Short steps: they reuse the Hessian, and the shortest the gradient, but results do not show it."""
 
 from __future__ import annotations
 
