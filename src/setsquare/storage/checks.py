@@ -42,6 +42,7 @@ def check_model(model: Any) -> None:
             check_design(design)
     if reader is not None:
         _require(isinstance(reader.use_protected, bool) and _are_texts(reader.inside), "protected columns")
+        _require(hasattr(model, "use_protected") or not reader.use_protected, "protected columns")
     _check_names(model)
     if hasattr(model, "solution_"):
         _check_coefficients(model.solution_.intercept, model.solution_.coef, len(reader.feature_names), model)

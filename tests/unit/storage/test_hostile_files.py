@@ -165,6 +165,7 @@ LONG = "x" * 1_000_000
         ("features_alone", "eraser.directions", np.zeros((10, 2))),
         ("features_alone", "eraser.mean", np.full(10, np.inf)),
         ("features_alone", "parameters.using", "protected"),
+        ("features_alone", "reader.use_protected", True),
         ("features", "parameters.using", []),
         ("features", "projector", None),
         ("classifier", "has_offset", None),
