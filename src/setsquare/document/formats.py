@@ -107,6 +107,8 @@ def cell(value: Any, kind: str, show: Callable[[object], str] = visible) -> str:
     ('0.710 [0.680, 0.740]', '0.710')
     >>> cell([0.0006, 0.0, 0.005], "interval"), cell([-0.0006, -0.02, 0.02], "interval")
     ('0.0006 [0.0000, 0.0050]', '-0.001 [-0.020, 0.020]')
+    >>> cell([-0.0002, -0.011, 0.011], "interval")
+    '0.000 [-0.011, 0.011]'
     """
     if value is None or kind == "text":
         return "-" if value is None else show(value)
@@ -127,7 +129,7 @@ def _digits(values: Sequence[float]) -> str:
     largest = max((abs(v) for v in values if math.isfinite(v)), default=0.0)
     if largest < 1e-3 or not abs(values[0]) < 100.0:
         return ""
-    return ".3f" if largest >= 0.01 else ".4f"
+    return "z.3f" if largest >= 0.01 else "z.4f"  # without a sign where it rounds to zero
 
 
 def grid_of(table: Mapping[str, Any], show: Callable[[object], str] = visible) -> list[list[str]]:
