@@ -94,7 +94,7 @@ def said(state: Any) -> str:
     except sq.errors.InputError as error:
         # What is in brackets after "lacks a part" is Python's own sentence, which changes with its version.
         short = re.sub(r"lacks a part .*", "lacks", str(error)).removesuffix(": save the model again")
-        return re.sub(r"holds no usable model \(its (.*) do not fit together\)", r"fit: \1", short)
+        return re.sub(r"holds no usable model \(its parts do not fit together: (.*)\)", r"fit: \1", short)
     return ""
 
 

@@ -44,6 +44,7 @@ def check_model(model: Any) -> None:
         _require(isinstance(reader.use_protected, bool) and _are_texts(reader.inside), "protected columns")
         _require(hasattr(model, "use_protected") or not reader.use_protected, "protected columns")
     _check_names(model)
+    _require(reader is None or set(reader.inside) <= set(reader.protected.columns), "protected columns")
     if hasattr(model, "solution_"):
         _check_coefficients(model.solution_.intercept, model.solution_.coef, len(reader.feature_names), model)
     elif hasattr(model, "coef_"):
@@ -147,10 +148,20 @@ def _check_names(model: Any) -> None:
         inner = _design(getattr(model, "estimator_", None))
         used = (*used, *(inner.columns if inner is not None else ()))
         _require(set(used) <= set(names.tolist()), "names of features")
+    elif count is not None and (design := _feature_design(model)) is not None:
+        reader = getattr(model, "reader_", None)
+        taken = 0 if reader is None or reader.use_protected else len(reader.inside)
+        _require(count == len(design.columns) + taken, "number of features")
     classes, inner = getattr(model, "classes_", None), getattr(model, "estimator_", None)
     _require(classes is None or len(classes) >= 1, "classes")
     if inner is not None:
         _require(np.array_equal(getattr(inner, "classes_", ()), () if classes is None else classes), "classes")
+
+
+def _feature_design(model: Any) -> Design | None:
+    """Design of the features, which is that of the inner model where a correction is around one."""
+    own = getattr(getattr(model, "reader_", None), "features", None)
+    return own or _design(model) or _design(getattr(model, "estimator_", None))
 
 
 def _check_coefficients(intercept: Any, coef: Any, n_features: int, model: Any) -> None:
@@ -227,4 +238,4 @@ def _are_texts(values: Sequence[Any]) -> bool:
 
 def _require(holds: bool, what: str) -> None:
     if not holds:
-        raise InputError(f"holds no usable model (its {what} do not fit together): save the model again")
+        raise InputError(f"holds no usable model (its parts do not fit together: {what}): save the model again")

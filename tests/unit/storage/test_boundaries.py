@@ -149,7 +149,7 @@ def test_what_is_refused_is_named(name: str, place: str, value: Any, what: str) 
         with pytest.raises((InputError, LookupError, AttributeError, ValueError)):
             read(name, place, value)
         return
-    with pytest.raises(InputError, match=rf"\(its {what} do not fit together\)"):
+    with pytest.raises(InputError, match=rf"\(its parts do not fit together: {what}\)"):
         read(name, place, value)
 
 

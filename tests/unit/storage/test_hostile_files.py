@@ -183,6 +183,25 @@ def test_a_model_whose_parts_do_not_fit_is_refused(name: str, place: str, value:
     refused(replaced(name, place, value), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["classifier", "features_alone", "generalized"])
+def test_columns_that_no_design_knows_are_refused(name: str, tmp_path: Path):
+    tree = unpack((FIXTURES / f"model-v1-{name}.setsquare").read_bytes())
+    model = tree["model"]
+    model["reader"]["inside"][0] = model["feature_names_in"][0] = "another"  # in both places, in place of "sex"
+    assert "do not fit together: protected columns)" in refused(pack(tree), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["classifier", "features_alone", "generalized"])
+@pytest.mark.parametrize("count", [9, 11, 10**30])
+def test_a_number_of_features_without_names_is_that_of_the_designs(name: str, count: int, tmp_path: Path):
+    tree = unpack((FIXTURES / f"model-v1-{name}.setsquare").read_bytes())
+    tree["model"]["feature_names_in"] = None
+    (tmp_path / "whole").write_bytes(pack(tree))
+    assert sq.load(tmp_path / "whole").n_features_in_ == 10
+    tree["model"]["n_features_in"] = count
+    assert "do not fit together: number of features)" in refused(pack(tree), tmp_path)
+
+
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(models, "MAX_BYTES", 1000)
     assert "which no saved model is" in refused((FIXTURES / "model-v1-classifier.setsquare").read_bytes(), tmp_path)
