@@ -151,7 +151,7 @@ def test_a_sample_unlike_the_rest_is_noticed(kind: str) -> None:
 def test_values_that_are_not_finite_are_refused_though_no_row_of_the_sample_has_one() -> None:
     Z, X = draw_many("normal")
     Z[1, 3] = np.nan
-    with pytest.raises(ValueError, match="features have missing"):
+    with pytest.raises(ValueError, match=r"features at position\(s\) 3 \(counted from 0\) have missing"):
         Eraser.fit(Z, protected_basis(X), X)
 
 

@@ -47,7 +47,6 @@ def test_columns_of_probabilities_and_negative_predictions_are_heeded() -> None:
     counts = np.array([0, 1, 2, 2])
     assert read_family(counts, n_columns=3).family.name == "multinomial"
     assert read_family(counts, lowest_prediction=-0.1).family.name == "gaussian"
-    assert guess_family(Values(0.0, 5.0, is_whole=True), counts=False)[0] == "gaussian"
     assert guess_family(Values(0.0, 1.5), "predictions")[0] == "gaussian"
 
 

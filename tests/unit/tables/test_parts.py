@@ -576,10 +576,6 @@ def test_the_family_that_values_suggest(values: Values, of: Any, family: str) ->
     assert guess_family(values, of)[0] == family
 
 
-def test_counts_are_guessed_only_where_they_are_asked_for() -> None:
-    assert guess_family(Values(0.0, 7.0, 8, is_whole=True), counts=False)[0] == "gaussian"
-
-
 def test_outcomes_that_no_family_has() -> None:
     many = np.array([f"l{i}" for i in range(101)])
     assert read_family(many[:100]).family.name == "multinomial"
