@@ -63,7 +63,8 @@ def continue_path(objective: Objective, points: Sequence[Point], radius: float, 
     """Newton steps from the polynomial through the last points."""
     begin, (theta, lam) = points[-1], _extrapolate(points[-MOST:], radius)
     if _distance(theta, begin.centre) <= NEAR:
-        model, centre = objective.model(theta, None)._replace(H=begin.model.H), begin.centre
+        centre = begin.centre
+        model = objective.model(theta, None)._replace(H=begin.model.H, apart=_distance(theta, centre))
     else:
         model, centre = objective.model(theta, lam), theta
     if not model.loss <= begin.model.loss:
@@ -144,9 +145,11 @@ def _newton(objective: Objective, begin: Point, radius: float, settings: Setting
         before = max(kkt, left)
         step = -(L @ down) - F @ gap
         theta, lam = theta + step, free + E @ target
-        same = _distance(theta, centre) <= near
-        model = objective.model(theta, None)._replace(H=model.H) if same else objective.model(theta, lam)
-        centre = centre if same else theta
+        apart = _distance(theta, centre)
+        if apart <= near:
+            model = objective.model(theta, None)._replace(H=model.H, apart=apart)
+        else:
+            model, centre = objective.model(theta, lam), theta
         if not _is_finite(model):
             return None
     return None

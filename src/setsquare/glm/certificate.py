@@ -48,9 +48,9 @@ class Certificate:
         Gradient of the Lagrangian relative to the slopes of the intercept-only model.
     min_curvature : float
         Smallest eigenvalue of the Lagrangian's Hessian on the tangent space of the constraint, relative to the mean
-        curvature of the intercept-only model: above -1e-8 no direction decreases the loss to second order. Its point is
-        at most 0.001 standard deviations of the linear predictor from the solution. With ``large`` it is the smallest
-        value found by a few Lanczos steps, for standardised features: an upper bound.
+        curvature of the intercept-only model: above -1e-8 no direction decreases the loss to second order. The Hessian
+        can be that of a point a few thousandths of a standard deviation of the linear predictor before the solution.
+        With ``large`` it is the smallest value found by a few Lanczos steps, for standardised features: an upper bound.
     loss, loss_null : float
         Mean loss of this model, and of the intercept-only model.
     unconstrained : Deferred

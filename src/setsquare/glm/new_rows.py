@@ -31,7 +31,7 @@ from setsquare.glm.leave_one_out import RowsLeftOut, Tallied, tally, tally_rows,
 from setsquare.glm.left_out_shared import FEW_UNITS, share
 from setsquare.glm.mdmm import MULTIPLIER_METHODS
 from setsquare.glm.new_rows_bound import CLOSE, Losses, NewRows, bound_new_rows, new_rows_limit, sampling_error
-from setsquare.glm.newton import Iterate, Settings, kkt_residual
+from setsquare.glm.newton import Iterate, Settings, kkt_residual, model_beside
 from setsquare.glm.objective import Objective
 from setsquare.glm.preparation import Prepared
 from setsquare.glm.problem import Problem
@@ -357,7 +357,7 @@ def retarget(
     safe, model, before = end.theta, end.model, np.inf
     for _ in range(MOST_STEPS):
         is_near = bool(np.linalg.norm(theta - safe) <= SAME) and not np.isfinite(objective.edge)
-        model = objective.model(theta, None)._replace(H=model.H) if is_near else objective.model(theta, lam)
+        model = model_beside(objective, theta, theta - safe, model) if is_near else objective.model(theta, lam)
         if not np.isfinite(model.loss):
             break
         kkt, gap = kkt_residual(objective, model, lam), float(np.abs(model.c).max(initial=0.0))

@@ -195,7 +195,7 @@ def _line_search(
         elif slow or not _keeps_hessian(objective, direction.step):
             point = objective.model(trial, new_lam)
         else:
-            point = _beside(objective, trial, trial - theta, model)
+            point = model_beside(objective, trial, trial - theta, model)
         if not accepts(point, length):
             if not (near and np.isfinite(point.loss)):
                 continue
@@ -273,12 +273,12 @@ def _leap(
 def _model_near(objective: Objective, theta: Array, step: Array, model: Model) -> Model:
     """Model at ``theta``, a step away from a model whose Hessian it keeps."""
     if not _keeps_hessian(objective, step) or _norm(step) > LINEAR:
-        return _beside(objective, theta, step, model)
+        return model_beside(objective, theta, step, model)
     point = objective.values(theta)  # a certificate has what was measured
     return model._replace(loss=point.loss, c=point.c, spread=point.spread, g=model.g + model.H @ step)
 
 
-def _beside(objective: Objective, theta: Array, step: Array, model: Model) -> Model:
+def model_beside(objective: Objective, theta: Array, step: Array, model: Model) -> Model:
     """Model at ``theta`` with the Hessian of another, a step away."""
     return objective.model(theta, None)._replace(H=model.H, apart=model.apart + _norm(step))
 

@@ -12,6 +12,7 @@ from setsquare.glm.newton import Settings
 from setsquare.glm.preparation import Prepared, prepare
 from setsquare.glm.problem import Problem
 from setsquare.glm.sandwich import standard_errors
+from setsquare.glm.solver import fit_rows
 from setsquare.glm.sqp import _Dense, solve_sqp
 
 #: Fits whose last Hessian is of a point before the solution, further away than what is measured there allows.
@@ -77,6 +78,17 @@ def test_rows_that_were_overwritten_are_noticed_before_their_hessian_is_used(
     assert end.model.apart > EXACT and measure_new_rows(prepared, end, 0.95) is not None
     problem.features[:] = np.nan
     assert measure_new_rows(prepared, end, 0.95) is None
+
+
+def test_standard_errors_after_a_search_for_new_rows_are_those_of_its_end() -> None:
+    found = fit_rows(sample("poisson", 21), "sqp", Settings(), orthogonal_on="new rows")
+    prepared, end = found.prepared, found.end
+    assert prepared.objective.target is not None and end.model.apart > EXACT
+    fresh = end._replace(model=prepared.objective.model(end.theta, end.lam))
+    errors = standard_errors(prepared, end).std_error
+    np.testing.assert_allclose(errors, standard_errors(prepared, fresh).std_error, rtol=1e-10)
+    stale = standard_errors(prepared, end._replace(model=end.model._replace(apart=0.0))).std_error
+    assert np.abs(stale / errors - 1.0).max() > 1e-7
 
 
 @pytest.mark.parametrize("slow", [False, True])
