@@ -457,12 +457,13 @@ class Columns:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_single_precision(golden, weighted, monkeypatch):
     monkeypatch.setattr(single_precision, "MOST_ROWS", 100)
-    monkeypatch.setattr(single_precision, "PIECE", 16)
+    monkeypatch.setattr(single_precision, "PIECE_BYTES", 0)
+    monkeypatch.setattr(single_precision, "LEAST_PIECE", 16)
     Z, X, w = draw(5, 250)
     weight, Q, single = (w if weighted else None), Columns(protected_basis(X).apply(X)), Z.astype(np.float32)
     moments = single_precision.single_moments(Q, single, weight)
     cross = single_precision.single_cross(Q, single, weight)
-    monkeypatch.setattr(single_precision, "MANY_FEATURES", 2)
+    monkeypatch.setattr(single_precision, "MANY_COLUMNS", 2)
     again = single_precision.single_moments(Q, single, weight)
     S = moments.scatter[3:, 3:] / moments.weight
     limit = [single_precision.is_enough(A, np.linalg.cholesky(A).T) for A in (S, np.diag([1.0, 1e-9]))]

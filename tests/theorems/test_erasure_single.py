@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from setsquare.projection import Eraser, erasure, protected_basis, sampled_erasure
+from setsquare.projection import Eraser, erasure, protected_basis, sampled_erasure, single_precision
 from setsquare.projection.basis import cholesky_factor
 from setsquare.projection.erasure import LARGE_GRAM
 from setsquare.projection.sampled_erasure import find_directions
@@ -164,3 +164,94 @@ def test_rounding_of_the_loadings_does_not_add_up_over_the_rows() -> None:
     eraser = Eraser.fit(Z, protected_basis(X), X)
     left = [correlation(X, eraser.apply(Z, out)) for out in (None, np.empty_like(Z, order="F"), Z.copy())]
     assert max(left) < 1e-8 and correlation(X, Z) > 0.2
+
+
+# ------------------------------------------------------------------------------------------- features in float64
+def draw_double(kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Features in float64 that know two protected columns, most of them in ways that single precision cannot hold."""
+    rng, q = np.random.default_rng(3), 80
+    X = np.column_stack([rng.random(MANY) < 0.2, rng.normal(size=MANY)]).astype(float)
+    Z = rng.normal(size=(MANY, q)) + X @ rng.normal(size=(2, q)) * 0.3
+    if kind == "within 90 standard deviations":
+        Z += 90.0 * Z.std(axis=0)
+    elif kind == "far from zero":
+        Z += 1e4
+    elif kind == "far from zero in the second half":
+        Z[MANY // 2 :] += 1e6
+    elif kind in ("a value of 1e25", "a value of 1e100"):  # in a row that is not in the sample
+        Z[7, 3] = float(kind.split()[-1])
+    elif kind in ("tiny", "huge"):
+        Z *= 1e-22 if kind == "tiny" else 1e22
+    elif kind == "many scales":
+        Z *= np.geomspace(1e-12, 1e12, q)
+    elif kind == "in three rows only":
+        Z[:, 0] = np.arange(MANY) < 3
+    elif kind == "constant in the sample":
+        Z[::20, 0] = 1.0
+    elif kind == "nearly collinear":
+        Z[:, 1] = Z[:, 0] + 1e-4 * rng.normal(size=MANY)
+    elif kind == "Cauchy":
+        Z = rng.standard_cauchy((MANY, q)) + X @ rng.normal(size=(2, q))
+    elif kind == "rare counts":
+        Z = rng.poisson(0.01, size=Z.shape) + X[:, :1] * np.eye(1, q)
+    elif kind == "a group of three rows":
+        X[:, 0] = np.arange(MANY) < 3
+        Z[:, 0] += X[:, 0]
+    return Z, X
+
+
+#: Kinds of features, and whether single precision is enough for their squares.
+KINDS = {
+    "plain": True,
+    "within 90 standard deviations": True,
+    "far from zero": False,
+    "far from zero in the second half": False,
+    "a value of 1e25": False,
+    "a value of 1e100": False,
+    "tiny": False,
+    "huge": False,
+    "many scales": True,
+    "in three rows only": True,
+    "constant in the sample": False,
+    "nearly collinear": False,
+    "Cauchy": True,
+    "rare counts": True,
+    "a group of three rows": True,
+}
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_squares_in_single_precision_leave_the_erasure_of_float64_features_as_it_is(
+    kind: str, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Z, X = draw_double(kind)
+    weight = np.random.default_rng(1).gamma(0.5, size=MANY) if weighted else None
+    basis = protected_basis(X, weight)
+    exact = Eraser.fit(Z, basis, X, weight)
+    used = list[bool]()
+    before = erasure.factor_if_enough
+
+    def noted(*given: object) -> np.ndarray | None:
+        R = before(*given)  # type: ignore[arg-type]
+        used.append(R is not None)
+        return R
+
+    monkeypatch.setattr(single_precision, "WORTH", 0.0)
+    monkeypatch.setattr(erasure, "factor_if_enough", noted)
+    eraser = Eraser.fit(Z, basis, X, weight)
+    if not weighted:
+        assert used == [True] if KINDS[kind] else not any(used)
+    share = np.full(MANY, 1.0 / MANY) if weight is None else weight / weight.sum()
+
+    def left(erased: np.ndarray) -> float:
+        x, z = X - share @ X, erased - share @ erased
+        cross = np.abs((x * share[:, None]).T @ z)
+        return float((cross / np.sqrt(np.outer(share @ x**2, share @ z**2))).max())
+
+    erased = eraser.apply(Z)
+    assert left(erased) < max(1e-13, 2.0 * left(exact.apply(Z))) and left(Z) > 100.0 * left(erased)
+    np.testing.assert_allclose(eraser.correlations, exact.correlations, rtol=1e-5)
+    np.testing.assert_allclose([eraser.left, eraser.before], [exact.left, exact.before], rtol=1e-4)
+    changes = [float((((one.apply(Z) - Z) / Z.std(axis=0)) ** 2).sum()) for one in (eraser, exact)]
+    assert changes[0] == pytest.approx(changes[1], rel=1e-5)

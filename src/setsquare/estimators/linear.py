@@ -28,6 +28,7 @@ from setsquare.estimators.warn import (
 )
 from setsquare.projection import Basis, Eraser, Projector, Transport, fit_quadratic, protected_basis
 from setsquare.rows import as_stream
+from setsquare.rows.parallel import by_blocks
 from setsquare.tables.arrow import read_unread
 from setsquare.tables.frame import dense
 from setsquare.tables.roles import Columns, learn_reader
@@ -188,6 +189,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     def _columns(self) -> Columns:
         return Columns(self.protected, False, self.basis, self.reference, self.missing, self.unseen, self.given)
 
+    @by_blocks
     def fit(
         self,
         X: Table,
@@ -324,6 +326,7 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
         """
         return self._correct(X, protected, learned=False)
 
+    @by_blocks
     def _correct(self, X: Table, protected: Table | None, *, learned: bool) -> Array:
         check_is_fitted(self, "protected_names_")
         X, protected = _read_both(X, protected)

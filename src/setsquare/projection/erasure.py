@@ -25,7 +25,7 @@ from setsquare.projection.ridge_erasure import (
     unbiased_gram,
 )
 from setsquare.projection.sampled_erasure import Sampled, find_directions
-from setsquare.projection.single_precision import FEW, is_enough, single_moments
+from setsquare.projection.single_precision import FEW, factor_if_enough, single_moments, suits
 from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
 from setsquare.rows.products import thin_scores
 from setsquare.tables.validation import check_second_moments, refuse_constant_features
@@ -282,15 +282,18 @@ class _Coordinates:
 def _moments(Z: Array, protected: _Coordinates, weight: Array | None) -> tuple[Moments, Array | None]:
     """Joint moments of protected columns and features, and the triangular factor of the features' covariances.
 
-    Many features in single precision need no more, unless they are too close to collinear for it. The factor is None if
-    they are so even for float64.
+    Single precision is enough for the squares of many features, unless they are too close to collinear for it. The
+    factor is None if they are so even for float64.
     """
     rank = protected.shape[1]
-    if Z.dtype == np.float32 and Z.shape[1] >= LARGE_GRAM:
+    if Z.shape[1] >= LARGE_GRAM and suits(Z, weight):
         moments = single_moments(protected, Z, weight)
-        S = _covariances(moments, rank)[1]
-        R = cholesky_factor(S)
-        if R is not None and is_enough(S, R):
+        if Z.dtype == np.float32:
+            check_second_moments(
+                np.diag(moments.scatter)[rank:]
+            )  # what exceeds single precision cannot be erased in it
+        R = factor_if_enough(moments.mean[rank:], moments.scatter[rank:, rank:] / moments.weight, Z.dtype)
+        if R is not None:
             return moments, R
     moments = protected.moments(Z, weight)
     return moments, cholesky_factor(_covariances(moments, rank)[1])

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from setsquare._typing import Array
-from setsquare.projection.basis import cholesky_factor, keeps_all
+from setsquare.projection.basis import keeps_all
 from setsquare.projection.oblique import ROUNDING
 from setsquare.projection.single_precision import FEW as FEW_COLUMNS
-from setsquare.projection.single_precision import Protected, is_enough, single_cross, single_moments
+from setsquare.projection.single_precision import Protected, factor_if_enough, single_cross, single_moments
 from setsquare.rows.parallel import Sums, row_slices, share_out, single_threaded_blas
 from setsquare.rows.products import thin_scores, thin_sums
 
@@ -85,8 +85,8 @@ def find_directions(Q: Protected, Z: NDArray[np.floating], weight: Array | None)
     sample = Z[some]
     few = single_moments(np.zeros((len(sample), 0)), sample, None if weight is None else weight[some])
     S = few.scatter / few.weight if few.weight > 0.0 else np.full((q, q), np.nan)
-    R = cholesky_factor(S) if np.isfinite(S).all() else None
-    if R is None or not is_enough(S, R) or not keeps_all(few.mean, R):
+    R = factor_if_enough(few.mean, S, Z.dtype)
+    if R is None or not keeps_all(few.mean, R):
         return None
     with single_threaded_blas():  # threads of small triangular systems would compete with those of the blocks
         mean, cross = single_cross(Q, Z, weight)

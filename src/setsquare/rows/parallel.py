@@ -6,10 +6,10 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache, reduce
+from contextlib import contextmanager, nullcontext
+from functools import cache, reduce, wraps
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from threadpoolctl import LibController, ThreadpoolController
@@ -19,6 +19,7 @@ from setsquare._typing import Array
 Sums = tuple[Array, ...]
 T = TypeVar("T")
 R = TypeVar("R")
+Method = TypeVar("Method", bound=Callable[..., Any])
 #: Size of a block: it is read from memory once and then from the cache; smaller blocks cost more calls than they save.
 BLOCK_BYTES = 2**22
 #: The same for rows that are held in memory, whose kernels make more calls.
@@ -27,6 +28,8 @@ HELD_BYTES = 2**23
 OWN_CACHE = 2**21
 #: Half of the freed memory that a process keeps.
 KEPT_BYTES = 2**23
+#: Columns from which BLAS shares a product over the cores, not the blocks of rows: one sum of squares is held at once.
+MANY_COLUMNS = 1000
 #: Minimum bytes per core: with less, starting another thread costs more than it gains.
 SHARE_BYTES = 2**22
 
@@ -98,6 +101,22 @@ def single_threaded_blas() -> Iterator[None]:
             if count > 1:
                 library.set_num_threads(count)
         _blas_limit.release()
+
+
+def by_blocks(method: Method) -> Method:
+    """Let a method of an estimator call BLAS with one thread, unless the table has ``MANY_COLUMNS``.
+
+    Between two passes over the blocks, a small factorisation would wake the threads of BLAS. They spin for a tenth of a
+    second after it and compete with the threads of the blocks.
+    """
+
+    @wraps(method)
+    def limited(self: Any, X: Any, *arguments: Any, **options: Any) -> Any:
+        wide = getattr(X, "shape", (0,))[-1] >= MANY_COLUMNS
+        with nullcontext() if wide else single_threaded_blas():
+            return method(self, X, *arguments, **options)
+
+    return cast(Method, limited)
 
 
 def share_out(work: Callable[[Sequence[T]], R], items: Sequence[T], merge: Callable[[Any, Any], Any] = add_sums) -> R:

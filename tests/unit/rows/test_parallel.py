@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import threadpoolctl
 
+from setsquare import LinearOrthogonalizer
 from setsquare.glm.problem import Problem
 from setsquare.glm.solver import solve
-from setsquare.rows.parallel import add_up, row_slices, single_threaded_blas
+from setsquare.projection import Projector
+from setsquare.rows.parallel import MANY_COLUMNS, add_up, row_slices, single_threaded_blas
 
 
 @pytest.mark.parametrize("n_rows", [1, 99, 100, 101, 1000, 12345])
@@ -47,10 +49,26 @@ def test_a_forked_process_makes_threads_of_its_own() -> None:
     assert not alive and child.exitcode == 0
 
 
-def test_the_limit_on_blas_threads_goes_when_the_last_of_several_solves_ends() -> None:
-    def threads() -> list[int]:
-        return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+def threads() -> list[int]:
+    return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
 
+
+@pytest.mark.parametrize("columns", [2, MANY_COLUMNS])
+def test_corrections_of_features_give_blas_one_thread_unless_there_are_many_columns(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = []
+    for name in ("fit", "apply"):
+        before = getattr(Projector, name)
+        monkeypatch.setattr(Projector, name, lambda *a, before=before: (inside.append(threads()), before(*a))[1])
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        Z = np.random.default_rng(0).normal(size=(50, columns))
+        LinearOrthogonalizer().fit_transform(Z, protected=np.arange(50.0))
+        wanted = threads() if columns == MANY_COLUMNS else [1] * len(threads())
+        assert inside == [wanted, wanted] and max(threads()) == 2
+
+
+def test_the_limit_on_blas_threads_goes_when_the_last_of_several_solves_ends() -> None:
     before = threads()
     with ThreadPoolExecutor(4) as pool:
         inside = list(pool.map(lambda seed: (fit_large(seed), threads())[0], range(6)))
