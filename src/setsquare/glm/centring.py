@@ -13,7 +13,7 @@ from setsquare.projection import Basis
 from setsquare.rows.blocks import Block, is_sparse
 from setsquare.rows.cells import Cells
 from setsquare.rows.parallel import Sums
-from setsquare.rows.products import gram_and_product
+from setsquare.rows.products import gram_and_product, whole_lanes
 from setsquare.rows.wide import Slab
 from setsquare.tables.mixed_matrix import MixedMatrix
 
@@ -47,14 +47,15 @@ class Centre:
     def _beside(self, Z: Array, Q: Array) -> tuple[Array, Array]:
         """Ones, centred features and the basis in one array, so that one product gives all their moments.
 
-        Column-major, so that multiplying by weights runs along contiguous rows, not across a few features.
+        Column-major, so that multiplying by weights runs along contiguous rows, not across a few features; with columns
+        of zeros up to a width that BLAS processes at once.
         """
-        q1 = 1 + Z.shape[1]
-        both = np.empty((len(Z), q1 + Q.shape[1]), order="F")
+        q1, width = 1 + Z.shape[1], 1 + Z.shape[1] + Q.shape[1]
+        both = np.empty((len(Z), whole_lanes(width)), order="F")
         both[:, 0] = 1.0
         np.subtract(Z, self.mean, out=both[:, 1:q1])
-        both[:, q1:] = Q
-        return both[:, :q1], both[:, q1:]
+        both[:, q1:width], both[:, width:] = Q, 0.0
+        return both[:, :q1], both[:, q1:width]
 
     def _features(self, Z: Matrix) -> Matrix:
         if is_sparse(Z):
@@ -78,9 +79,9 @@ def feature_moments(rank: int, block: Block) -> Sums:
     """Moments of the features with each other, the outcome and the basis: (1 + q, 1 + q), (1 + q, k), (1 + q, r)."""
     k, Z, Q, w = block.y.shape[1], block.Z, block.Q, block.weight
     if isinstance(Z, np.ndarray) and len(w) and (w == w[0]).all():  # no row has to be scaled
-        q1 = Z.shape[1]
-        beside = Z.base if Z.base is not None and Z.base is Q.base and Z.base.shape[1] == q1 + Q.shape[1] else None
-        both = np.hstack([Z, Q]) if beside is None else beside
+        q1, base = Z.shape[1], Z.base
+        beside = base is not None and base is Q.base and base.shape[1] == whole_lanes(q1 + Q.shape[1])
+        both = base if base is not None and beside else np.hstack([Z, Q])
         product = np.dot(both.T, both)  # numpy detects the symmetry and does half the work
         product *= w[0]
         return product[:q1, :q1], np.dot(Z.T, block.y) * w[0], product[:q1, q1 : q1 + rank]

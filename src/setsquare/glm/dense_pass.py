@@ -17,16 +17,16 @@ from setsquare.families import Family, binomial
 from setsquare.families.activations import sigmoid_sum
 from setsquare.glm.overall import Ends, Overall, RowsAt, wrapped
 from setsquare.rows.blocks import Block
-from setsquare.rows.parallel import Sums
+from setsquare.rows.parallel import Sums, sum_parts
 from setsquare.rows.products import (
     FEW_COLUMNS,
-    LANES,
     LEAST_ROWS,
     NO_WEIGHT,
     is_row_major,
     scale_rows,
     scratch,
     turn_negative,
+    whole_lanes,
 )
 from setsquare.rows.wide import Slab
 
@@ -83,7 +83,7 @@ class DensePass:
         ``Overall``, or the rows, if wanted.
         """
         q, r, more = block.Z.shape[1], len(self.lam), self.overall and block.Q.shape[1] == len(self.lam)
-        step = max(LEAST_ROWS, PIECE_BYTES // (8 * _whole_lanes(q + r + more)))
+        step = max(LEAST_ROWS, PIECE_BYTES // (8 * whole_lanes(q + r + more)))
         ends: Ends | None = None
         products: Any = None
         loss = total = square = steepness = 0.0
@@ -166,7 +166,7 @@ def _pieces(
 def _thin_product(Z: Matrix, slope: Array, steep: Array, Q: Array, more: bool) -> Array:
     """``[slope, Q steep]' Z``, (1 + r, q), and ``steep'Z`` if there is ``more``."""
     r, width = Q.shape[1], 1 + Q.shape[1] + more
-    thin = np.empty((len(slope), width if width <= FEW_COLUMNS else _whole_lanes(width)), order="F")
+    thin = np.empty((len(slope), width if width <= FEW_COLUMNS else whole_lanes(width)), order="F")
     thin[:, 0] = slope
     np.multiply(Q, steep[:, None], out=thin[:, 1 : 1 + r])
     thin[:, 1 + r : width] = steep[:, None]
@@ -189,31 +189,28 @@ def _square_product(Z: Matrix, weight: Array, slope: Array, steep: Array, Q: Arr
     """
     q, r, n = Z.shape[1], Q.shape[1], len(weight)
     width = q + r + more
-    padded = _whole_lanes(width)
+    padded = whole_lanes(width)
     lowest = float(weight.min(initial=np.inf))
     root = np.sqrt(weight if lowest >= NO_WEIGHT else np.maximum(np.abs(weight), NO_WEIGHT))
     steep = steep / root
-    total: Any = None
-    for start in range(0, n, step):
-        rows = slice(start, min(start + step, n))
-        both = scratch((rows.stop - start, padded), is_row_major(Z))
-        scale_rows(Z, rows, root[rows, None], both[:, :q])
-        np.multiply(Q[rows], steep[rows, None], out=both[:, q : q + r])
-        both[:, q + r : width] = steep[rows, None]
-        both[:, width:] = 0.0
-        if width < padded:
-            np.divide(slope[rows], root[rows], out=both[:, width])
-        product = np.dot(both.T, both)  # numpy detects the symmetry and does half the work
-        if lowest < 0.0:
-            turn_negative(product[:q, :q], both[:, :q], weight[rows])
-        total = product if total is None else total + product
-    if total is None:
-        return np.zeros((q, width + 1))
+
+    def squares(part: slice) -> Array:
+        total = np.zeros((padded, padded))
+        for start in range(part.start, part.stop, step):
+            rows = slice(start, min(start + step, part.stop))
+            both = scratch((rows.stop - start, padded), is_row_major(Z))
+            scale_rows(Z, rows, root[rows, None], both[:, :q])
+            np.multiply(Q[rows], steep[rows, None], out=both[:, q : q + r])
+            both[:, q + r : width] = steep[rows, None]
+            both[:, width:] = 0.0
+            if width < padded:
+                np.divide(slope[rows], root[rows], out=both[:, width])
+            total += np.dot(both.T, both)  # numpy detects the symmetry and does half the work
+            if lowest < 0.0:
+                turn_negative(total[:q, :q], both[:, :q], weight[rows])
+        return total
+
+    total = sum_parts(squares, n, padded)
     if width < padded:
         return np.asarray(total[:q, : width + 1])
     return np.column_stack([total[:q], _turned(slope, Z)])
-
-
-def _whole_lanes(width: int) -> int:
-    """Number of columns that BLAS processes as quickly as ``width``."""
-    return -(-width // LANES) * LANES

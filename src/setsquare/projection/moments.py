@@ -12,7 +12,7 @@ import numpy as np
 from setsquare._typing import Array, BoolArray, Matrix
 from setsquare.rows.blocks import Block
 from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
-from setsquare.rows.products import LANES
+from setsquare.rows.products import whole_lanes
 
 #: Rows whose mean is near enough to that of all rows for their squares to keep their digits.
 SAMPLE = 512
@@ -53,7 +53,7 @@ class Moments:
         parts: list[Any] = list(A) if isinstance(A, list | tuple) else [A]
         n, ends = parts[0].shape[0], list(accumulate(part.shape[1] for part in parts))
         q = ends[-1]
-        width = -(-(q + 1) // LANES) * LANES  # a column of ones for the sums, and zeros
+        width = whole_lanes(q + 1)  # a column of ones for the sums, and zeros
         block_bytes = max(OWN_CACHE, 8 * q * q)  # adding up the products must cost less than computing them
         sample, counted = _sample(next(row_slices(n, q, block_bytes)), weight)
         with np.errstate(invalid="ignore", over="ignore"):  # far from zero, squares lose the digits of the variance

@@ -19,8 +19,9 @@ from scipy.linalg import lapack
 from setsquare._typing import Array
 from setsquare.projection.basis import cholesky_factor
 from setsquare.projection.moments import Moments
-from setsquare.rows.parallel import MANY_COLUMNS, Sums, n_cores, row_slices, share_out
-from setsquare.rows.products import LANES, thin_sums
+from setsquare.rows.cores import n_cores
+from setsquare.rows.parallel import MANY_COLUMNS, Sums, row_slices, share_out
+from setsquare.rows.products import thin_sums, whole_lanes
 
 #: Rows of a block at most: longer sums in single precision lose digits.
 MOST_ROWS = 4096
@@ -106,7 +107,7 @@ class _Cross:
     """Sums of products with the protected columns in float64, piece by piece."""
 
     def __init__(self, r: int, shift: NDArray[np.floating]) -> None:
-        q, width = len(shift), r + 1 if r < FEW else -(-(r + 1) // LANES) * LANES
+        q, width = len(shift), r + 1 if r < FEW else whole_lanes(r + 1)
         self.cross, self.total, self.square = np.zeros((width, q)), np.zeros(width), np.zeros((width, r))
         self.shift, self.memory = shift, np.empty((max(LEAST_PIECE, PIECE_BYTES // (8 * q)), q))
 

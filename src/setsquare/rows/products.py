@@ -30,6 +30,17 @@ LEAST_STEP, MOST_STEPS = 24, 4
 FEW_COLUMNS = 3
 
 
+def whole_lanes(width: int) -> int:
+    """Number of columns that BLAS processes as quickly as ``width``.
+
+    Examples
+    --------
+    >>> whole_lanes(27), whole_lanes(28)
+    (28, 28)
+    """
+    return -(-width // LANES) * LANES
+
+
 def weighted_gram(A: Matrix, weight: Array) -> Array:
     """Return ``A' diag(weight) A``; a weight may be negative.
 
@@ -63,7 +74,7 @@ def gram_and_product(A: Matrix, weight: Array, thin: Array) -> tuple[Array, Arra
     if is_sparse(A):
         return weighted_product(A, weight, A), np.asarray(A.T @ thin)
     q, width = A.shape[1], A.shape[1] + thin.shape[1]
-    padded = -(-width // LANES) * LANES
+    padded = whole_lanes(width)
     step = max(LEAST_ROWS, min(len(thin), PIECE_BYTES // (8 * padded)))
     both = scratch((step, padded), is_row_major(A))
     both[:, width:] = 0.0

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from setsquare.projection.moments import Moments
-from setsquare.rows.parallel import OWN_CACHE, n_cores, sum_over_rows, workers
+from setsquare.rows.cores import n_cores
+from setsquare.rows.parallel import OWN_CACHE, sum_over_rows
+from setsquare.rows.passes import workers
 
 N = 3 * OWN_CACHE // 16  # several blocks of two columns
 
