@@ -195,20 +195,22 @@ def _square_product(Z: Matrix, weight: Array, slope: Array, steep: Array, Q: Arr
     steep = steep / root
 
     def squares(part: slice) -> Array:
-        total = np.zeros((padded, padded))
+        total: Any = None
         for start in range(part.start, part.stop, step):
             rows = slice(start, min(start + step, part.stop))
             both = scratch((rows.stop - start, padded), is_row_major(Z))
             scale_rows(Z, rows, root[rows, None], both[:, :q])
             np.multiply(Q[rows], steep[rows, None], out=both[:, q : q + r])
-            both[:, q + r : width] = steep[rows, None]
-            both[:, width:] = 0.0
+            if more:
+                both[:, q + r] = steep[rows]
             if width < padded:
+                both[:, width:] = 0.0
                 np.divide(slope[rows], root[rows], out=both[:, width])
-            total += np.dot(both.T, both)  # numpy detects the symmetry and does half the work
+            square = np.dot(both.T, both)  # numpy detects the symmetry and does half the work
             if lowest < 0.0:
-                turn_negative(total[:q, :q], both[:, :q], weight[rows])
-        return total
+                turn_negative(square[:q, :q], both[:, :q], weight[rows])
+            total = square if total is None else total + square
+        return np.zeros((padded, padded)) if total is None else np.asarray(total)
 
     total = sum_parts(squares, n, padded)
     if width < padded:

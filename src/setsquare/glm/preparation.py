@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, lapack
 
-from setsquare._typing import Array, IntArray, Matrix
+from setsquare._typing import Array, BoolArray, IntArray, Matrix
 from setsquare.errors import InputError
 from setsquare.families import Family
 from setsquare.glm.aliasing import (
@@ -41,7 +42,6 @@ from setsquare.projection.basis import basis_of_rows
 from setsquare.projection.moments import Moments
 from setsquare.rows.blocks import ArrayRows, Block, Rows, is_sparse
 from setsquare.rows.parallel import Sums, add_sums
-from setsquare.rows.products import weighted_sums
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 #: Mean square below which float64 loses digits.
@@ -50,6 +50,8 @@ SMALLEST = 1e-290
 LARGEST_COPY = 2**26
 #: Mean of such a feature in standard deviations up to which it is not subtracted: squares then lose two digits of 16.
 NEAR_ZERO = 10.0
+#: Rows that its mean is estimated from: any value near it will do.
+SAMPLE = 4096
 #: Curvature that a ridge must add to an aliased feature, which has none of its own, for it to be kept.
 DETERMINED = 1e-10
 
@@ -128,7 +130,7 @@ class Survey:
     Attributes
     ----------
     mean : ndarray of shape (q,)
-        Means of the features.
+        Means of the features; 0 for those that are read as they are stored.
     filled : ndarray of shape (q,) or None
         Number of stored values of each feature, if some are sparse or dummies of a category.
     moments : Moments
@@ -137,8 +139,6 @@ class Survey:
         Sums of the intercept-only model; empty with an offset.
     eps : float
         Relative rounding error of the features.
-    squares : ndarray of shape (q,)
-        Mean squares of features that are not to be copied; empty for others.
     """
 
     mean: Array
@@ -146,13 +146,12 @@ class Survey:
     moments: Moments
     null: Sums
     eps: float
-    squares: Array
 
     def merge(self, other: Survey) -> Survey:
         """Combine with the statistics of other rows."""
-        mean, squares, *null = add_sums((self.mean, self.squares, *self.null), (other.mean, other.squares, *other.null))
+        mean, *null = add_sums((self.mean, *self.null), (other.mean, *other.null))
         filled = None if self.filled is None or other.filled is None else self.filled + other.filled
-        return Survey(mean, filled, self.moments.merge(other.moments), tuple(null), max(self.eps, other.eps), squares)
+        return Survey(mean, filled, self.moments.merge(other.moments), tuple(null), max(self.eps, other.eps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ class Surveyed:
         Basis of the protected columns.
     mean : ndarray of shape (q,)
         Values to subtract from the features: their means, but 0 for sparse features and dummies of a category, unless
-        these have almost no zeros, and for features that are not copied and whose mean is near zero.
+        these have almost no zeros; for features that are read as they are stored, near their means, or 0 near zero.
     label_share : float
     loadings : ndarray of shape (r, p)
         Covariances of the basis with the protected columns; 0 for constant ones.
@@ -221,8 +220,8 @@ def survey(problem: Problem) -> Surveyed:
         loadings = cross[:, :p]
         loadings[:, [basis.names.index(name) for name in basis.constant]] = 0.0
     mean = found.mean if found.filled is None else np.where(found.filled >= FILLED * problem.n_rows, found.mean, 0.0)
-    if len(found.squares):
-        mean = np.where(found.mean**2 <= NEAR_ZERO**2 * (found.squares - found.mean**2), 0.0, found.mean)
+    if stays_stored(problem):
+        mean = rough_means(np.asarray(problem.features), problem.weight)
     null = point_of(found.null) if given is None else given[1]
     return Surveyed(found, basis, mean, share, loadings, intercept, null)
 
@@ -233,7 +232,26 @@ def stays_stored(problem: Problem) -> bool:
     return isinstance(Z, np.ndarray) and 8 * Z.size > LARGEST_COPY
 
 
-def _survey(q: int, family: Family, intercept: Array | None, squared: bool, block: Block) -> Survey:
+def rough_means(Z: Array, weight: Array | None) -> Array:
+    """Means (q,) of dense features on some of the rows that count; 0 if they are near zero.
+
+    Examples
+    --------
+    >>> rough_means(np.array([[1.0, 100.0], [-1.0, 101.0], [7.0, 0.0]]), np.array([1.0, 1.0, 0.0]))
+    array([  0. , 100.5])
+    """
+    if weight is None or weight.all():
+        some = Z[:: max(1, len(Z) // SAMPLE)]
+    else:
+        counted = np.flatnonzero(weight)
+        some = Z[counted[:: max(1, len(counted) // SAMPLE)]]
+    some = np.asarray(some, dtype=np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):  # squares that overflow are refused later
+        mean, variance = some.mean(axis=0), some.var(axis=0)
+        return np.where(mean**2 <= NEAR_ZERO**2 * variance, 0.0, mean)
+
+
+def _survey(q: int, family: Family, intercept: Array | None, stored: bool, block: Block) -> Survey:
     thin, w = is_sparse(block.Z), block.weight
     split = isinstance(block.Z, MixedMatrix)
     Z = block.Z if thin or split else block.Z[:, -q:]
@@ -242,12 +260,10 @@ def _survey(q: int, family: Family, intercept: Array | None, squared: bool, bloc
     np.concatenate(parts, axis=1, out=A)
     null = () if intercept is None else intercept_sums(family, intercept, block)
     filled = np.bincount(Z.indices, minlength=q) if thin else Z.counts() if split else None
-    if squared:
-        total, squares = weighted_sums(Z, w)
-    else:
+    total = np.zeros(q)
+    if not stored:
         total = np.asarray(np.dot(w, Z) if isinstance(Z, np.ndarray) else w @ Z)  # ``@`` would let other threads wait
-        squares = np.zeros(0)
-    return Survey(total, filled, Moments.of(A, w), null, precision(Z), squares)
+    return Survey(total, filled, Moments.of(A, w), null, precision(Z))
 
 
 def fit_null(problem: Problem) -> tuple[Array, Point]:
@@ -266,10 +282,12 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     """Whiten (or only standardise) the features, compute a basis of the protected columns, and build the objective."""
     surveyed = survey(problem)
     basis, mean = surveyed.basis, surveyed.mean.copy()
-    rows: Rows = _merged(problem.rows).map(Centre(surveyed.mean, basis, stays_stored(problem))).keep()
-    rank = 0 if basis is None else basis.rank
+    rank, stored = 0 if basis is None else basis.rank, stays_stored(problem)
     of_features = partial(feature_moments, rank)
-    moments = rows.reduce(of_features)
+    rows, moments = _centred(problem, Centre(mean, basis, stored), of_features)
+    if stored and (far := _are_far(moments[0], mean)).any():  # some of the rows were unlike all of them
+        mean[far] += moments[0][0, 1:][far]
+        rows, moments = _centred(problem, Centre(mean, basis, stored), of_features)
     check_squares(problem, moments[0].diagonal()[1:])
 
     def exchange(copies: Copies) -> tuple[Rows, Array]:
@@ -306,6 +324,19 @@ def prepare(problem: Problem, *, whiten: bool = True) -> Prepared:
     return Prepared(
         problem, objective, basis, mean, scale, gram, aliased, surveyed.label_share, surveyed.loadings, unmix
     )
+
+
+def _centred(problem: Problem, centre: Centre, of_features: Callable[[Block], Sums]) -> tuple[Rows, Sums]:
+    """Rows for the objective, and the moments of their features."""
+    rows: Rows = _merged(problem.rows).map(centre).keep()
+    return rows, rows.reduce(of_features)
+
+
+def _are_far(second: Array, mean: Array) -> BoolArray:
+    """Which features (q,) are still far from zero after ``mean`` was subtracted, by their second moments."""
+    left, square = second[0, 1:], second.diagonal()[1:]
+    rounding = np.finfo(float).eps * len(second) * np.abs(mean)
+    return (left**2 > NEAR_ZERO**2 * (square - left**2)) & (np.abs(left) > rounding)
 
 
 def _merged(rows: Rows) -> Rows:

@@ -152,7 +152,9 @@ def sum_parts(work: Callable[[slice], Array], n_rows: int, n_columns: int) -> Ar
     array([[200000., 200000.],
            [200000., 200000.]])
     """
-    count = 1 if is_shared() else min(n_cores(), n_rows * n_columns // LEAST_PART)
+    count = n_rows * n_columns // LEAST_PART
+    if count > 1:
+        count = 1 if is_shared() else min(n_cores(), count)
     if count <= 1:
         return work(slice(0, n_rows))
 

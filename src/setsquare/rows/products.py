@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from setsquare._typing import Array, Matrix
 from setsquare.rows.blocks import is_sparse, view_rows
-from setsquare.rows.parallel import OWN_CACHE, row_slices
+from setsquare.rows.parallel import row_slices
 from setsquare.rows.wide import Slab
 from setsquare.tables.mixed_matrix import MixedMatrix
 
@@ -229,23 +229,6 @@ def weighted_product(A: Matrix, weight: Array, B: Matrix) -> Array:
         product = A.T @ scaled if is_sparse(A) else (scaled.T @ A).T
         return np.asarray(product.toarray() if is_sparse(product) else product)
     return np.asarray(A.T @ (B * weight[:, None]))
-
-
-def weighted_sums(Z: Array, weight: Array) -> tuple[Array, Array]:
-    """Weighted sums (q,) of dense features (n, q), and of their squares, of a few rows at a time.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> weighted_sums(np.array([[1.0], [3.0]]), np.array([0.5, 0.5]))
-    (array([2.]), array([5.]))
-    """
-    total = squares = np.zeros(Z.shape[1])
-    for rows in row_slices(len(Z), Z.shape[1], OWN_CACHE // 4):
-        w, part = weight[rows], Z[rows]
-        total = total + np.dot(w, part)
-        squares = squares + np.dot(w, np.square(part, dtype=np.float64))
-    return total, squares
 
 
 def turned_product(A: Matrix, B: Array) -> Array:

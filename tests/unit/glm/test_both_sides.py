@@ -338,11 +338,11 @@ def test_one_square_that_is_infinite_makes_the_spread_infinite():
 def test_statistics_of_rows_are_merged():
     def survey(eps: float, filled: Any) -> Survey:
         moments = Moments.of([np.arange(4.0)[:, None]], None)
-        return Survey(np.ones(1), filled, moments, (np.ones(1),), eps, np.full(1, 2.0))
+        return Survey(np.ones(1), filled, moments, (np.ones(1),), eps)
 
     both = survey(1e-16, np.array([3])).merge(survey(1e-7, np.array([4])))
     assert both.eps == 1e-7 and both.filled is not None and both.filled.tolist() == [7]
-    assert both.mean.tolist() == [2.0] and both.squares.tolist() == [4.0] and both.moments.weight == 8.0
+    assert both.mean.tolist() == [2.0] and both.moments.weight == 8.0
     for one, other in ((None, np.array([3])), (np.array([3]), None), (None, None)):
         assert survey(1e-7, one).merge(survey(1e-16, other)).filled is None
 

@@ -10,7 +10,6 @@ from setsquare.families import binomial, poisson
 from setsquare.glm import dense_pass, preparation
 from setsquare.glm.dense_pass import DensePass
 from setsquare.rows.blocks import Block
-from setsquare.rows.products import weighted_sums
 from setsquare.rows.wide import Slab
 
 Q = 5  # features
@@ -54,13 +53,50 @@ def test_gradient_and_jacobian_are_those_of_the_formulas(
     assert len(sums) == 7 + overall
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_sums_of_features_do_not_depend_on_pieces(order: str) -> None:
-    rng = np.random.default_rng(0)
-    Z, w = np.asarray(rng.normal(size=(90_000, 4)), order=order), rng.uniform(size=90_000)
-    total, squares = weighted_sums(Z, w)
-    np.testing.assert_allclose(total, w @ Z, rtol=1e-12)
-    np.testing.assert_allclose(squares, w @ Z**2, rtol=1e-12)
+#: Third feature of rows that are looked at and of the others, from a normal draw; and how often moments are summed.
+KINDS = {
+    "near zero": (lambda z: z, lambda z: z, 1),
+    "far": (lambda z: z + 1e6, lambda z: z + 1e6, 1),
+    "far only where one looks": (lambda z: z + 1e4, lambda z: z, 2),
+    "near zero only where one looks": (lambda z: z, lambda z: z + 1e6, 2),
+    "wide only where one looks": (lambda z: 1e3 * z, lambda z: z + 1e4, 2),
+    "constant": (lambda z: 0.1 + 0.0 * z, lambda z: 0.1 + 0.0 * z, 1),
+    "constant where one looks": (lambda z: 0.1 + 0.0 * z, lambda z: z, 1),
+    "varies only where one looks": (lambda z: z, lambda z: 0.1 + 0.0 * z, 1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_features_are_read_near_zero_whatever_the_rows_that_were_looked_at(
+    monkeypatch: pytest.MonkeyPatch, kind: str, weighted: bool
+) -> None:
+    rng, n = np.random.default_rng(5), 6000
+    Z, X = rng.normal(size=(n, 4)), rng.normal(size=(n, 1))
+    Z[:, 0] += X[:, 0]
+    y = (Z @ [1.0, 0.5, 0.5, 0.0] + rng.logistic(size=n) > 0).astype(float)
+    looked, other, passes = KINDS[kind]
+    weight = None
+    if weighted:  # rows of weight 0 have values that must not count
+        weight = np.ones(n)
+        weight[::7] = 0.0
+        Z[::7] = 1e12
+    counted = np.arange(n) if weight is None else np.flatnonzero(weight)
+    monkeypatch.setattr(preparation, "SAMPLE", 10)
+    some = np.isin(np.arange(n), counted[:: len(counted) // 10])
+    Z[counted, 2] = np.where(some, looked(Z[:, 2]), other(Z[:, 2]))[counted]
+    problem = sq.Problem(Z, y, X, "binomial", weight=weight)
+    copied, summed = sq.solve(problem), list[int]()
+    before = preparation.feature_moments
+    monkeypatch.setattr(preparation, "feature_moments", lambda *given: (summed.append(1), before(*given))[1])
+    monkeypatch.setattr(preparation, "LARGEST_COPY", 0)
+    stored = sq.solve(problem)
+    assert len(summed) == passes
+    assert stored.certificate.aliased_features == copied.certificate.aliased_features
+    scale = Z[counted].std(axis=0)
+    np.testing.assert_allclose(stored.coef * scale, copied.coef * scale, rtol=1e-6, atol=1e-7)
+    assert stored.certificate.max_correlation < 1e-8
+    assert stored.certificate.loss == pytest.approx(copied.certificate.loss, rel=1e-10)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
