@@ -37,8 +37,7 @@ from setsquare.glm.preparation import prepare
 from setsquare.glm.problem import Problem
 from setsquare.projection import Eraser, protected_basis
 from setsquare.projection.moments import Moments
-from setsquare.rows.cores import n_cores
-from setsquare.rows.parallel import share_out, single_threaded_blas
+from setsquare.rows.parallel import n_cores, share_out, single_threaded_blas
 
 QUICK = {"rows": 20_000, "rounds": 2}
 #: Operations that an exponential or a logarithm counts as.

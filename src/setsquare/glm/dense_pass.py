@@ -17,7 +17,7 @@ from setsquare.families import Family, binomial
 from setsquare.families.activations import sigmoid_sum
 from setsquare.glm.overall import Ends, Overall, RowsAt, wrapped
 from setsquare.rows.blocks import Block
-from setsquare.rows.parallel import Sums, sum_parts
+from setsquare.rows.parallel import Sums
 from setsquare.rows.products import (
     FEW_COLUMNS,
     LEAST_ROWS,
@@ -193,26 +193,23 @@ def _square_product(Z: Matrix, weight: Array, slope: Array, steep: Array, Q: Arr
     lowest = float(weight.min(initial=np.inf))
     root = np.sqrt(weight if lowest >= NO_WEIGHT else np.maximum(np.abs(weight), NO_WEIGHT))
     steep = steep / root
-
-    def squares(part: slice) -> Array:
-        total: Any = None
-        for start in range(part.start, part.stop, step):
-            rows = slice(start, min(start + step, part.stop))
-            both = scratch((rows.stop - start, padded), is_row_major(Z))
-            scale_rows(Z, rows, root[rows, None], both[:, :q])
-            np.multiply(Q[rows], steep[rows, None], out=both[:, q : q + r])
-            if more:
-                both[:, q + r] = steep[rows]
-            if width < padded:
-                both[:, width:] = 0.0
-                np.divide(slope[rows], root[rows], out=both[:, width])
-            square = np.dot(both.T, both)  # numpy detects the symmetry and does half the work
-            if lowest < 0.0:
-                turn_negative(square[:q, :q], both[:, :q], weight[rows])
-            total = square if total is None else total + square
-        return np.zeros((padded, padded)) if total is None else np.asarray(total)
-
-    total = sum_parts(squares, n, padded)
+    total: Any = None
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        both = scratch((rows.stop - start, padded), is_row_major(Z))
+        scale_rows(Z, rows, root[rows, None], both[:, :q])
+        np.multiply(Q[rows], steep[rows, None], out=both[:, q : q + r])
+        if more:
+            both[:, q + r] = steep[rows]
+        if width < padded:
+            both[:, width:] = 0.0
+            np.divide(slope[rows], root[rows], out=both[:, width])
+        product = np.dot(both.T, both)  # numpy detects the symmetry and does half the work
+        if lowest < 0.0:
+            turn_negative(product[:q, :q], both[:, :q], weight[rows])
+        total = product if total is None else total + product
+    if total is None:
+        return np.zeros((q, width + 1))
     if width < padded:
         return np.asarray(total[:q, : width + 1])
     return np.column_stack([total[:q], _turned(slope, Z)])

@@ -11,8 +11,7 @@ from setsquare._typing import Array
 from setsquare.projection.basis import Basis, basis_of_moments, check_rows, protected_basis
 from setsquare.projection.coded_linear import effects_of_rows, fit_coded
 from setsquare.projection.moments import Moments
-from setsquare.rows.cores import n_cores
-from setsquare.rows.parallel import OWN_CACHE, Sums, room, row_slices, sum_over_rows
+from setsquare.rows.parallel import OWN_CACHE, Sums, n_cores, room, row_slices, sum_over_rows
 from setsquare.tables.mixed_matrix import MixedMatrix
 from setsquare.tables.validation import check_same_rows, refuse_not_finite
 

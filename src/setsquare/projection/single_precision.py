@@ -19,8 +19,7 @@ from scipy.linalg import lapack
 from setsquare._typing import Array
 from setsquare.projection.basis import cholesky_factor
 from setsquare.projection.moments import Moments
-from setsquare.rows.cores import n_cores
-from setsquare.rows.parallel import MANY_COLUMNS, Sums, row_slices, share_out
+from setsquare.rows.parallel import MANY_COLUMNS, Sums, n_cores, row_slices, share_out
 from setsquare.rows.products import thin_sums, whole_lanes
 
 #: Rows of a block at most: longer sums in single precision lose digits.

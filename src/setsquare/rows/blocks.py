@@ -19,8 +19,7 @@ from scipy import sparse
 from setsquare._typing import Array, IntArray, Matrix
 from setsquare.errors import InputError
 from setsquare.rows.cells import Cells
-from setsquare.rows.cores import n_cores
-from setsquare.rows.parallel import HELD_BYTES, SHARE_BYTES, add_sums, share_out
+from setsquare.rows.parallel import HELD_BYTES, SHARE_BYTES, add_sums, n_cores, share_out
 from setsquare.tables.mixed_matrix import MixedMatrix
 
 R = TypeVar("R")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from functools import cache, partial, reduce, wraps
+from functools import cache, reduce, wraps
 from itertools import pairwise
 from typing import Any, TypeVar, cast
 
@@ -13,7 +15,6 @@ import numpy as np
 from threadpoolctl import LibController, ThreadpoolController
 
 from setsquare._typing import Array
-from setsquare.rows.cores import hand_over, is_shared, n_cores, shared
 
 Sums = tuple[Array, ...]
 T = TypeVar("T")
@@ -31,8 +32,6 @@ KEPT_BYTES = 2**23
 MANY_COLUMNS = 1000
 #: Minimum bytes per core: with less, starting another thread costs more than it gains.
 SHARE_BYTES = 2**22
-#: Numbers for each core from which on a product of all columns with each other gains from it; other work does not.
-LEAST_PART = 125_000
 
 
 def add_sums(a: Sums, b: Sums) -> Sums:
@@ -44,6 +43,21 @@ def add_sums(a: Sums, b: Sums) -> Sums:
 def add_up(parts: Iterable[Sums]) -> Sums:
     """Add tuples of arrays elementwise."""
     return reduce(add_sums, parts)
+
+
+def n_cores() -> int:
+    """Number of cores available to this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def workers() -> ThreadPoolExecutor:
+    """Thread pool for row blocks, with one thread per core."""
+    return ThreadPoolExecutor(n_cores())
+
+
+if hasattr(os, "register_at_fork"):  # a forked process inherits the pool, but not its threads
+    os.register_at_fork(after_in_child=workers.cache_clear)
 
 
 @cache
@@ -134,38 +148,13 @@ def share_out(work: Callable[[Sequence[T]], R], items: Sequence[T], merge: Calla
             position, (start, stop) = share
             sums[position] = work(items[start:stop])
 
-    with single_threaded_blas(), shared():
-        helpers = [hand_over(run) for _ in range(min(n_cores(), len(items)) - 1)]
+    with single_threaded_blas():
+        helpers = [workers().submit(run) for _ in range(min(n_cores(), len(items)) - 1)]
         run()
         for helper in helpers:
-            helper.drop()
+            if not helper.cancel():
+                helper.result()
     return reduce(merge, (sums[position] for position in sorted(sums)))
-
-
-def sum_parts(work: Callable[[slice], Array], n_rows: int, n_columns: int) -> Array:
-    """Sum of ``work`` for a part of the rows for each core, if these are many and no core works on others.
-
-    Examples
-    --------
-    >>> A = np.ones((200_000, 2))
-    >>> sum_parts(lambda rows: A[rows].T @ A[rows], *A.shape)
-    array([[200000., 200000.],
-           [200000., 200000.]])
-    """
-    count = n_rows * n_columns // LEAST_PART
-    if count > 1:
-        count = 1 if is_shared() else min(n_cores(), count)
-    if count <= 1:
-        return work(slice(0, n_rows))
-
-    def quiet(rows: slice) -> Array:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # not that of the calling thread
-            return work(rows)
-
-    first, *others = (slice(n_rows * i // count, n_rows * (i + 1) // count) for i in range(count))
-    with single_threaded_blas():
-        tasks = [hand_over(partial(quiet, rows)) for rows in others]
-        return reduce(np.add, (task.result() for task in tasks), quiet(first))
 
 
 def sum_over_rows(

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from setsquare._typing import Table
 from setsquare.errors import InputError
 from setsquare.rows.blocks import Block, quietly
-from setsquare.rows.cores import mark_shared, n_cores
-from setsquare.rows.parallel import add_sums
+from setsquare.rows.parallel import add_sums, n_cores, workers
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -59,16 +56,6 @@ class Piece(NamedTuple):
     table: Any
     n_rows: int
     origin: str
-
-
-@cache
-def workers() -> ThreadPoolExecutor:
-    """Threads that work on parts while the caller reads the next ones, one per core."""
-    return ThreadPoolExecutor(n_cores(), initializer=mark_shared)
-
-
-if hasattr(os, "register_at_fork"):  # a forked process inherits the pool, but not its threads
-    os.register_at_fork(after_in_child=workers.cache_clear)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from setsquare._typing import Table
 from setsquare.errors import InputError
 from setsquare.rows.batches import open_batches
 from setsquare.rows.blocks import Block
-from setsquare.rows.cores import n_cores
+from setsquare.rows.parallel import n_cores
 from setsquare.rows.parquet import ArrowFiles, open_files
 from setsquare.rows.passes import LocalParts, Parts, Source
 from setsquare.rows.progress import show_progress

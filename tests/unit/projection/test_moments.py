@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from setsquare.projection.moments import Moments
-from setsquare.rows.cores import n_cores
-from setsquare.rows.parallel import OWN_CACHE, sum_over_rows
-from setsquare.rows.passes import workers
+from setsquare.rows.parallel import OWN_CACHE, n_cores, sum_over_rows, workers
 
 N = 3 * OWN_CACHE // 16  # several blocks of two columns
 

@@ -18,7 +18,7 @@ from setsquare import Stream, tables
 from setsquare.errors import DataNotFoundError, InputError, MissingValuesError
 from setsquare.projection import protected_basis
 from setsquare.rows import LocalParts, as_stream
-from setsquare.rows.cores import n_cores
+from setsquare.rows.parallel import n_cores
 from setsquare.rows.passes import Piece
 
 
