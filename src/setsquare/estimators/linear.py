@@ -68,6 +68,8 @@ class LinearOrthogonalizer(MomentFitting, TransformerMixin, BaseEstimator):
     columns, plus its mean. With ``using="features"`` the regression is on the best linear prediction of the protected
     columns from all features together, so that new rows need no protected columns; this is the map of LEACE, which
     changes the features least. It takes as many directions out of the features as there are protected columns.
+    Which change is the least comes from the covariance of the features, which is summed in single precision where there
+    are many of them, far from collinear; that nothing is left comes from other sums, which are always in float64.
 
     On the training rows no feature is then correlated with a protected column, and neither is any linear score of the
     features. With ``using="protected"`` this holds on new rows up to sampling error. With ``using="features"`` it does
