@@ -7,7 +7,7 @@ The other commit's sources are unpacked into a temporary folder (`git archive`: 
 behind). Two processes, one with each tree, call the same workload in turn, so that a busy moment of the machine hits
 both; they are started anew a few times, because where the system puts a process changes its speed by some per cent.
 A workload counts as slower when three quarters of its ratios now / before exceed 1 + limit: then the exit code is 1.
-It takes about a minute. Counts of instructions would be steadier, but few virtual machines let a process count them.
+It takes about two minutes. Counts of instructions would be steadier, but few virtual machines let a process count them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frame import HERE, steps
+from benchmarks.measure import PAUSE
 from benchmarks.workloads import WORKLOADS
 
 ROOT = HERE.parent
@@ -111,6 +113,7 @@ def process(source: Path, scratch: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def ask(child: subprocess.Popen[str], name: str) -> str:
+    time.sleep(PAUSE)
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(f"{name}\n")
     child.stdin.flush()

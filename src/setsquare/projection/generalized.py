@@ -69,6 +69,7 @@ class GeneralizedProjector:
     n_iter: int
 
     @classmethod
+    @single_threaded_blas()  # products of thin matrices are slower on several cores
     def fit(
         cls,
         eta: Array,
@@ -109,8 +110,7 @@ class GeneralizedProjector:
         _check_reach(h, units)
         mean = np.asarray(w @ h(units) if target is None else np.broadcast_to(target, units.shape[1]))
         Q, d = basis.apply(X), units.shape[1]
-        # Products of thin matrices are slower on several cores; steps that overflow are rejected and damped.
-        with single_threaded_blas(), np.errstate(invalid="ignore", over="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):  # steps that overflow are rejected and damped
             if h.name == "softmax":  # one joint problem, in contrasts because only differences matter
                 C = contrasts(d)
                 B, residual, converged, n_iter = _minimise(
@@ -120,6 +120,7 @@ class GeneralizedProjector:
                 return cls(basis, h, B, np.repeat(residual, d), np.repeat(converged, d), n_iter)
             return cls(basis, h, *_minimise(partial(_unit_sums, units, Q, w, h, mean), 1 + basis.rank, d, max_iter))
 
+    @single_threaded_blas()
     def apply(self, eta: Array, X: Array) -> Array:
         """Corrected pre-activations, in the shape of ``eta`` (n, ...)."""
         a, b = self.coefficients[0], self.coefficients[1:]
